@@ -1,0 +1,1 @@
+"""One file, one cause: installed as ``ddoctor.checks`` and found by the engine."""

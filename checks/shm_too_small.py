@@ -1,0 +1,78 @@
+"""Shared memory (/dev/shm) is too small for NCCL and DataLoader workers.
+
+NCCL's shared-memory transport and every DataLoader worker pass data through /dev/shm. Docker gives
+a container 64 MiB of it by default, and a run then dies with "No space left on device", "Bus error"
+or "unable to open shared memory object", often only when the first large batch is in flight.
+
+Seen from outside: ``df -h /dev/shm`` inside the container shows a small size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.host import Kernel, SharedMemory
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+MIB = 2**20
+GIB = 2**30
+
+# Docker's default of 64 MiB is the size that the reports of this failure have in common
+# (https://github.com/NVIDIA/nccl/issues/342); four times that still holds no 8-GPU run.
+FAILS_BELOW = 256 * MIB
+# NCCL's own guide asks for --shm-size=1g in containers
+# (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html).
+LOW_BELOW = GIB
+
+
+def too_small(shared_memory: SharedMemory, kernel: Kernel | None) -> Iterator[Finding]:
+    size = shared_memory.size
+    if size >= LOW_BELOW:
+        return
+    container = kernel.container if kernel is not None else ""
+    yield Finding(
+        severity=Severity.ERROR if size < FAILS_BELOW else Severity.WARNING,
+        confidence=Confidence.CERTAIN if size < FAILS_BELOW else Confidence.LIKELY,
+        because=(
+            f"{shared_memory.path} holds {size / MIB:.0f} MiB, and NCCL with DataLoader workers "
+            f"needs at least {LOW_BELOW / MIB:.0f} MiB"
+        ),
+        evidence=(
+            Observation(
+                name=f"size of {shared_memory.path}",
+                value=round(size / MIB),
+                unit="MiB",
+                expected=LOW_BELOW // MIB,
+                source="NCCL user guide, Troubleshooting",
+            ),
+        ),
+        fixes=tuple(_fixes(container)),
+    )
+
+
+def _fixes(container: str) -> Iterator[Fix]:
+    if container == "kubernetes":
+        yield Fix(
+            summary="mount a memory-backed volume at /dev/shm",
+            paste=(
+                "volumes:\n"
+                "  - name: shm\n"
+                "    emptyDir: {medium: Memory, sizeLimit: 16Gi}\n"
+                "volumeMounts:\n"
+                "  - {name: shm, mountPath: /dev/shm}\n"
+            ),
+            language="yaml",
+            caution="what is used there counts against the pod's memory limit",
+        )
+    elif container:
+        yield Fix(
+            summary="start the container with more shared memory",
+            paste="docker run --shm-size=16g …",
+            caution="or --ipc=host, which shares the host's whole /dev/shm with the container",
+        )
+    else:
+        yield Fix(
+            summary="enlarge it now, as root",
+            paste="mount -o remount,size=16G /dev/shm",
+            caution="it uses host memory as it fills; add the size to /etc/fstab to keep it",
+        )

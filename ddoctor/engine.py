@@ -1,0 +1,318 @@
+"""Find the checks, give each the evidence that it names, and order what they find."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ddoctor import knowledge
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.section import Absent, Evidence, Known, Section
+from ddoctor.models import (
+    Command,
+    Confidence,
+    Crashed,
+    Finding,
+    Report,
+    Result,
+    Severity,
+    Skipped,
+    Verdict,
+    Where,
+    World,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What one parameter of a check asks for."""
+
+    section: type[Section]
+    every_host: bool = False
+    """``tuple[Section, ...]``: the sections of all hosts at once."""
+    optional: bool = False
+    """``Section | None``: the check can do without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One public generator function of a check: one way to tell its cause."""
+
+    check: str
+    """The name it is reported by: the cause, and the function where there are several."""
+    needs: Mapping[str, Need]
+    run: Callable[..., Iterator[Finding]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One cause: a module of ``checks/``."""
+
+    name: str
+    title: str
+    explanation: str
+    explains: tuple[str, ...]
+    ways: tuple[Way, ...]
+
+
+def names(package: str = "ddoctor.checks") -> tuple[str, ...]:
+    """The causes that can be told, without loading any check.
+
+    Raises:
+        DoctorError: the package is not installed (a bare checkout).
+    """
+    return tuple(module.replace("_", "-") for module in sorted(_modules(package)))
+
+
+def load(name: str) -> Check:
+    """Load the check of one cause, which must be one of ``names()``."""
+    return _check(import_module(f"ddoctor.checks.{name.replace('-', '_')}"))
+
+
+def discover() -> tuple[Check, ...]:
+    """Load every check."""
+    return tuple(load(name) for name in names())
+
+
+def diagnose(evidence: Evidence, checks: Iterable[Check]) -> tuple[Result, ...]:
+    """Run every way of every check that has its evidence; say why for the others."""
+    return tuple(
+        result
+        for check in checks
+        for way in check.ways
+        for result in _run(way, evidence.with_sections(*_knowledge(way)))
+    )
+
+
+def order(results: Iterable[Result], checks: Iterable[Check]) -> tuple[Finding, ...]:
+    """The findings in the order to fix them, each consequence folded under its root.
+
+    A finding explains another when its check says so, both may speak of the same place, and it is
+    more than a guess. A root is as severe as the worst of what follows from it.
+    """
+    explains = {check.name: check.explains for check in checks}
+    findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
+
+    def root(finding: Finding, seen: tuple[Finding, ...] = ()) -> Finding:
+        for other in findings:
+            if (
+                finding.cause in explains.get(other.cause, ())
+                and other.confidence > Confidence.POSSIBLE
+                and other.where.meets(finding.where)
+                and other is not finding
+                and other not in seen
+            ):
+                return root(other, (*seen, finding))
+        return finding
+
+    root_of = [(finding, root(finding)) for finding in findings]
+    roots = []
+    for finding in (finding for finding, its_root in root_of if its_root is finding):
+        followers = [one for one, its_root in root_of if its_root is finding and one is not finding]
+        roots.append(
+            replace(
+                finding,
+                severity=max(one.severity for one in (finding, *followers)),
+                consequences=tuple(dict.fromkeys(one.cause for one in followers)),
+            )
+        )
+    return tuple(sorted(roots, key=_urgency))
+
+
+def examine(evidence: Evidence, command: Command) -> Report:
+    """Judge the evidence by every check there is."""
+    checks = discover()
+    results = diagnose(evidence, checks)
+    findings = order(results, checks)
+    runs = evidence.all(ProbeRuns)
+    crashed = (
+        *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),
+        *_failed_collectors(evidence),
+        *(
+            Crashed(check=f"probe {run.probe}", error=f"{run.outcome}: {run.reason}")
+            for section in runs
+            for run in section.runs
+            if run.outcome not in ("completed", "skipped")
+        ),
+    )
+    if crashed:
+        verdict = Verdict.INCOMPLETE
+    elif any(finding.severity > Severity.NOTE for finding in findings):
+        verdict = Verdict.FINDINGS
+    else:
+        verdict = Verdict.HEALTHY
+    return Report(
+        ddoctor=version("ddoctor"),
+        command=command,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        verdict=verdict,
+        world=World(
+            hosts=evidence.hosts,
+            ranks=max((section.world_size for section in runs), default=0),
+            backend=next((section.backend for section in runs if section.backend), ""),
+        ),
+        findings=findings,
+        skipped=tuple(
+            Skipped(check=r.check, reason=r.skipped) for r in results if r.skipped is not None
+        ),
+        crashed=crashed,
+    )
+
+
+def _modules(package: str) -> Sequence[str]:
+    try:
+        path = import_module(package).__path__
+    except ModuleNotFoundError as error:
+        raise DoctorError(
+            f"{package} is missing: ddoctor is not installed; run `pip install -e .` in its folder"
+        ) from error
+    return [module.name for module in iter_modules(path)]
+
+
+def _check(module: ModuleType) -> Check:
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    explanation = inspect.getdoc(module) or ""
+    functions = [
+        function
+        for function in vars(module).values()
+        if inspect.isgeneratorfunction(function)
+        and function.__module__ == module.__name__
+        and not function.__name__.startswith("_")
+    ]
+    single = len(functions) == 1
+    return Check(
+        name=name,
+        title=explanation.partition("\n")[0].rstrip("."),
+        explanation=explanation,
+        explains=tuple(getattr(module, "EXPLAINS", ())),
+        ways=tuple(
+            Way(
+                check=name if single else f"{name} ({function.__name__.replace('_', ' ')})",
+                needs=_needs(function),
+                run=_titled(function, name, explanation.partition("\n")[0].rstrip(".")),
+            )
+            for function in functions
+        ),
+    )
+
+
+def _titled(
+    function: Callable[..., Iterator[Finding]], name: str, title: str
+) -> Callable[..., Iterator[Finding]]:
+    def run(**sections: Any) -> Iterator[Finding]:
+        for finding in function(**sections):
+            yield replace(finding, cause=name, title=title)
+
+    return run
+
+
+def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
+    hints = get_type_hints(function)
+    return {
+        parameter: _need(hints[parameter], f"{function.__module__}.{function.__name__}")
+        for parameter in inspect.signature(function).parameters
+    }
+
+
+def _need(hint: Any, who: str) -> Need:
+    arguments = get_args(hint)
+    if get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return replace(_need(arguments[0], who), every_host=True)
+    if get_origin(hint) in (UnionType, Union) and NoneType in arguments and len(arguments) == 2:
+        (wanted,) = (argument for argument in arguments if argument is not NoneType)
+        return replace(_need(wanted, who), optional=True)
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return Need(section=hint)
+    raise TypeError(f"{who}: {hint} is no kind of evidence")
+
+
+def _knowledge(way: Way) -> Iterator[Known]:
+    for need in way.needs.values():
+        if issubclass(need.section, Known):
+            yield knowledge.load(need.section)
+
+
+def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
+    """One result per host, except that hosts with the same reason to skip share one."""
+    once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
+    skips: dict[str, list[str]] = {}
+    for host in ("",) if once else evidence.hosts or ("",):
+        given: dict[str, object] = {}
+        missing: str | None = None
+        for parameter, need in way.needs.items():
+            if need.every_host:
+                given[parameter] = evidence.all(need.section)
+                found = bool(given[parameter])
+            else:
+                given[parameter] = evidence.of(need.section, host)
+                found = given[parameter] is not None
+            if not found and not need.optional:
+                missing = _why_missing(need.section, evidence, host)
+                break
+        if missing is not None:
+            skips.setdefault(missing, []).append(host)
+            continue
+        try:
+            findings = tuple(_placed(finding, host) for finding in way.run(**given))
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(last.filename).name}:{last.lineno}"
+            yield Result(check=way.check, crashed=f"{type(error).__name__}: {error} ({place})")
+        else:
+            yield Result(check=way.check, findings=findings)
+    several = len(evidence.hosts) > 1
+    for reason, hosts in skips.items():
+        named = f"{reason} (on {', '.join(hosts)})" if several and any(hosts) else reason
+        yield Result(check=way.check, skipped=named)
+
+
+def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
+    why = evidence.why_absent(section, host)
+    return f"no {section.label()} evidence: {why or f'get it with `{section.obtain}`'}"
+
+
+def _placed(finding: Finding, host: str) -> Finding:
+    if not host or finding.where.hosts:
+        return finding
+    return replace(finding, where=replace(finding.where, hosts=(host,)))
+
+
+def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same words about several hosts are one finding about all of them."""
+    groups: dict[Finding, list[str]] = {}
+    for finding in findings:
+        bare = replace(finding, where=replace(finding.where, hosts=()))
+        groups.setdefault(bare, []).extend(finding.where.hosts)
+    for finding, hosts in groups.items():
+        where: Where = replace(finding.where, hosts=tuple(sorted(set(hosts))))
+        yield replace(finding, where=where)
+
+
+def _urgency(finding: Finding) -> tuple[int, float, int, str]:
+    """Roots by severity, then by their share of the time, then by confidence."""
+    cost = finding.cost
+    share = cost.value if cost is not None and cost.unit.startswith("share") else 0.0
+    severities, confidences = list(Severity), list(Confidence)
+    return (
+        -severities.index(finding.severity),
+        -share,
+        -confidences.index(finding.confidence),
+        finding.cause,
+    )
+
+
+def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:
+    for absent in evidence.all(Absent):
+        for row in absent.sections:
+            if row.crashed:
+                yield Crashed(check=f"collect {row.section}", error=row.why)

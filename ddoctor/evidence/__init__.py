@@ -1,0 +1,1 @@
+"""What was seen: typed, frozen sections, a module per family, and the bundle that carries them."""

@@ -1,0 +1,104 @@
+"""The bundle: evidence as one JSON file, to be carried elsewhere and diagnosed there."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import version
+from operator import or_
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import msgspec
+
+from ddoctor import evidence
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence, Known, Section
+
+SCHEMA = 1
+
+
+def section_types() -> tuple[type[Section], ...]:
+    """Every kind of section there is, whichever module of the family defines it."""
+    for module in iter_modules(evidence.__path__):
+        if module.name != "bundle":
+            import_module(f"{evidence.__name__}.{module.name}")
+    return tuple(kind for kind in Section.__subclasses__() if kind is not Known)
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    schema: int
+    ddoctor: str
+    created: str
+
+
+def write(path: Path, collected: Evidence) -> None:
+    """Write a bundle.
+
+    Raises:
+        DoctorError: the file cannot be written.
+    """
+    document = {
+        "schema": SCHEMA,
+        "ddoctor": version("ddoctor"),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "sections": list(collected),
+    }
+    text = msgspec.json.format(msgspec.json.encode(document), indent=1)
+    try:
+        path.write_bytes(text + b"\n")
+    except OSError as error:
+        raise DoctorError(f"cannot write the bundle {path}: {error.strerror}") from error
+
+
+def read(path: Path) -> Evidence:
+    """Read a bundle; fields that this version does not know are passed over.
+
+    Raises:
+        DoctorError: the file is unreadable, damaged, no bundle, or of a newer schema.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise DoctorError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        header = msgspec.json.decode(text, type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DoctorError(
+            f"{path} is not a whole evidence bundle ({error}); "
+            "write one with `ddoctor doctor --bundle PATH`"
+        ) from error
+    if header.schema > SCHEMA:
+        raise DoctorError(
+            f"{path} has bundle schema {header.schema}, and this ddoctor reads up to {SCHEMA}: "
+            f"upgrade ddoctor to at least {header.ddoctor}"
+        )
+    union: Any = reduce(or_, section_types())
+    document: Any = msgspec.defstruct("_Document", [("sections", tuple[union, ...])])
+    try:
+        return Evidence(msgspec.json.decode(text, type=document).sections)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DoctorError(f"{path} is a damaged evidence bundle: {error}") from error
+
+
+def read_all(paths: list[Path]) -> Evidence:
+    """Read the bundles of several hosts as one evidence.
+
+    Raises:
+        DoctorError: as ``read``, or when two bundles tell of the same thing on the same host.
+    """
+    collected: list[Section] = []
+    told_by: dict[tuple[type[Section], str], Path] = {}
+    for path in paths:
+        for section in read(path):
+            earlier = told_by.setdefault((type(section), section.host), path)
+            if earlier != path:
+                host = section.host or "all hosts"
+                raise DoctorError(
+                    f"{earlier} and {path} both hold {section.label()} of {host}: "
+                    "give one bundle per host"
+                )
+            collected.append(section)
+    return Evidence(collected)

@@ -1,0 +1,109 @@
+"""Sections, and Evidence: a collection of them, at most one per type and host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a section. ``None`` in a field means "could not be seen", never zero."""
+
+
+class Unseen(Part, frozen=True, kw_only=True):
+    """Something a collector looked for and could not read, and why."""
+
+    what: str
+    why: str
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_kebab):
+    """One kind of evidence about one host; an empty host means it spans all of them.
+
+    In JSON a section is tagged by its class name in kebab-case. New fields need a default, so that
+    older bundles can still be read.
+    """
+
+    obtain: ClassVar[str] = "ddoctor doctor"
+
+    host: str = ""
+    unseen: tuple[Unseen, ...] = ()
+
+    @classmethod
+    def label(cls) -> str:
+        """The section's name as people and bundles write it, say ``shared-memory``."""
+        return _kebab(cls.__name__)
+
+
+class Absence(Part, frozen=True, kw_only=True):
+    """A whole section that a collector could not make on a host, and why."""
+
+    section: str
+    why: str
+    crashed: bool = False
+    """The collector failed by its own fault."""
+
+
+class Absent(Section, frozen=True, kw_only=True):
+    """All absences of a host, so that a skipped check can say why its evidence is missing."""
+
+    sections: tuple[Absence, ...] = ()
+
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+class Evidence:
+    """Sections by type and host. Immutable: ``merged`` and ``with_sections`` make a new one."""
+
+    def __init__(self, sections: Iterable[Section] = ()) -> None:
+        self._sections = {(type(section), section.host): section for section in sections}
+
+    def __iter__(self) -> Iterator[Section]:
+        return iter(self._sections.values())
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host that a section speaks about, sorted."""
+        return tuple(sorted({section.host for section in self if section.host}))
+
+    def all(self, wanted: type[SectionType]) -> tuple[SectionType, ...]:
+        """The sections of one type, in the order of their hosts."""
+        found = (section for section in self if isinstance(section, wanted))
+        return tuple(sorted(found, key=lambda section: section.host))
+
+    def of(self, wanted: type[SectionType], host: str) -> SectionType | None:
+        """The section of a type for this host, or else the one that spans all hosts."""
+        found: Any = self._sections.get((wanted, host)) or self._sections.get((wanted, ""))
+        return found if isinstance(found, wanted) else None
+
+    def why_absent(self, wanted: type[Section], host: str) -> str | None:
+        """What the collector said about a section that it could not make."""
+        absent = self.of(Absent, host)
+        reasons = (row.why for row in (absent.sections if absent else ()))
+        labels = (row.section for row in (absent.sections if absent else ()))
+        return dict(zip(labels, reasons, strict=True)).get(wanted.label())
+
+    def with_sections(self, *sections: Section) -> Evidence:
+        """This evidence with these sections added, each in place of an equal type and host."""
+        return Evidence((*self, *sections))
+
+
+class Known(Section, frozen=True, kw_only=True):
+    """A table of facts that ships with ddoctor; a check may ask for it like for evidence.
+
+    It lies in ``ddoctor/knowledge/<table>``, is never written to a bundle, and so an old bundle is
+    judged by what is known today.
+    """
+
+    table: ClassVar[str]

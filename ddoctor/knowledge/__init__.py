@@ -1,0 +1,26 @@
+"""The tables that ship with ddoctor: every row names its source, and tests weigh it for sense."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.resources import files
+from typing import TypeVar
+
+import msgspec
+
+from ddoctor.evidence.section import Known
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+KnownType = TypeVar("KnownType", bound=Known)
+
+
+@cache
+def load(wanted: type[KnownType]) -> KnownType:
+    """Read the table of a kind of knowledge."""
+    text = files("ddoctor.knowledge").joinpath(wanted.table).read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text) | {"type": wanted.label()}, wanted)

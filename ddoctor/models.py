@@ -1,0 +1,188 @@
+"""The nouns of a diagnosis: Finding, Fix, Result and Report. Standard library only.
+
+The field names are those of the JSON report, schema 1 (``docs/report.schema.json``): a Report
+written as JSON is these types and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import total_ordering
+from typing import Literal
+
+SCHEMA = 1
+
+Command = Literal["doctor", "probe", "run", "attach", "diagnose", "plan"]
+Language = Literal["sh", "yaml", "python", "diff", "text"]
+Value = bool | int | float | str
+
+
+@total_ordering
+class _Ordered(Enum):
+    """Members compare by the order they are written in: the later, the greater."""
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        members = list(type(self))
+        return members.index(self) < members.index(other)
+
+
+class Severity(_Ordered):
+    """How much it hurts: a note costs nothing now, a warning costs speed, an error stops a run."""
+
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Confidence(_Ordered):
+    """How sure the check is. Anything below certain says what would settle it."""
+
+    POSSIBLE = "possible"
+    LIKELY = "likely"
+    CERTAIN = "certain"
+
+
+class Verdict(Enum):
+    """Findings: something at warning or above. Incomplete: something could not be examined."""
+
+    HEALTHY = "healthy"
+    FINDINGS = "findings"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Which hosts, ranks and devices; an empty field means all of them or does not apply."""
+
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    def meets(self, other: Where) -> bool:
+        """Whether both may speak of the same place: no field names disjoint ones."""
+        pairs = (
+            (self.hosts, other.hosts),
+            (self.ranks, other.ranks),
+            (self.devices, other.devices),
+        )
+        return all(not a or not b or bool(set(a) & set(b)) for a, b in pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One row of evidence: what was seen, what was expected, and who says so."""
+
+    name: str
+    value: Value
+    unit: str = ""
+    expected: Value | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What the trouble costs, say 0.31 "share of step" or 12.5 "GiB"."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """A control arm: the same figure measured without and with the fix."""
+
+    before: float
+    after: float
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """One remedy. ``paste`` is complete as it stands; ``caution`` says what it costs."""
+
+    summary: str
+    paste: str
+    language: Language = "sh"
+    caution: str = ""
+    expected_gain: str | None = None
+    verified: Verified | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One cause, seen in one place, with the numbers that show it and the fixes.
+
+    A check leaves ``cause``, ``title`` and ``consequences`` alone: the engine fills them from the
+    check's name, its docstring and what it explains.
+    """
+
+    severity: Severity
+    confidence: Confidence
+    because: str
+    evidence: tuple[Observation, ...] = ()
+    where: Where = field(default_factory=Where)
+    cost: Cost | None = None
+    fixes: tuple[Fix, ...] = ()
+    cause: str = ""
+    title: str = ""
+    consequences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A check (or one of its ways to tell) that lacked evidence."""
+
+    check: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed:
+    """A check or probe that failed by its own fault; everything else went on."""
+
+    check: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one way of telling one cause came to: findings, or skipped, or crashed."""
+
+    check: str
+    findings: tuple[Finding, ...] = ()
+    skipped: str | None = None
+    crashed: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The extent of what was examined."""
+
+    hosts: tuple[str, ...] = ()
+    ranks: int = 0
+    backend: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The whole diagnosis; ``findings`` are in the order in which to fix them."""
+
+    ddoctor: str
+    command: Command
+    created: str
+    verdict: Verdict
+    world: World
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    crashed: tuple[Crashed, ...]
+    schema: int = SCHEMA
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing at warning or above, 1 findings, 2 something could not be examined."""
+        if any(finding.severity > Severity.NOTE for finding in self.findings):
+            return 1
+        return 2 if self.verdict is Verdict.INCOMPLETE else 0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.host import Kernel, SharedMemory
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+MIB = 2**20
+
+
+def shm(size: int) -> SharedMemory:
+    return SharedMemory(host="a", size=size, free=size)
+
+
+@pytest.mark.parametrize("mib", [16, 64, 255])
+def test_fires_as_an_error_where_runs_die(findings: Findings, mib: int) -> None:
+    (finding,) = findings("shm-too-small", shm(mib * MIB))
+    assert finding.severity is Severity.ERROR
+    assert f"{mib} MiB" in finding.because
+    assert finding.where.hosts == ("a",)
+
+
+def test_warns_where_it_is_tight(findings: Findings) -> None:
+    (finding,) = findings("shm-too-small", shm(512 * MIB))
+    assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [("docker", "--shm-size"), ("kubernetes", "medium: Memory"), ("", "remount")],
+)
+def test_the_fix_is_made_for_where_it_runs(findings: Findings, container: str, words: str) -> None:
+    kernel = Kernel(host="a", release="6.1", container=container)
+    (finding,) = findings("shm-too-small", shm(64 * MIB), kernel)
+    assert words in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize("mib", [1024, 8 * 1024, 1024 * 1024])
+def test_quiet_where_it_is_enough(findings: Findings, mib: int) -> None:
+    assert findings("shm-too-small", shm(mib * MIB)) == ()
+
+
+def test_quiet_when_it_is_large_but_in_use(findings: Findings) -> None:
+    assert findings("shm-too-small", SharedMemory(host="a", size=16 * 2**30, free=2**30)) == ()

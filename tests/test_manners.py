@@ -1,0 +1,59 @@
+"""Every check behaves: named by the catalogue, explained, typed, quiet without reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence, Known
+from tests.healthy import healthy
+
+CATALOGUE = (Path(__file__).parent / "catalogue.txt").read_text().split()
+CHECKS = engine.discover()
+
+
+@pytest.fixture(params=CHECKS, ids=lambda check: check.name)
+def check(request: pytest.FixtureRequest) -> engine.Check:
+    assert isinstance(request.param, engine.Check)
+    return request.param
+
+
+def test_is_named_by_the_catalogue(check: engine.Check) -> None:
+    assert check.name in CATALOGUE
+    assert set(check.explains) <= set(CATALOGUE)
+    assert check.name not in check.explains
+
+
+def test_its_docstring_is_an_explanation(check: engine.Check) -> None:
+    title, blank, *body = check.explanation.splitlines()
+    assert title.endswith(".")
+    assert len(title) <= 100
+    assert blank == ""
+    assert sum(map(len, body)) >= 200
+
+
+def test_names_its_evidence(check: engine.Check) -> None:
+    assert check.ways
+    for way in check.ways:
+        needed = [need for need in way.needs.values() if not need.optional]
+        assert any(not issubclass(need.section, Known) for need in needed), way.check
+
+
+def test_is_skipped_without_evidence(check: engine.Check) -> None:
+    for result in engine.diagnose(Evidence(), [check]):
+        assert result.findings == ()
+        assert result.skipped
+
+
+def test_is_quiet_on_a_healthy_machine(check: engine.Check) -> None:
+    for result in engine.diagnose(healthy(), [check]):
+        assert result.crashed is None
+        assert result.skipped is None, "tests/healthy lacks what this check needs"
+        assert result.findings == ()
+
+
+def test_has_a_test_file(check: engine.Check) -> None:
+    name = f"test_{check.name.replace('-', '_')}.py"
+    assert (Path(__file__).parent / "checks" / name).exists()
