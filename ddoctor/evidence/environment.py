@@ -1,0 +1,29 @@
+"""Environment variables that steer a distributed run, and who set them."""
+
+from __future__ import annotations
+
+from ddoctor.evidence.section import Part, Section
+
+HIDDEN = "(hidden)"
+"""Stands for a value that might be a secret; the value itself is never written."""
+
+
+class Variable(Part, frozen=True, kw_only=True):
+    """One variable as a process would see it."""
+
+    name: str
+    value: str
+    origin: str = ""
+    """The file that sets it (NCCL reads some of its own); empty: the environment."""
+    absent_path: str = ""
+    """The file or folder that the value needs and that is not there."""
+
+
+class Environment(Section, frozen=True, kw_only=True):
+    """The variables of an allow-list that are set, each name once, in the order of their names."""
+
+    variables: tuple[Variable, ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """The value in force, or None if the variable is not set."""
+        return next((one.value for one in self.variables if one.name == name), None)
