@@ -17,7 +17,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+from ddoctor.evidence.section import Absence, Section
 
 Collector = Callable[[], Section]
 
@@ -35,20 +35,16 @@ def collectors() -> Iterator[Collector]:
         yield from import_module(f"{__name__}.{module.name}").COLLECTORS
 
 
-def collect(started: Callable[[str], None] = lambda label: None) -> Evidence:
+def collect(started: Callable[[str], None]) -> Iterator[Section | Absence]:
     """Run every collector, each within its limit; ``started`` hears which one is at work."""
     host = socket.gethostname()
-    sections: list[Section] = []
-    absences: list[Absence] = []
     for collector in collectors():
         section_type: type[Section] = get_type_hints(collector)["return"]
         started(section_type.label())
         outcome = _bounded(collector, section_type)
-        if isinstance(outcome, Absence):
-            absences.append(outcome)
-        else:
-            sections.append(msgspec.structs.replace(outcome, host=host))
-    return Evidence((*sections, Absent(host=host, sections=tuple(absences))))
+        if isinstance(outcome, Section):
+            outcome = msgspec.structs.replace(outcome, host=host)
+        yield outcome
 
 
 def _bounded(collector: Collector, section_type: type[Section]) -> Section | Absence:

@@ -1,0 +1,48 @@
+"""The one place that catches errors meant for people, and the one place that exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from typer import TyperException
+
+from ddoctor.cli import app
+from ddoctor.errors import DoctorError
+
+
+def main() -> NoReturn:
+    """Run the command line; every failure is one line on stderr and exit code 2."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        code = app(prog_name="ddoctor", standalone_mode=False)
+        sys.stdout.flush()
+    except TyperException as error:
+        code = _complain(f"{error.format_message()} See `ddoctor --help`.")
+    except DoctorError as error:
+        code = _complain(str(error))
+    except KeyboardInterrupt:
+        code = _complain("interrupted")
+    except BrokenPipeError:
+        # The reader has gone (`ddoctor list | head`): nobody is left to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _complain(message: str) -> int:
+    print("ddoctor:", " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """End on SIGTERM and SIGHUP as on Ctrl-C, so that nothing that was started stays behind."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

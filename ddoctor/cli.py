@@ -1,0 +1,163 @@
+"""The command line: each command collects, judges and renders, and decides nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="ddoctor",
+    help="Find the one cause behind a slow, hanging or failing distributed PyTorch run.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _complete_causes(typed: str) -> list[str]:
+    from ddoctor import engine
+
+    return [name for name in engine.names() if name.startswith(typed)]
+
+
+def _complete_probes(typed: str) -> list[str]:
+    from ddoctor import launch
+
+    return [name for name in launch.names() if name.startswith(typed)]
+
+
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", metavar="PATH", help="Write the report as JSON; - : stdout.")
+]
+MarkdownPath = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="PATH", help="Write the report as Markdown; - : stdout."),
+]
+HtmlPath = Annotated[
+    Path | None, typer.Option("--html", metavar="PATH", help="Write the report as one HTML file.")
+]
+Bundles = Annotated[
+    list[Path], typer.Argument(metavar="BUNDLE...", help="Evidence bundles, one per host.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"ddoctor {version_of('ddoctor')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def doctor(
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run this probe only; may be given several times.",
+            autocompletion=_complete_probes,
+        ),
+    ] = None,
+    no_probes: Annotated[
+        bool, typer.Option("--no-probes", help="Only look, measure nothing.")
+    ] = False,
+    data: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The data folder whose reading is measured.")
+    ] = Path(),
+    force: Annotated[
+        bool, typer.Option("--force", help="Measure on GPUs that other processes use, too.")
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Write the evidence, to be diagnosed elsewhere."),
+    ] = None,
+    json: JsonPath = None,
+    markdown: MarkdownPath = None,
+    html: HtmlPath = None,
+) -> int:
+    """Examine this machine, and say what to fix."""
+    from ddoctor import doctor, engine
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.report.output import Outputs, progress
+
+    outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
+    probes = () if no_probes else doctor.choose(probe)
+    with progress() as started:
+        evidence = doctor.observe(probes, data=data, force=force, started=started)
+    if bundle is not None:
+        bundles.write(bundle, evidence)
+    report = engine.examine(evidence, "doctor")
+    outputs.write(report, evidence)
+    return report.exit_code
+
+
+@app.command()
+def diagnose(
+    bundle: Bundles,
+    json: JsonPath = None,
+    markdown: MarkdownPath = None,
+    html: HtmlPath = None,
+) -> int:
+    """Judge evidence that was collected elsewhere or earlier."""
+    from ddoctor import engine
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.report.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, html=html)
+    evidence = bundles.read_all(bundle)
+    report = engine.examine(evidence, "diagnose")
+    outputs.write(report, evidence)
+    return report.exit_code
+
+
+@app.command()
+def report(bundle: Bundles, markdown: MarkdownPath = None, html: HtmlPath = None) -> int:
+    """Write the report of evidence bundles as a page."""
+    from ddoctor import engine
+    from ddoctor.errors import DoctorError
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.report.output import Outputs
+
+    if markdown is None and html is None:
+        raise DoctorError("say what to write: --html PATH or --markdown PATH")
+    outputs = Outputs(markdown=markdown, html=html)
+    evidence = bundles.read_all(bundle)
+    outputs.write_files(engine.examine(evidence, "diagnose"), evidence)
+    return 0
+
+
+@app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(help="A cause, as a finding names it.", autocompletion=_complete_causes)
+    ],
+) -> None:
+    """Explain a cause: what it is, why it hurts, how it looks."""
+    from ddoctor import engine
+    from ddoctor.errors import unknown
+
+    cause = name.strip().lower().replace("_", "-")
+    if cause not in engine.names():
+        raise unknown("cause", name, engine.names())
+    typer.echo(f"{cause}\n\n{engine.load(cause).explanation}")
+
+
+@app.command(name="list")
+def list_all() -> None:
+    """List the causes that can be told, and the probes."""
+    from ddoctor import engine, launch
+
+    width = max(map(len, engine.names()))
+    typer.echo("Causes (ddoctor explain NAME)\n")
+    for check in engine.discover():
+        typer.echo(f"  {check.name:{width}}  {check.title}")
+    typer.echo("\nProbes (ddoctor doctor --probe NAME)\n")
+    for probe in launch.names():
+        typer.echo(f"  {probe:{width}}  {launch.describe(probe)}")

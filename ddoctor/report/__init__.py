@@ -1,0 +1,1 @@
+"""The faces of a report: terminal, JSON, Markdown, HTML. They see only data."""

@@ -1,0 +1,92 @@
+"""Where the report goes: files and stdout, and the progress display until then."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Report
+
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """The files that were asked for; whether they can be written is settled before the work.
+
+    Raises:
+        DoctorError: a path cannot be written, or two of them are stdout.
+    """
+
+    json: Path | None = None
+    markdown: Path | None = None
+    html: Path | None = None
+    bundle: Path | None = None
+
+    def __post_init__(self) -> None:
+        asked = [path for path in vars(self).values() if path is not None]
+        if asked.count(STDOUT) > 1:
+            raise DoctorError("only one output can go to stdout (-); give the others a file name")
+        if self.bundle == STDOUT:
+            raise DoctorError("the bundle needs a file name: --bundle PATH")
+        for path in asked:
+            if path != STDOUT:
+                _settle_writable(path)
+
+    def write(self, report: Report, evidence: Evidence) -> None:
+        """Write the files; show the report on the terminal unless stdout is taken by one."""
+        self.write_files(report, evidence)
+        if STDOUT not in vars(self).values():
+            from rich.console import Console
+
+            from ddoctor.report import terminal
+
+            terminal.render(report, evidence, Console())
+
+    def write_files(self, report: Report, evidence: Evidence) -> None:
+        """Write the files that were asked for."""
+        from ddoctor.report import html, markdown, schema
+
+        if self.json is not None:
+            _write(self.json, schema.render(report))
+        if self.markdown is not None:
+            _write(self.markdown, markdown.render(report, evidence))
+        if self.html is not None:
+            _write(self.html, html.render(report, evidence))
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is at work; elsewhere show nothing. Yields what to call with it."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update
+
+
+def _settle_writable(path: Path) -> None:
+    if path.is_dir():
+        raise DoctorError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise DoctorError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise DoctorError(f"cannot write {path}: permission denied")
+
+
+def _write(path: Path, text: str) -> None:
+    if path == STDOUT:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DoctorError(f"cannot write {path}: {error.strerror}") from error
