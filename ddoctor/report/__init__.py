@@ -1,1 +1,1 @@
-"""The faces of a report: terminal, JSON, Markdown, HTML. They see only data."""
+"""The faces of a report: terminal, JSON, Markdown and HTML. They see data and decide nothing."""
