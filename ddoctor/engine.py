@@ -76,7 +76,37 @@ def names(package: str = "ddoctor.checks") -> tuple[str, ...]:
 
 def load(name: str) -> Check:
     """Load the check of one cause, which must be one of ``names()``."""
-    return _check(import_module(f"ddoctor.checks.{name.replace('-', '_')}"))
+    return read(import_module(f"ddoctor.checks.{name.replace('-', '_')}"))
+
+
+def read(module: ModuleType) -> Check:
+    """The check that a module holds: its docstring and its public generator functions."""
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    explanation = inspect.getdoc(module) or ""
+    functions = [
+        function
+        for function in vars(module).values()
+        if inspect.isgeneratorfunction(function)
+        and function.__module__ == module.__name__
+        and not function.__name__.startswith("_")
+    ]
+    title = explanation.partition("\n")[0].rstrip(".")
+    return Check(
+        name=name,
+        title=title,
+        explanation=explanation,
+        explains=tuple(getattr(module, "EXPLAINS", ())),
+        ways=tuple(
+            Way(
+                check=name
+                if len(functions) == 1
+                else f"{name} ({function.__name__.replace('_', ' ')})",
+                needs=_needs(function),
+                run=_named(function, name, title),
+            )
+            for function in functions
+        ),
+    )
 
 
 def discover() -> tuple[Check, ...]:
@@ -102,30 +132,29 @@ def order(results: Iterable[Result], checks: Iterable[Check]) -> tuple[Finding, 
     """
     explains = {check.name: check.explains for check in checks}
     findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
+    parents: dict[Finding, Finding] = {}
 
-    def root(finding: Finding, seen: tuple[Finding, ...] = ()) -> Finding:
+    def root(finding: Finding) -> Finding:
+        while finding in parents:
+            finding = parents[finding]
+        return finding
+
+    for finding in findings:
         for other in findings:
             if (
                 finding.cause in explains.get(other.cause, ())
                 and other.confidence > Confidence.POSSIBLE
                 and other.where.meets(finding.where)
-                and other is not finding
-                and other not in seen
+                and root(other) != finding
             ):
-                return root(other, (*seen, finding))
-        return finding
-
-    root_of = [(finding, root(finding)) for finding in findings]
+                parents[finding] = other
+                break
     roots = []
-    for finding in (finding for finding, its_root in root_of if its_root is finding):
-        followers = [one for one, its_root in root_of if its_root is finding and one is not finding]
-        roots.append(
-            replace(
-                finding,
-                severity=max(one.severity for one in (finding, *followers)),
-                consequences=tuple(dict.fromkeys(one.cause for one in followers)),
-            )
-        )
+    for finding in (finding for finding in findings if finding not in parents):
+        family = [one for one in findings if root(one) == finding]
+        consequences = dict.fromkeys(one.cause for one in family if one != finding)
+        severity = max(one.severity for one in family)
+        roots.append(replace(finding, severity=severity, consequences=tuple(consequences)))
     return tuple(sorted(roots, key=_urgency))
 
 
@@ -179,34 +208,7 @@ def _modules(package: str) -> Sequence[str]:
     return [module.name for module in iter_modules(path)]
 
 
-def _check(module: ModuleType) -> Check:
-    name = module.__name__.rpartition(".")[2].replace("_", "-")
-    explanation = inspect.getdoc(module) or ""
-    functions = [
-        function
-        for function in vars(module).values()
-        if inspect.isgeneratorfunction(function)
-        and function.__module__ == module.__name__
-        and not function.__name__.startswith("_")
-    ]
-    single = len(functions) == 1
-    return Check(
-        name=name,
-        title=explanation.partition("\n")[0].rstrip("."),
-        explanation=explanation,
-        explains=tuple(getattr(module, "EXPLAINS", ())),
-        ways=tuple(
-            Way(
-                check=name if single else f"{name} ({function.__name__.replace('_', ' ')})",
-                needs=_needs(function),
-                run=_titled(function, name, explanation.partition("\n")[0].rstrip(".")),
-            )
-            for function in functions
-        ),
-    )
-
-
-def _titled(
+def _named(
     function: Callable[..., Iterator[Finding]], name: str, title: str
 ) -> Callable[..., Iterator[Finding]]:
     def run(**sections: Any) -> Iterator[Finding]:

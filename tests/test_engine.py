@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.host import Clock, Memory, SharedMemory
+from ddoctor.evidence.probes import ProbeRun, ProbeRuns
+from ddoctor.evidence.section import Absence, Absent, Evidence
+from ddoctor.models import Confidence, Cost, Finding, Report, Result, Severity, Verdict, Where
+
+
+def a_finding(
+    cause: str = "a",
+    severity: Severity = Severity.WARNING,
+    confidence: Confidence = Confidence.CERTAIN,
+    where: Where | None = None,
+    cost: Cost | None = None,
+) -> Finding:
+    return Finding(
+        cause=cause,
+        severity=severity,
+        confidence=confidence,
+        because=f"because of {cause}",
+        where=where or Where(),
+        cost=cost,
+    )
+
+
+def a_check(name: str, *explains: str) -> engine.Check:
+    return engine.Check(name=name, title="", explanation="", explains=explains, ways=())
+
+
+def ordered(findings: list[Finding], *checks: engine.Check) -> list[tuple[str, tuple[str, ...]]]:
+    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
+    return [(one.cause, one.consequences) for one in engine.order(results, checks)]
+
+
+def module(**functions: object) -> ModuleType:
+    made = ModuleType("ddoctor.checks.made_up")
+    made.__doc__ = "A cause that is made up.\n\nFor the test."
+    for name, function in functions.items():
+        function.__module__ = made.__name__
+        setattr(made, name, function)
+    return made
+
+
+def on_each(shared_memory: SharedMemory) -> Iterator[Finding]:
+    yield a_finding()
+
+
+def on_all(clocks: tuple[Clock, ...]) -> Iterator[Finding]:
+    yield a_finding(where=Where(hosts=tuple(clock.host for clock in clocks)))
+
+
+def without(shared_memory: SharedMemory, memory: Memory | None) -> Iterator[Finding]:
+    if memory is None:
+        yield a_finding()
+
+
+def crashes(shared_memory: SharedMemory) -> Iterator[Finding]:
+    yield a_finding()
+    raise ZeroDivisionError("of no use")
+
+
+def run(function: object, *sections: SharedMemory | Clock | Memory | Absent) -> list[Result]:
+    check = engine.read(module(**{"way": function}))
+    return list(engine.diagnose(Evidence(sections), [check]))
+
+
+def shm(host: str) -> SharedMemory:
+    return SharedMemory(host=host, size=1, free=1)
+
+
+def test_a_check_runs_once_per_host_and_the_finding_names_it() -> None:
+    results = run(on_each, shm("a"), shm("b"))
+    assert [f.where.hosts for r in results for f in r.findings] == [("a",), ("b",)]
+    assert [f.cause for r in results for f in r.findings] == ["made-up"] * 2
+    assert [f.title for r in results for f in r.findings] == ["A cause that is made up"] * 2
+
+
+def test_a_check_of_all_hosts_runs_once() -> None:
+    (result,) = run(
+        on_all, Clock(host="b", synchronised=True), Clock(host="a", synchronised=True), shm("c")
+    )
+    assert [finding.where.hosts for finding in result.findings] == [("a", "b")]
+
+
+def test_a_section_of_the_whole_world_serves_every_host() -> None:
+    results = run(on_each, shm(""), Memory(host="a", total=1, available=1))
+    assert [f.where.hosts for r in results for f in r.findings] == [("a",)]
+
+
+def test_optional_evidence_is_given_where_it_is() -> None:
+    assert [len(r.findings) for r in run(without, shm("a"))] == [1]
+    memory = Memory(host="a", total=1, available=1)
+    assert [len(r.findings) for r in run(without, shm("a"), memory)] == [0]
+
+
+def test_missing_evidence_is_a_reason_and_no_silence() -> None:
+    (result,) = run(on_each)
+    assert result.findings == ()
+    assert "no shared-memory evidence: get it with `ddoctor doctor`" in str(result.skipped)
+
+
+def test_the_collectors_own_reason_is_passed_on() -> None:
+    absent = Absent(host="a", sections=(Absence(section="shared-memory", why="no /dev/shm here"),))
+    (result,) = run(on_each, absent)
+    assert result.skipped == "no shared-memory evidence: no /dev/shm here"
+
+
+def test_a_host_without_the_evidence_is_named_among_several() -> None:
+    results = run(on_each, shm("a"), Clock(host="b", synchronised=True))
+    assert [bool(result.findings) for result in results] == [True, False]
+    assert str(results[1].skipped).endswith("(on b)")
+
+
+def test_a_crash_is_told_and_the_others_go_on() -> None:
+    check = engine.read(module(way=crashes, other=on_each))
+    crashed, fine = engine.diagnose(Evidence([shm("a")]), [check])
+    assert crashed.findings == ()
+    assert crashed.crashed == (
+        f"ZeroDivisionError: of no use (test_engine.py:{crashes.__code__.co_firstlineno + 2})"
+    )
+    assert fine.findings
+
+
+def test_a_parameter_that_is_no_evidence_is_refused() -> None:
+    def wrong(number: int) -> Iterator[Finding]:
+        yield a_finding()
+
+    with pytest.raises(TypeError, match="no kind of evidence"):
+        engine.read(module(way=wrong))
+
+
+def test_severity_comes_first_then_share_then_confidence() -> None:
+    findings = [
+        a_finding("note", Severity.NOTE),
+        a_finding("unsure", confidence=Confidence.POSSIBLE),
+        a_finding("sure"),
+        a_finding("costly", cost=Cost(value=0.4, unit="share of step")),
+        a_finding("broken", Severity.ERROR),
+    ]
+    assert [cause for cause, _ in ordered(findings)] == [
+        "broken",
+        "costly",
+        "sure",
+        "unsure",
+        "note",
+    ]
+
+
+def test_consequences_are_folded_under_the_root_over_several_steps() -> None:
+    findings = [a_finding("c", Severity.ERROR), a_finding("b"), a_finding("a")]
+    assert ordered(findings, a_check("a", "b"), a_check("b", "c")) == [("a", ("c", "b"))]
+
+
+def test_a_root_is_as_severe_as_what_follows_from_it() -> None:
+    findings = [a_finding("b", Severity.ERROR), a_finding("a", Severity.NOTE)]
+    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
+    (root,) = engine.order(results, [a_check("a", "b")])
+    assert (root.cause, root.severity) == ("a", Severity.ERROR)
+
+
+def test_nothing_is_folded_elsewhere_or_by_a_guess() -> None:
+    here, there = Where(devices=("GPU 0",)), Where(devices=("GPU 1",))
+    apart = [a_finding("a", where=here), a_finding("b", where=there)]
+    assert len(ordered(apart, a_check("a", "b"))) == 2
+    guess = [a_finding("a", confidence=Confidence.POSSIBLE), a_finding("b")]
+    assert len(ordered(guess, a_check("a", "b"))) == 2
+
+
+def test_two_that_explain_each_other_do_not_vanish() -> None:
+    findings = [a_finding("a"), a_finding("b")]
+    assert len(ordered(findings, a_check("a", "b"), a_check("b", "a"))) == 1
+
+
+def test_the_same_words_about_several_hosts_are_one_finding() -> None:
+    findings = [a_finding(where=Where(hosts=(host,))) for host in ("b", "a")]
+    (merged,) = engine.order([Result(check="a", findings=tuple(findings))], [])
+    assert merged.where.hosts == ("a", "b")
+
+
+def report(*findings: Finding, verdict: Verdict = Verdict.FINDINGS) -> Report:
+    return Report(
+        ddoctor="0",
+        command="doctor",
+        created="",
+        verdict=verdict,
+        world=engine.World(),
+        findings=findings,
+        skipped=(),
+        crashed=(),
+    )
+
+
+def test_exit_codes() -> None:
+    assert report(a_finding(severity=Severity.NOTE), verdict=Verdict.HEALTHY).exit_code == 0
+    assert report(a_finding()).exit_code == 1
+    assert report(a_finding(), verdict=Verdict.INCOMPLETE).exit_code == 1
+    assert report(verdict=Verdict.INCOMPLETE).exit_code == 2
+
+
+def test_a_probe_that_hung_makes_the_examination_incomplete() -> None:
+    runs = ProbeRuns(host="a", runs=(ProbeRun(probe="matmul", outcome="hung", reason="r"),))
+    examined = engine.examine(Evidence([runs]), "diagnose")
+    assert examined.verdict is Verdict.INCOMPLETE
+    assert [crash.check for crash in examined.crashed] == ["probe matmul"]
+
+
+def test_a_probe_that_was_skipped_does_not() -> None:
+    runs = ProbeRuns(host="a", runs=(ProbeRun(probe="matmul", outcome="skipped", reason="r"),))
+    assert engine.examine(Evidence([runs]), "diagnose").verdict is Verdict.HEALTHY
+
+
+def test_a_bare_checkout_says_what_to_do() -> None:
+    with pytest.raises(DoctorError, match="pip install -e"):
+        engine.names("ddoctor.no_such_package")
