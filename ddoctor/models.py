@@ -170,6 +170,7 @@ class World:
 class Report:
     """The whole diagnosis; ``findings`` are in the order in which to fix them."""
 
+    schema: int = SCHEMA
     ddoctor: str
     command: Command
     created: str
@@ -178,7 +179,6 @@ class Report:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     crashed: tuple[Crashed, ...]
-    schema: int = SCHEMA
 
     @property
     def exit_code(self) -> int:

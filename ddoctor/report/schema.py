@@ -1,23 +1,39 @@
-"""The JSON Schema of the report, made from the types of ``ddoctor.models``."""
+"""The report as JSON for other programs, and the JSON Schema of it (``docs/report.schema.json``)."""
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
 
-from ddoctor.models import Report
+from ddoctor.models import SCHEMA, Report
+
+
+def render(report: Report) -> str:
+    """The report as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
 def document() -> dict[str, Any]:
-    """The schema that ``docs/report.schema.json`` holds."""
+    """The schema, made from the types of ``ddoctor.models`` and their docstrings."""
     schema = msgspec.json.schema(Report)
     for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = cleandoc(definition["description"])
         if "properties" in definition:
-            # Every field is always written, those with a default too.
+            # A field with a default is always written, too.
             definition["required"] = list(definition["properties"])
+            for field in definition["properties"].values():
+                field.pop("default", None)
+    schema["$defs"]["Report"]["properties"]["schema"] = {"const": SCHEMA}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "The report of ddoctor, schema 1",
+        "title": f"The report of ddoctor, schema {SCHEMA}",
         **schema,
     }
+
+
+def text() -> str:
+    """The schema as its committed file holds it."""
+    return msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
