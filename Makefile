@@ -1,26 +1,35 @@
 # Two commands do all the set-up: `make doctor` and `make test`. Everything lands in .venv.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-INSTALLED := $(VENV)/installed
+BIN := .venv/bin
+INSTALLED := .venv/installed
 
-.PHONY: doctor install test check browser bench gpu ward clean
+.PHONY: doctor install system test check ward bench gpu clean
 
-doctor: $(INSTALLED)
+doctor: $(INSTALLED) ## install, then examine this machine
 	$(BIN)/ddoctor doctor
 
-install: $(INSTALLED)
+install: $(INSTALLED) ## the virtual environment with everything for development
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-test: $(INSTALLED) system
+system: ## the system packages that tests use: tests that lack theirs are skipped, and say so
+	bash tests/system-packages.sh
+
+test: $(INSTALLED) system ## the tests, with a sample of the ward
 	$(BIN)/python -m pytest
 
-check: $(INSTALLED)
+check: $(INSTALLED) ## linter, formatter, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+bench: $(INSTALLED) ## the claims about speed, measured side by side
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.allreduce
+
+clean:
+	rm -rf .venv build dist *.egg-info

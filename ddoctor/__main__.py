@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
+from tempfile import NamedTemporaryFile
 from types import FrameType
 from typing import NoReturn
 
@@ -31,12 +33,24 @@ def main() -> NoReturn:
         # The reader has gone (`ddoctor list | head`): nobody is left to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception as error:
+        code = _complain(f"internal error: {type(error).__name__}: {error}; {_kept_traceback()}")
     sys.exit(code)
 
 
 def _complain(message: str) -> int:
     print("ddoctor:", " ".join(message.split()), file=sys.stderr)
     return 2
+
+
+def _kept_traceback() -> str:
+    """Keep what a report of this mistake needs, out of the user's sight."""
+    try:
+        with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return "its traceback could not be kept"
+    return f"please report it with {file.name}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -28,7 +28,8 @@ def _complete_probes(typed: str) -> list[str]:
 
 
 JsonPath = Annotated[
-    Path | None, typer.Option("--json", metavar="PATH", help="Write the report as JSON; - : stdout.")
+    Path | None,
+    typer.Option("--json", metavar="PATH", help="Write the report as JSON; - : stdout."),
 ]
 MarkdownPath = Annotated[
     Path | None,
@@ -136,7 +137,10 @@ def report(bundle: Bundles, markdown: MarkdownPath = None, html: HtmlPath = None
 @app.command()
 def explain(
     name: Annotated[
-        str, typer.Argument(help="A cause, as a finding names it.", autocompletion=_complete_causes)
+        str,
+        typer.Argument(
+            metavar="NAME", help="A cause, as a finding names it.", autocompletion=_complete_causes
+        ),
     ],
 ) -> None:
     """Explain a cause: what it is, why it hurts, how it looks."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddoctor import launch
 from ddoctor.collect import collect
-from ddoctor.errors import unknown
+from ddoctor.errors import DoctorError, unknown
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
 PROBE_LIMIT_SECONDS = 45.0
@@ -36,7 +36,13 @@ def observe(
     force: bool,
     started: Callable[[str], None],
 ) -> Evidence:
-    """Collect, then run the probes; an interruption keeps what there is and is itself recorded."""
+    """Collect, then run the probes; an interruption keeps what there is and is itself recorded.
+
+    Raises:
+        DoctorError: the data folder is not there.
+    """
+    if not data.is_dir():
+        raise DoctorError(f"there is no folder {data}: give --data the folder of the training data")
     sections: list[Section] = []
     absences: list[Absence] = []
     try:

@@ -1,0 +1,180 @@
+"""The command line as a user meets it: real processes, no mocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence import bundle
+from ddoctor.evidence.host import SharedMemory
+from ddoctor.evidence.section import Evidence
+from tests.healthy import healthy
+
+
+def ddoctor(
+    *arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ddoctor", *arguments],
+        cwd=cwd,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+    )
+
+
+def refused(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """The one line that a mistake gets."""
+    run = ddoctor(*arguments, cwd=cwd)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("ddoctor: ")
+    return line
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    path = tmp_path / "sound.json"
+    bundle.write(path, healthy())
+    return path
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Path:
+    path = tmp_path / "sick.json"
+    small = SharedMemory(host="node-1", size=64 * 2**20, free=64 * 2**20)
+    bundle.write(path, healthy().with_sections(small))
+    return path
+
+
+def test_help_and_version() -> None:
+    bare, helped = ddoctor(), ddoctor("--help")
+    assert bare.returncode == helped.returncode == 0
+    assert bare.stdout == helped.stdout
+    for command in ("doctor", "diagnose", "report", "explain", "list"):
+        assert command in helped.stdout
+    assert ddoctor("--version").stdout.startswith("ddoctor 0.")
+
+
+def test_explain_shows_the_page() -> None:
+    for name in ("shm-too-small", "shm_too_small"):
+        run = ddoctor("explain", name)
+        assert run.returncode == 0
+        assert run.stdout.startswith("shm-too-small\n")
+        assert "/dev/shm" in run.stdout
+
+
+def test_list_shows_every_cause_and_probe() -> None:
+    run = ddoctor("list")
+    assert run.returncode == 0
+    for name in (*engine.names(), "allreduce", "storage_read"):
+        assert f"  {name} " in run.stdout
+
+
+def test_completion_is_offered_for_causes() -> None:
+    run = ddoctor(
+        environment={
+            "_DDOCTOR_COMPLETE": "complete_bash",
+            "COMP_WORDS": "ddoctor explain shm",
+            "COMP_CWORD": "2",
+        }
+    )
+    assert "shm-too-small" in run.stdout
+
+
+def test_diagnose_tells_sound_from_sick(sound: Path, sick: Path) -> None:
+    assert ddoctor("diagnose", sound).returncode == 0
+    run = ddoctor("diagnose", sick)
+    assert run.returncode == 1
+    assert "/dev/shm holds 64 MiB" in " ".join(run.stdout.split())
+
+
+def test_json_on_stdout_is_json_alone(sick: Path) -> None:
+    run = ddoctor("diagnose", sick, "--json", "-")
+    report = json.loads(run.stdout)
+    assert report["schema"] == 1
+    assert report["command"] == "diagnose"
+    assert report["verdict"] == "findings"
+    assert [finding["cause"] for finding in report["findings"]] == ["shm-too-small"]
+    assert run.stderr == ""
+
+
+def test_report_writes_pages(sick: Path, tmp_path: Path) -> None:
+    page, text = tmp_path / "page.html", tmp_path / "page.md"
+    run = ddoctor("report", sick, "--html", page, "--markdown", text)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert "shm-too-small" in page.read_text()
+    assert "shm-too-small" in text.read_text()
+
+
+def test_two_hosts_are_told_apart(sound: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    bundle.write(other, Evidence([SharedMemory(host="node-2", size=2**26, free=2**26)]))
+    run = ddoctor("diagnose", sound, other, "--json", "-")
+    (finding,) = json.loads(run.stdout)["findings"]
+    assert finding["where"]["hosts"] == ["node-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--colour"], "--colour"),
+        (["docter"], "docter"),
+        (["doctor", "--prob", "x"], "--prob"),
+        (["doctor", "surplus"], "surplus"),
+        (["doctor", "--probe", "allreduc"], "did you mean 'allreduce'?"),
+        (["doctor", "--probe", "xyzzy"], "`ddoctor list` shows"),
+        (["doctor", "--data", "/no/such/folder"], "/no/such/folder"),
+        (["doctor", "--json"], "--json"),
+        (["doctor", "--json", "/no/such/folder/r.json"], "there is no folder"),
+        (["doctor", "--html", "/"], "it is a folder"),
+        (["doctor", "--json", "-", "--markdown", "-"], "only one output"),
+        (["doctor", "--bundle", "-"], "needs a file name"),
+        (["explain", "shm-to-small"], "did you mean 'shm-too-small'?"),
+        (["explain", "xyzzy"], "`ddoctor list` shows"),
+        (["explain"], "NAME"),
+        (["diagnose"], "BUNDLE"),
+        (["diagnose", "/no/such/bundle.json"], "No such file"),
+        (["report", "/no/such/bundle.json"], "--html PATH"),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments: list[str], words: str) -> None:
+    assert words in refused(*arguments)
+
+
+def test_a_damaged_bundle_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text('{"schema": 1, "ddoctor": "0", "created": "", "sections": [{"type"')
+    assert "b.json is not a whole evidence bundle" in refused("diagnose", path)
+
+
+def test_a_bundle_of_a_newer_schema_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text('{"schema": 9, "ddoctor": "3.0", "created": "", "sections": []}')
+    assert "upgrade ddoctor to at least 3.0" in refused("diagnose", path)
+
+
+def test_a_reader_that_leaves_early_is_no_failure() -> None:
+    script = f"{sys.executable} -m ddoctor list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_a_mistake_of_ours_gets_one_line_and_keeps_the_traceback(tmp_path: Path) -> None:
+    """Provoked with a dependency that breaks at import."""
+    (tmp_path / "msgspec.py").write_text("raise RuntimeError('broken on purpose')\n")
+    run = ddoctor("list", environment={"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)})
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert "internal error: RuntimeError: broken on purpose" in line
+    (kept,) = tmp_path.glob("*.traceback")
+    assert str(kept) in line
+    assert "Traceback" in kept.read_text()
