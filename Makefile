@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: doctor install system test check ward bench gpu clean
+.PHONY: doctor install system test check bench gpu clean
 
 doctor: $(INSTALLED) ## install, then examine this machine
 	$(BIN)/ddoctor doctor
@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 system: ## the system packages that tests use: tests that lack theirs are skipped, and say so
 	bash tests/system-packages.sh
 
-test: $(INSTALLED) system ## the tests, with a sample of the ward
+test: $(INSTALLED) system ## the tests
 	$(BIN)/python -m pytest
 
 check: $(INSTALLED) ## linter, formatter, types, tests
@@ -30,6 +30,9 @@ check: $(INSTALLED) ## linter, formatter, types, tests
 bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.allreduce
+
+gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
+	$(BIN)/python -m benchmarks.gpu
 
 clean:
 	rm -rf .venv build dist *.egg-info

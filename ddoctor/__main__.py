@@ -5,28 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
-from tempfile import NamedTemporaryFile
 from types import FrameType
 from typing import NoReturn
-
-from typer import TyperException
-
-from ddoctor.cli import app
-from ddoctor.errors import DoctorError
 
 
 def main() -> NoReturn:
     """Run the command line; every failure is one line on stderr and exit code 2."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     try:
-        code = app(prog_name="ddoctor", standalone_mode=False)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        code = _run()
         sys.stdout.flush()
-    except TyperException as error:
-        code = _complain(f"{error.format_message()} See `ddoctor --help`.")
-    except DoctorError as error:
-        code = _complain(str(error))
     except KeyboardInterrupt:
         code = _complain("interrupted")
     except BrokenPipeError:
@@ -38,6 +27,21 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _run() -> int:
+    # Imported here, so that Ctrl-C during the imports is caught, too.
+    from typer import TyperException
+
+    from ddoctor.cli import app
+    from ddoctor.errors import DoctorError
+
+    try:
+        return int(app(prog_name="ddoctor", standalone_mode=False) or 0)
+    except TyperException as error:
+        return _complain(f"{error.format_message()} See `ddoctor --help`.")
+    except DoctorError as error:
+        return _complain(str(error))
+
+
 def _complain(message: str) -> int:
     print("ddoctor:", " ".join(message.split()), file=sys.stderr)
     return 2
@@ -45,6 +49,9 @@ def _complain(message: str) -> int:
 
 def _kept_traceback() -> str:
     """Keep what a report of this mistake needs, out of the user's sight."""
+    import traceback
+    from tempfile import NamedTemporaryFile
+
     try:
         with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
             traceback.print_exc(file=file)

@@ -1,0 +1,1 @@
+"""What ddoctor claims about speed, measured side by side; `make bench`."""

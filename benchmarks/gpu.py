@@ -1,0 +1,47 @@
+"""Everything that needs a GPU, in one call; the figures go to docs/measurements/.
+
+``make gpu`` runs it. It runs the whole of ``ddoctor doctor`` on the machine's GPUs and the
+all-reduce benchmark, and writes what they said, with date and hardware.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent / "docs" / "measurements"
+
+
+def main() -> int:
+    """Measure and write; 2 where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("make gpu: torch sees no GPU on this machine; nothing was measured", file=sys.stderr)
+        return 2
+    count, model = torch.cuda.device_count(), torch.cuda.get_device_name()
+    name = f"{date.today()}-{count}x-{model.replace(' ', '-').lower()}"
+    bundle = FOLDER / f"{name}.json"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    doctor = _output("-m", "ddoctor", "doctor", "--markdown", "-", "--bundle", str(bundle))
+    bench = _output("-m", "benchmarks.allreduce")
+    text = (
+        f"# {count} × {model}, {date.today()}\n\n"
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, "
+        f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}\n\n"
+        f"{doctor}\n## The all-reduce probe against a bare loop\n\n```\n{bench}```\n"
+    )
+    (FOLDER / f"{name}.md").write_text(text)
+    print(text)
+    return 0
+
+
+def _output(*arguments: str) -> str:
+    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    return run.stdout + (run.stderr if run.returncode > 1 else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Ctrl-C and SIGTERM at any moment: what was measured is shown, and no process stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+MARK = "DDOCTOR_TEST_MARK"
+
+Started = Callable[[], tuple[subprocess.Popen[str], str]]
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Every process that inherited the mark, however far it went from its parents."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    marks = []
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        marks.append(uuid.uuid4().hex)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ddoctor", "doctor", "--json", "-"],
+            env=os.environ | {MARK: marks[-1]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return process, marks[-1]
+
+    yield start
+    for mark in marks:
+        for process in marked(mark):
+            process.kill()
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.02)
+
+
+def interrupted(process: subprocess.Popen[str], number: int) -> dict[str, object]:
+    process.send_signal(number)
+    output, errors = process.communicate()
+    assert "Traceback" not in errors
+    assert process.returncode in (1, 2), errors
+    report = json.loads(output)
+    assert report["verdict"] == "incomplete"
+    assert any("interrupted" in crash["error"] for crash in report["crashed"])
+    return dict(report)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_the_probes_run(started: Started, number: int) -> None:
+    process, mark = started()
+    until(lambda: len(marked(mark)) >= 4, process)  # doctor, torchrun and two ranks
+    report = interrupted(process, number)
+    assert report["skipped"], "the checks were still run on what there was"
+    assert marked(mark) == []
+
+
+def test_between_its_first_breath_and_its_last(started: Started) -> None:
+    """Wherever it is hit: no traceback, nothing left; a report as soon as there is evidence."""
+    for delay in (0.3, 1.0, 2.5, 5.0):
+        process, mark = started()
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+        assert "Traceback" not in errors, (delay, errors)
+        assert marked(mark) == [], delay
+        if output:
+            json.loads(output)
