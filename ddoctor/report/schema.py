@@ -1,4 +1,4 @@
-"""The report as JSON for other programs, and the JSON Schema of it (``docs/report.schema.json``)."""
+"""The report as JSON for other programs, and its schema (``docs/report.schema.json``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def document() -> dict[str, Any]:
     schema = msgspec.json.schema(Report)
     for definition in schema["$defs"].values():
         if "description" in definition:
-            definition["description"] = cleandoc(definition["description"])
+            words = cleandoc(definition["description"])
+            definition["description"] = words.replace("``", "`")
         if "properties" in definition:
             # A field with a default is always written, too.
             definition["required"] = list(definition["properties"])

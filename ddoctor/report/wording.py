@@ -1,0 +1,179 @@
+"""The words that all faces of a report share: verdict, places, figures, and what was left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import (
+    Cost,
+    Finding,
+    Observation,
+    Report,
+    Severity,
+    Skipped,
+    Value,
+    Verdict,
+    Verified,
+    Where,
+)
+
+MANY = 6
+"""A list of more names than this is cut to its first ones, and the number of the others."""
+
+
+def verdict(report: Report) -> str:
+    """The verdict in one line."""
+    findings = sum(finding.severity > Severity.NOTE for finding in report.findings)
+    notes = len(report.findings) - findings
+    parts = []
+    if findings:
+        parts.append(counted(findings, "finding"))
+    elif report.verdict is not Verdict.INCOMPLETE:
+        parts.append("healthy")
+    if notes:
+        parts.append(counted(notes, "note"))
+    line = ", ".join(parts)
+    if findings > 1:
+        line += ": fix the first first"
+    if report.verdict is Verdict.INCOMPLETE:
+        failed = (
+            f"{report.crashed[0].check} failed"
+            if len(report.crashed) == 1
+            else f"{len(report.crashed)} parts of the examination failed"
+        )
+        line = f"incomplete: {failed}" + (f"; {line}" if line else "")
+    return line
+
+
+def counted(number: int, noun: str) -> str:
+    """Say ``1 finding`` or ``2 findings``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas; the tail of a long list as a number."""
+    if len(names) <= MANY:
+        return ", ".join(names)
+    return f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+
+
+def place(where: Where) -> str:
+    """Hosts, ranks and devices in one line; empty: everywhere."""
+    ranks = f"{'rank' if len(where.ranks) == 1 else 'ranks'} {_ranges(where.ranks)}"
+    parts = (listed(where.hosts), ranks if where.ranks else "", listed(where.devices))
+    return ", ".join(part for part in parts if part)
+
+
+def headline(finding: Finding) -> str:
+    """Where, how sure, at what cost."""
+    cost = finding.cost
+    parts = (place(finding.where), finding.confidence.value, f"costs {price(cost)}" if cost else "")
+    return " · ".join(part for part in parts if part)
+
+
+def price(cost: Cost) -> str:
+    """Say ``31 % of the step`` or ``12.5 GiB``."""
+    if cost.unit.startswith("share of "):
+        return f"{cost.value * 100:.0f} % of the {cost.unit.removeprefix('share of ')}"
+    return quantity(cost.value, cost.unit)
+
+
+def quantity(value: Value, unit: str = "") -> str:
+    """A value and its unit, with three significant digits where it is a measured one."""
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, float):
+        text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    else:
+        text = str(value)
+    return f"{text} {unit}".rstrip()
+
+
+def observed(row: Observation) -> tuple[str, str]:
+    """The value and the expected one of a row of evidence, each with its unit."""
+    missing = row.expected is None or row.expected == ""
+    expected = "" if missing or row.expected is None else quantity(row.expected, row.unit)
+    return quantity(row.value, row.unit), expected
+
+
+def proof(verified: Verified) -> str:
+    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``."""
+    before = quantity(verified.before)
+    change = f" ({verified.after / verified.before - 1:+.0%})" if verified.before else ""
+    return f"{before} → {quantity(verified.after, verified.unit)}{change}".replace("%)", " %)")
+
+
+def size(count: float) -> str:
+    """Bytes in the largest binary unit of which there is at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """What was not examined for one reason."""
+
+    reason: str
+    names: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """The evidence that was missing, by its labels."""
+
+    def __str__(self) -> str:
+        """One line, say ``11 checks need gpus evidence: no NVIDIA driver on this machine``."""
+        single = len(self.names) == 1
+        who = self.names[0] if single else f"{len(self.names)} checks"
+        needs = f" {'needs' if single else 'need'} {listed(self.needs)} evidence"
+        return f"{who}{needs if self.needs else ''}: {self.reason}"
+
+
+def left_out(report: Report, evidence: Evidence) -> tuple[LeftOut, ...]:
+    """What was skipped, grouped by the reason, the largest group first."""
+    checks = sorted(map(_split, report.skipped), key=lambda parts: parts[0])
+    groups = [
+        LeftOut(
+            reason=reason,
+            names=tuple(dict.fromkeys(check for _, check, _ in rows)),
+            needs=tuple(sorted({label for _, _, label in rows if label})),
+        )
+        for reason, rows in ((r, tuple(g)) for r, g in groupby(checks, key=lambda p: p[0]))
+    ]
+    probes = [
+        LeftOut(reason=run.reason, names=(f"probe {run.probe}",))
+        for section in evidence.all(ProbeRuns)
+        for run in section.runs
+        if run.outcome == "skipped"
+    ]
+    return (*sorted(groups, key=lambda group: -len(group.names)), *probes)
+
+
+def unseen(evidence: Evidence) -> tuple[LeftOut, ...]:
+    """What collectors looked for and could not read, grouped by the reason."""
+    rows: dict[str, dict[str, None]] = {}
+    for section in evidence:
+        for row in section.unseen:
+            rows.setdefault(row.why, {})[row.what] = None
+    return tuple(LeftOut(reason=why, names=tuple(what)) for why, what in rows.items())
+
+
+def _split(skipped: Skipped) -> tuple[str, str, str]:
+    """Reason, check and label of the missing section; the engine writes ``no X evidence: why``."""
+    found = re.fullmatch(r"no (\S+) evidence: (.+)", skipped.reason, re.DOTALL)
+    return (found[2], skipped.check, found[1]) if found else (skipped.reason, skipped.check, "")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    return ", ".join(_runs(sorted(set(numbers))))
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[str]:
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"
