@@ -1,0 +1,241 @@
+"""The inside of a probe: join the ranks, warm up, time, agree, gather."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ddoctor.evidence.probes import RankPlace, RankRate
+from ddoctor.journal import Journal
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed
+
+Agreed = TypeVar("Agreed")
+
+# As nccl-tests and ml-engineering's all_reduce_bench.py do it: the first collectives of a size set
+# up channels and buffers, and cost six times the figure when they are counted.
+WARM_UPS = 5
+ROUNDS = 20
+FEWEST_ROUNDS = 3
+
+# Longer than any launcher waits: who is missing is told from outside, where the ranks can be seen.
+JOIN_LIMIT = timedelta(minutes=10)
+
+MEMORY_SHARE = 4
+"""A probe takes at most this part (a quarter) of the memory that is free."""
+
+
+class Skip(Exception):
+    """This probe cannot be measured here; raised on every rank, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All ranks of the probes, seen from one of them."""
+
+    rank: int
+    local_rank: int
+    size: int
+    host: str
+    device: torch.device
+    backend: str
+    data: Path
+    """The folder of the training data."""
+    journal: Journal
+    store: torch.distributed.Store
+    """Ranks agree and gather over it: it works before, between and without collectives."""
+    _meetings: count[int] = field(default_factory=count)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks compute on GPUs."""
+        return self.device.type == "cuda"
+
+    def doing(self, what: str) -> None:
+        """Say what this rank begins with; must come before whatever may block."""
+        self.journal.write(what)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value (anything that JSON holds), by rank."""
+        meeting = next(self._meetings)
+        self.store.set(f"{meeting}/{self.rank}", json.dumps(value))
+        return [json.loads(self.store.get(f"{meeting}/{rank}")) for rank in range(self.size)]
+
+    def agree(self, value: Agreed) -> Agreed:
+        """Rank 0's value, on every rank."""
+        agreed: Agreed = self.gather(value)[0]
+        return agreed
+
+    def meet(self) -> None:
+        """Wait until every rank has come here."""
+        self.doing("waiting for the other ranks")
+        self.gather(None)
+
+    def places(self) -> tuple[RankPlace, ...]:
+        """Where each rank runs."""
+        name, bus_id = _identity(self.device)
+        index = self.device.index if self.on_gpu else None
+        mine = (self.host, "cpu" if index is None else f"cuda:{index}", name, bus_id)
+        return tuple(
+            RankPlace(rank=rank, host=host, device=device, device_name=device_name, bus_id=bus)
+            for rank, (host, device, device_name, bus) in enumerate(self.gather(mine))
+        )
+
+    def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
+        """Everybody's ``amount`` per second, from the median round, with its interquartile range."""
+        mine = [amount / second for second in seconds]
+        low, _, high = statistics.quantiles(mine, n=4)
+        rows = self.gather((amount / statistics.median(seconds), high - low))
+        return tuple(
+            RankRate(place=place, rate=rate, spread=spread)
+            for place, (rate, spread) in zip(self.places(), rows, strict=True)
+        )
+
+    def memory(self) -> int:
+        """Bytes that a probe may take on each device: a quarter of what is free on the fullest."""
+        if self.on_gpu:
+            import torch
+
+            free = torch.cuda.mem_get_info(self.device)[0]
+        else:
+            import psutil
+
+            free = psutil.virtual_memory().available // self.size
+        return min(self.gather(free)) // MEMORY_SHARE
+
+    def rounds(self, what: str, work: Callable[[], object], *, seconds: float) -> list[float]:
+        """Seconds of each timed round of ``work``, after warming up: 20, or as many as fit.
+
+        Where ``seconds`` are too few for all rounds, rank 0 decides for everybody how many.
+        """
+        trial = self._timed(f"{what}, first rounds", work, 2)
+        affordable = int(seconds / max(trial[1], 1e-9))
+        rounds = self.agree(max(FEWEST_ROUNDS, min(ROUNDS, affordable - WARM_UPS)))
+        if rounds == ROUNDS:
+            self._timed(f"{what}, warming up", work, WARM_UPS - len(trial))
+        return self._timed(what, work, rounds)
+
+    def _timed(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        return (self._timed_on_gpu if self.on_gpu else self._timed_on_cpu)(what, work, rounds)
+
+    def _timed_on_gpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        import torch
+
+        events = []
+        for number in range(rounds):
+            self.doing(f"{what}, round {number + 1}")
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            work()
+            end.record()
+            events.append((begin, end))
+        self.doing(f"{what}, waiting for the GPU")
+        torch.cuda.synchronize(self.device)
+        return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+    def _timed_on_cpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        import torch.distributed as dist
+
+        seconds = []
+        for number in range(rounds):
+            self.doing(f"{what}, round {number + 1}")
+            dist.barrier()
+            begin = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+
+def join(journal: Journal, data: Path, *, hands_off: str = "") -> World:
+    """Join the ranks that torchrun started: NCCL with one GPU each, else gloo.
+
+    ``hands_off`` says why the GPUs must be left alone; empty: they may be used.
+    """
+    import torch
+    import torch.distributed as dist
+
+    backend = "gloo" if hands_off or not gpus() else "nccl"
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cpu") if backend == "gloo" else torch.device("cuda", local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    journal.write("waiting for the other ranks to join")
+    store, rank, size = next(dist.rendezvous("env://", timeout=JOIN_LIMIT))
+    journal.write(f"joining the {backend} group")
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("group", store),
+        rank=rank,
+        world_size=size,
+        timeout=JOIN_LIMIT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    journal.write("joined")
+    return World(
+        rank=rank,
+        local_rank=local_rank,
+        size=size,
+        host=socket.gethostname(),
+        device=device,
+        backend=backend,
+        data=data,
+        journal=journal,
+        store=dist.PrefixStore("ddoctor", store),
+    )
+
+
+def gpus() -> int:
+    """How many GPUs the ranks can use: those that torch sees, when it can join them by NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    return torch.cuda.device_count() if dist.is_nccl_available() else 0
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it is gone, however that ended."""
+    if sys.platform == "linux":
+        death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+        ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
+
+
+def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
+    """GB/s that an all-reduce moves over each rank's link: nccl-tests' busbw, doc/PERFORMANCE.md.
+
+    The factor 2(n-1)/n makes it a figure of the link, whatever the number of ranks.
+    """
+    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
+
+
+def _identity(device: torch.device) -> tuple[str, str]:
+    """Model and PCI bus id, as NVML writes them."""
+    if device.type != "cuda":
+        return "", ""
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        return properties.name, ""
+    domain, slot = properties.pci_domain_id, properties.pci_device_id
+    return properties.name, f"{domain:08X}:{bus:02X}:{slot:02X}.0"
