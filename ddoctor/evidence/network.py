@@ -4,43 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ddoctor.evidence.interfaces import Choice, Interface, gloo_choice, nccl_choice
 from ddoctor.evidence.section import Part, Section
-
-InterfaceKind = Literal[
-    "ethernet",
-    "infiniband",
-    "bond",
-    "vlan",
-    "wireless",
-    "loopback",
-    "bridge",
-    "container-bridge",
-    "veth",
-    "tunnel",
-    "virtual",
-]
-
-
-class Address(Part, frozen=True, kw_only=True):
-    """An IP address of an interface, without its zone."""
-
-    address: str
-    prefix: int
-
-
-class Interface(Part, frozen=True, kw_only=True):
-    """One network interface."""
-
-    name: str
-    kind: InterfaceKind
-    up: bool
-    """Switched on by the administrator (IFF_UP)."""
-    carrier: bool | None = None
-    """Something answers at the other end; None: the driver does not tell, or it is off."""
-    addresses: tuple[Address, ...] = ()
-    speed: int | None = None
-    """Mbit/s; None: the driver does not tell."""
-    mtu: int
 
 
 class Route(Part, frozen=True, kw_only=True):
@@ -54,13 +19,6 @@ class Route(Part, frozen=True, kw_only=True):
     """The own address that packets would carry."""
 
 
-class Choice(Part, frozen=True, kw_only=True):
-    """The interfaces that a library would take for its sockets, in its order, and by which rule."""
-
-    interfaces: tuple[str, ...]
-    rule: str
-
-
 class ResolvedName(Part, frozen=True, kw_only=True):
     """What the host's resolver says about a name."""
 
@@ -71,18 +29,45 @@ class ResolvedName(Part, frozen=True, kw_only=True):
 
 
 class Network(Section, frozen=True, kw_only=True):
-    """Interfaces, routes and names of a host, and what NCCL and gloo would make of them."""
+    """Interfaces, the default route and the own name of a host, and what NCCL and gloo make of it.
+
+    The variables are those in force, from the environment or from NCCL's own files.
+    """
 
     interfaces: tuple[Interface, ...]
+    """In the order in which the kernel lists their addresses."""
     default_route: Route | None = None
-    nccl: Choice
-    gloo: Choice
     own_name: ResolvedName
-    """The name from gethostname(), which gloo binds to and torchrun announces."""
+    """The name from gethostname(): gloo binds to what it resolves to."""
+    announced_name: str = ""
+    """The name from getfqdn(): torchrun's c10d rendezvous tells it to the other nodes."""
     nccl_socket_ifname: str | None = None
-    """NCCL_SOCKET_IFNAME as set; None: not set."""
+    nccl_socket_family: str | None = None
+    nccl_comm_id: str | None = None
     gloo_socket_ifname: str | None = None
-    """GLOO_SOCKET_IFNAME as set; None: not set."""
+
+    @property
+    def nccl(self) -> Choice:
+        """The interfaces that NCCL takes for its sockets."""
+        return nccl_choice(
+            self.interfaces,
+            ifname=self.nccl_socket_ifname,
+            comm_id=self.nccl_comm_id,
+            family=self.nccl_socket_family,
+        )
+
+    @property
+    def gloo(self) -> Choice:
+        """The interfaces that gloo takes for its sockets."""
+        return gloo_choice(
+            self.interfaces,
+            ifname=self.gloo_socket_ifname,
+            own_addresses=self.own_name.addresses,
+        )
+
+    def interface(self, name: str) -> Interface | None:
+        """The interface of that name."""
+        return next((one for one in self.interfaces if one.name == name), None)
 
 
 class PortHolder(Part, frozen=True, kw_only=True):
@@ -99,13 +84,13 @@ class Rendezvous(Section, frozen=True, kw_only=True):
     master: ResolvedName | None = None
     """MASTER_ADDR; None: not set."""
     master_here: bool
-    """MASTER_ADDR is an address of this host, or is not set."""
+    """MASTER_ADDR resolves to this host, or is not set."""
     master_route: Route | None = None
     """The way to MASTER_ADDR, when it is another host."""
     port: int
     port_from: Literal["MASTER_PORT", "default"]
     port_free: bool | None = None
-    """None: not tried, because the store would be opened on another host."""
+    """None: not tried; ``unseen`` says why, or the store belongs on another host."""
     port_holder: PortHolder | None = None
     """None: free, or the process cannot be seen from here."""
     other_port: int | None = None
@@ -160,24 +145,48 @@ class RdmaDevice(Part, frozen=True, kw_only=True):
         return any(port.state == "ACTIVE" for port in self.ports)
 
 
+class VerbsNode(Part, frozen=True, kw_only=True):
+    """A device node /dev/infiniband/uverbs*."""
+
+    path: str
+    refused: str = ""
+    """Why this user cannot open it for reading and writing; empty: it can be opened."""
+
+
 class Rdma(Section, frozen=True, kw_only=True):
-    """RDMA devices of a host, and whether this user's processes could use them."""
+    """RDMA devices of a host, and whether this user's processes could use them.
+
+    The variables are those in force, from the environment or from NCCL's own files.
+    """
 
     devices: tuple[RdmaDevice, ...] = ()
-    uverbs: tuple[str, ...] = ()
-    """Device nodes /dev/infiniband/uverbs* that there are."""
-    uverbs_refused: tuple[str, ...] = ()
-    """Those of them that this user may not open for reading and writing."""
+    verbs_nodes: tuple[VerbsNode, ...] = ()
     libibverbs: str | None = None
     """The library that NCCL would load; None: the loader finds none."""
-    ofi_plugin: str | None = None
-    """The NCCL network plug-in for libfabric (EFA); None: not on the loader's path."""
+    verbs_devices: tuple[str, ...] | None = None
+    """The devices that libibverbs offers to NCCL; None: it could not be asked."""
+    net_plugin: str | None = None
+    """The network plug-in that NCCL would load, such as EFA's; None: the loader finds none."""
+    net_plugin_aside: str | None = None
+    """EFA's plug-in where its installer puts it, whether or not the loader looks there."""
     peer_memory: str | None = None
-    """The loaded module, nvidia_peermem or nv_peer_mem; None: neither."""
+    """The peer memory client that is loaded (nvidia_peermem, nv_mem, nv_mem_nc); None: none."""
     dma_buf: bool | None = None
     """Kernel and NVIDIA driver can export GPU memory as DMA-BUF; None: could not be told."""
     dma_buf_reason: str = ""
-    ib_hca: str | None = None
-    """NCCL_IB_HCA as set; None: not set."""
-    ib_gid_index: str | None = None
-    """NCCL_IB_GID_INDEX as set; None: not set."""
+    nccl_ib_hca: str | None = None
+    nccl_ib_gid_index: str | None = None
+    nccl_net_plugin: str | None = None
+
+    @property
+    def between_nodes(self) -> bool:
+        """InfiniBand or EFA: nobody has it for one node, while most Ethernet cards speak RoCE."""
+        return any(
+            device.driver == "efa" or any(port.link_layer == "InfiniBand" for port in device.ports)
+            for device in self.fabric
+        )
+
+    @property
+    def fabric(self) -> tuple[RdmaDevice, ...]:
+        """Devices of hardware with a port that could carry traffic: no soft RoCE, no dead ports."""
+        return tuple(device for device in self.devices if device.active and device.bus_id)

@@ -1,0 +1,246 @@
+"""Interfaces, routes and names, as the kernel and the host's resolver tell them."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+import psutil
+
+from ddoctor.evidence.interfaces import Address, Interface, InterfaceKind
+from ddoctor.evidence.network import Network, ResolvedName, Route
+from ddoctor.evidence.section import Unseen
+
+T = TypeVar("T")
+
+NAME_LIMIT_SECONDS = 4.0
+"""A dead name server must not cost the whole section; glibc alone waits 5 s for each."""
+NO_ANSWER = f"no answer within {NAME_LIMIT_SECONDS:.0f} s"
+
+# From linux/sockios.h, linux/ethtool.h, linux/if_arp.h and linux/route.h.
+SIOCGIFHWADDR, SIOCETHTOOL, ETHTOOL_GDRVINFO = 0x8927, 0x8946, 3
+ARPHRD_INFINIBAND, ARPHRD_LOOPBACK = 32, 772
+RTF_UP, RTF_REJECT = 0x1, 0x200
+
+KINDS: Mapping[str, InterfaceKind] = {
+    "bonding": "bond",
+    "team": "bond",
+    "802.1Q VLAN Support": "vlan",
+    "macvlan": "vlan",
+    "ipvlan": "vlan",
+    "veth": "veth",
+    "tun": "tunnel",
+    "vxlan": "tunnel",
+    "geneve": "tunnel",
+    "wireguard": "tunnel",
+    "dummy": "virtual",
+    "ifb": "virtual",
+    "": "virtual",
+}
+"""By the name that a driver gives itself (ethtool -i); the drivers of cards are not listed."""
+
+LEADING_NOWHERE = ("veth", "tun", "dummy")
+"""Drivers of bridge ports behind which there are only containers and virtual machines."""
+
+
+def network() -> Network:
+    """Interfaces, the default route, the own name, and the variables that choose among them."""
+    settings = nccl_settings(os.environ)
+    announced = bounded(socket.getfqdn)
+    return Network(
+        interfaces=tuple(interfaces()),
+        default_route=default_route(),
+        own_name=resolve(socket.gethostname()),
+        announced_name=announced or "",
+        nccl_socket_ifname=settings.get("NCCL_SOCKET_IFNAME"),
+        nccl_socket_family=settings.get("NCCL_SOCKET_FAMILY"),
+        nccl_comm_id=settings.get("NCCL_COMM_ID"),
+        gloo_socket_ifname=settings.get("GLOO_SOCKET_IFNAME"),
+        unseen=() if announced else (Unseen(what="the own full name", why=NO_ANSWER),),
+    )
+
+
+def interfaces() -> Iterator[Interface]:
+    """Every interface, in the order in which the kernel lists their addresses."""
+    states = psutil.net_if_stats()
+    for name, rows in psutil.net_if_addrs().items():
+        if (state := states.get(name)) is None:
+            continue
+        flags = state.flags.split(",")
+        yield Interface(
+            name=name,
+            kind=_kind(name),
+            up="up" in flags,
+            running="running" in flags,
+            addresses=tuple(
+                Address(address=bare, prefix=_prefix(bare, row.netmask))
+                for row in rows
+                if row.family in (socket.AF_INET, socket.AF_INET6)
+                for bare in (row.address.partition("%")[0],)
+            ),
+            speed=state.speed or None,
+            mtu=state.mtu,
+        )
+
+
+def default_route() -> Route | None:
+    """The default route of the main table with the lowest metric, IPv4 before IPv6."""
+    for candidates in (_ipv4_defaults(), _ipv6_defaults()):
+        found = sorted(candidates, key=lambda row: row[0])
+        if found:
+            return found[0][1]
+    return None
+
+
+def route_to(address: str, known: tuple[Interface, ...]) -> Route | None:
+    """The way that the kernel would take to an address; nothing is sent to find out."""
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing: the kernel only looks up the route.
+            probe.connect((address, 9))
+        except OSError:
+            return None
+        source = str(probe.getsockname()[0]).partition("%")[0]
+    for interface in known:
+        if source in (own.address for own in interface.addresses):
+            return Route(to=address, interface=interface.name, source=source)
+    return None
+
+
+def resolve(name: str) -> ResolvedName:
+    """What the host's resolver makes of a name, within a limit."""
+
+    def look_up() -> ResolvedName:
+        try:
+            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            return ResolvedName(name=name, error=getattr(error, "strerror", "") or str(error))
+        found = dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)
+        return ResolvedName(name=name, addresses=tuple(found))
+
+    return bounded(look_up) or ResolvedName(name=name, error=NO_ANSWER)
+
+
+def bounded(look: Callable[[], T]) -> T | None:
+    """The answer of a resolver, or None if there is none within the limit."""
+    answers: list[T] = []
+    thread = Thread(target=lambda: answers.append(look()), daemon=True)
+    thread.start()
+    thread.join(NAME_LIMIT_SECONDS)
+    return answers[0] if answers else None
+
+
+def nccl_settings(environment: Mapping[str, str], root: Path = Path("/")) -> Mapping[str, str]:
+    """The environment, and below it what NCCL's own files set: a user's before the system's.
+
+    Source: initEnvFunc in NCCL's src/misc/param.cc.
+    """
+    settings = dict(environment)
+    user = environment.get("NCCL_CONF_FILE")
+    home = environment.get("HOME")
+    files = [Path(user)] if user else [Path(home) / ".nccl.conf"] if home else []
+    for path in (*files, root / "etc/nccl.conf"):
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, equals, value = line.partition("=")
+            if equals and not line.startswith("#"):
+                settings.setdefault(name, value)
+    return settings
+
+
+def _kind(name: str) -> InterfaceKind:
+    folder = Path("/sys/class/net", name)
+    hardware, driver = _hardware(name), _driver(name)
+    if hardware == ARPHRD_LOOPBACK:
+        return "loopback"
+    if driver == "bridge":
+        ports = folder / "brif"
+        local = ports.is_dir() and all(
+            _driver(port.name) in LEADING_NOWHERE for port in ports.iterdir()
+        )
+        return "local-bridge" if local else "bridge"
+    if hardware == ARPHRD_INFINIBAND:
+        return "infiniband"
+    if (folder / "wireless").is_dir():
+        return "wireless"
+    return KINDS.get(driver, "ethernet")
+
+
+def _hardware(name: str) -> int | None:
+    """The ARPHRD_… number of an interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
+        except OSError:
+            return None
+    return int.from_bytes(answer[16:18], sys.byteorder)
+
+
+def _driver(name: str) -> str:
+    """What ``ethtool -i`` calls the driver; empty where there is none to tell."""
+    answer = array.array("B", struct.pack("I192x", ETHTOOL_GDRVINFO))
+    request = struct.pack("16sP16x", name.encode(), answer.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            fcntl.ioctl(any_socket, SIOCETHTOOL, request)
+        except OSError:
+            return ""
+    return answer.tobytes()[4:36].partition(b"\0")[0].decode(errors="replace")
+
+
+def _prefix(address: str, netmask: str | None) -> int:
+    version = ip_address(address).version
+    if not netmask:
+        return 32 if version == 4 else 128
+    if version == 4:
+        return ip_network(f"0.0.0.0/{netmask}").prefixlen
+    return int(IPv6Address(netmask)).bit_count()
+
+
+def _ipv4_defaults() -> Iterator[tuple[int, Route]]:
+    for line in _lines("/proc/net/route")[1:]:
+        interface, to, gateway, flags, _, _, metric, mask, *_ = line.split()
+        if int(to, 16) == 0 and int(mask, 16) == 0 and _leads_away(int(flags, 16)):
+            via = str(IPv4Address(int(gateway, 16).to_bytes(4, sys.byteorder)))
+            yield (
+                int(metric),
+                Route(to="default", interface=interface, gateway="" if via == "0.0.0.0" else via),
+            )
+
+
+def _ipv6_defaults() -> Iterator[tuple[int, Route]]:
+    for line in _lines("/proc/net/ipv6_route"):
+        to, length, _, _, gateway, metric, _, _, flags, interface = line.split()
+        if int(to, 16) == 0 and int(length, 16) == 0 and _leads_away(int(flags, 16)):
+            via = str(IPv6Address(int(gateway, 16)))
+            yield (
+                int(metric, 16),
+                Route(to="default", interface=interface, gateway="" if via == "::" else via),
+            )
+
+
+def _leads_away(flags: int) -> bool:
+    return bool(flags & RTF_UP) and not flags & RTF_REJECT
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+COLLECTORS = (network,)
