@@ -51,13 +51,13 @@ class Comparison:
         return min(self.rates, key=lambda row: row.rate)
 
     def __str__(self) -> str:
-        text = quantity(self.median, self.unit) + (f" in {self.detail}" if self.detail else "")
+        text = quantity(self.median, self.unit) + (f" {self.detail}" if self.detail else "")
         if len(self.rates) == 1:
             return text
         least, most = quantity(self.slowest.rate), quantity(max(row.rate for row in self.rates))
         text += f", median of {len(self.rates)} ({least} to {most})"
         if self.slowest.rate < APART * self.median:
-            text += f", slowest on {place_name(self.slowest.place)}"
+            text += f", slowest {place_name(self.slowest.place)}"
         return text
 
 
@@ -106,12 +106,7 @@ def _machines(evidence: Evidence) -> Iterator[Fact]:
     hosts = evidence.hosts
     if hosts:
         yield Fact(label="host" if len(hosts) == 1 else "hosts", text=listed(hosts))
-    for label, of in (
-        ("system", _system),
-        ("CPUs", _cpus),
-        ("memory", _memory),
-        ("GPUs", _gpus),
-    ):
+    for label, of in MACHINE:
         yield from _same_or_each(label, evidence, of)
 
 
@@ -166,13 +161,21 @@ def _gpus(evidence: Evidence, host: str) -> str:
     return f"{models}, driver {section.driver}{cuda}"
 
 
+MACHINE: tuple[tuple[str, Callable[[Evidence, str], str]], ...] = (
+    ("system", _system),
+    ("CPUs", _cpus),
+    ("memory", _memory),
+    ("GPUs", _gpus),
+)
+
+
 def _measured(evidence: Evidence) -> Iterator[Fact]:
     for section in evidence.all(AllReduce):
         if section.points:
             first, *_, last = sorted((*section.points, section.points[0]), key=lambda p: p.bytes)
             yield Fact(
                 label="all-reduce",
-                text=f"{quantity(last.bus_bandwidth, 'GB/s')} bus bandwidth at {size(last.bytes)}, "
+                text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}, "
                 f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
                 f"{counted(len(section.ranks), 'rank')}, {section.backend}",
             )

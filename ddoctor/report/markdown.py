@@ -1,11 +1,156 @@
-"""The report as Markdown, for a ticket."""
+"""The report as GitHub-flavoured Markdown, for a ticket."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.section import Evidence
-from ddoctor.models import Report
+from ddoctor.models import Finding, Fix, Observation, Report, Severity
+from ddoctor.report import wording
+from ddoctor.report.facts import facts
+from ddoctor.report.hosts import gpu_rows, holders, host_rows
+
+CODE_SPAN = re.compile(r"(`[^`\n]+`)")
+SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
 
 
 def render(report: Report, evidence: Evidence) -> str:
-    """The report as GitHub-flavoured Markdown."""
-    return f"# ddoctor: {report.verdict.value}\n"
+    """The report in the order of the terminal's, with tables of the hosts and GPUs at its end."""
+    return "\n\n".join(_blocks(report, evidence)) + "\n"
+
+
+def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
+    yield f"# ddoctor: {_text(wording.verdict(report))}"
+    yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
+    for number, finding in enumerate(report.findings, start=1):
+        if finding.severity is Severity.NOTE:
+            yield from _note(finding)
+        else:
+            yield from _finding(finding, number)
+    yield from _endings(report, evidence)
+    yield from _hosts(evidence)
+    yield f"*ddoctor {report.ddoctor}, `ddoctor {report.command}`, {report.created}*"
+
+
+def _finding(finding: Finding, number: int) -> Iterator[str]:
+    yield f"## {number}. {finding.severity.value}: {_text(finding.title)}"
+    yield f"*{_text(wording.headline(finding))}*"
+    yield _text(finding.because)
+    if finding.evidence:
+        yield _observations(finding.evidence)
+    for fix in finding.fixes:
+        yield from _fix(fix)
+    if finding.consequences:
+        yield f"Follows from it: {', '.join(finding.consequences)}"
+    yield f"More: `ddoctor explain {finding.cause}`"
+
+
+def _note(finding: Finding) -> Iterator[str]:
+    yield f"## note: {_text(finding.title)}"
+    yield f"*{_text(wording.headline(finding))}*: {_text(finding.because)}"
+    for fix in finding.fixes[:1]:
+        yield _fenced(fix)
+
+
+def _observations(rows: Iterable[Observation]) -> str:
+    return _table(
+        ("evidence", "value", "expected", "source"),
+        ((row.name, *wording.observed(row), row.source) for row in rows),
+    )
+
+
+def _fix(fix: Fix) -> Iterator[str]:
+    yield f"**Fix:** {_text(fix.summary)}"
+    yield _fenced(fix)
+    if fix.caution:
+        yield f"Caution: {_text(fix.caution)}"
+    if fix.expected_gain:
+        yield f"Expected gain: {_text(fix.expected_gain)}"
+    if fix.verified:
+        yield f"Measured here: {_text(wording.proof(fix.verified))}"
+
+
+def _fenced(fix: Fix) -> str:
+    longest = max(map(len, re.findall(r"`{3,}", fix.paste)), default=2)
+    fence = "`" * (longest + 1)
+    paste = fix.paste.rstrip("\n")
+    return f"{fence}{fix.language}\n{paste}\n{fence}"
+
+
+def _endings(report: Report, evidence: Evidence) -> Iterator[str]:
+    failed = [f"{row.check}: {row.error}" for row in report.crashed]
+    skipped = [
+        f"{group} ({', '.join(group.names)})" if len(group.names) > 1 else str(group)
+        for group in wording.left_out(report, evidence)
+    ]
+    unseen = [f"{', '.join(group.names)}: {group.reason}" for group in wording.unseen(evidence)]
+    for heading, lines in (("Failed", failed), ("Skipped", skipped), ("Not seen", unseen)):
+        if lines:
+            yield f"## {heading}"
+            yield "\n".join(f"- {_text(line)}" for line in lines)
+
+
+def _hosts(evidence: Evidence) -> Iterator[str]:
+    if len(evidence.hosts) > 1:
+        yield "## Hosts"
+        rows = host_rows(evidence)
+        yield _table(
+            ("host", *(row.label for row in rows)),
+            (
+                (host, *(row.values[column] for row in rows))
+                for column, host in enumerate(evidence.hosts)
+            ),
+        )
+    for section in evidence.all(Gpus):
+        if section.gpus:
+            rows = gpu_rows(section)
+            yield f"## GPUs of {_text(section.host)}"
+            yield _table(
+                ("", *(str(gpu.index) for gpu in section.gpus)),
+                ((row.label, *row.values) for row in rows if not row.same),
+            )
+            yield _table(
+                ("all alike", ""), ((row.label, row.values[0]) for row in rows if row.same)
+            )
+        if held := holders(section):
+            yield _table(
+                ("GPU", "process", "user", "memory", "holder"),
+                (
+                    (
+                        str(holder.gpu),
+                        f"{holder.process.pid} {holder.process.name}",
+                        holder.process.user,
+                        ""
+                        if holder.process.memory is None
+                        else wording.size(holder.process.memory),
+                        holder.process.holder,
+                    )
+                    for holder in held
+                ),
+            )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table without the columns that are empty in every row."""
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    used = [n for n in range(len(head)) if n == 0 or any(row[n] for row in cells)]
+    lines = [
+        [head[n] for n in used],
+        ["---"] * len(used),
+        *([row[n] for n in used] for row in cells),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", _text(text))
+
+
+def _text(text: str) -> str:
+    """Plain text, and code spans as they are, so that nothing in it acts as Markdown or HTML."""
+    parts = CODE_SPAN.split(" ".join(text.split()))
+    return "".join(
+        part if number % 2 else SPECIAL.sub(r"\\\1", part) for number, part in enumerate(parts)
+    )

@@ -95,7 +95,7 @@ def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
 
 
 def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
-    """Name, value and expected value in columns; the source beside them, or below where it is long."""
+    """Name, value and expected value in columns; the source beside them or, where long, below."""
     names, values, expectations = (
         max(map(cell_len, column))
         for column in zip(*((row.name, *wording.observed(row)) for row in rows), strict=True)

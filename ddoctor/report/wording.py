@@ -64,7 +64,7 @@ def listed(names: Sequence[str]) -> str:
 
 def place(where: Where) -> str:
     """Hosts, ranks and devices in one line; empty: everywhere."""
-    ranks = f"{'rank' if len(where.ranks) == 1 else 'ranks'} {_ranges(where.ranks)}"
+    ranks = f"{'rank' if len(where.ranks) == 1 else 'ranks'} {ranges(where.ranks)}"
     parts = (listed(where.hosts), ranks if where.ranks else "", listed(where.devices))
     return ", ".join(part for part in parts if part)
 
@@ -88,7 +88,8 @@ def quantity(value: Value, unit: str = "") -> str:
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, float):
-        text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        digits = 0 if abs(value) >= 100 else 1
+        text = f"{value:.{digits}f}" if abs(value) >= 10 else f"{value:.3g}"
     else:
         text = str(value)
     return f"{text} {unit}".rstrip()
@@ -169,7 +170,8 @@ def _split(skipped: Skipped) -> tuple[str, str, str]:
     return (found[2], skipped.check, found[1]) if found else (skipped.reason, skipped.check, "")
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers with their runs folded, say ``0–3, 7``."""
     return ", ".join(_runs(sorted(set(numbers))))
 
 

@@ -79,7 +79,7 @@ def gpu(index: int, *, sick: bool = False, process: str = "") -> Gpu:
         ecc_uncorrected_aggregate=0,
         pcie=PcieLink(generation=5, width=16, maximum_generation=5, maximum_width=16, replays=0),
         nvlinks=tuple(
-            NvLink(index=link, active=not (sick and link < 2), version=4, remote="switch")
+            NvLink(index=link, active=not (sick and link < 2), remote="switch")
             for link in range(18)
         ),
         fabric_state="completed",
@@ -214,7 +214,7 @@ HOT = Finding(
     title="A GPU slows itself down because of heat",
     severity=Severity.ERROR,
     confidence=Confidence.CERTAIN,
-    where=Where(hosts=("node-1",), ranks=(3,), devices=("GPU 3",)),
+    where=Where(hosts=("node-1",), ranks=(3,), devices=("cuda:3",)),
     because=(
         "GPU 3 stands at 88 °C, above its slowdown temperature of 87 °C, names hw_thermal_slowdown "
         "as the reason, and runs at 1095 of 1980 MHz, while the other seven stay below 41 °C"
@@ -251,7 +251,7 @@ CAPPED = Finding(
     title="A GPU's power limit is below its default",
     severity=Severity.WARNING,
     confidence=Confidence.LIKELY,
-    where=Where(hosts=("node-1",), ranks=(6,), devices=("GPU 6",)),
+    where=Where(hosts=("node-1",), ranks=(6,), devices=("cuda:6",)),
     because=(
         "GPU 6 may draw 500 W where 700 W is the default, so it lowers its clocks under load; a "
         "matmul under load would settle how much it costs"

@@ -1,0 +1,124 @@
+"""Bandwidth over message size as an SVG that takes its colours and its font from the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from ddoctor.report.wording import size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#010101"
+MUTED = "#020202"
+LINE = "#030303"
+ACCENT = "#040404"
+EXPECTED = "#050505"
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    ACCENT: "var(--accent)",
+    EXPECTED: "var(--expected)",
+}
+"""Drawn in colours that nothing else has, which then become variables of the page's style."""
+
+WIDE = (720, 300)
+NARROW = (352, 280)
+"""Width and height in pixels at which a text of the chart is as large as one of the page."""
+FONT_PIXELS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Bus bandwidth in GB/s over the size of the message in bytes."""
+
+    label: str
+    points: tuple[tuple[int, float], ...]
+
+
+def bandwidth(measured: Sequence[Curve], expected: Sequence[Curve], pixels: tuple[int, int]) -> str:
+    """The curves in one SVG: measured ones solid, expected ones dashed."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "font.size": FONT_PIXELS,
+                "font.sans-serif": ["DejaVu Sans"],
+                "svg.fonttype": "none",
+                "svg.hashsalt": f"bandwidth {pixels}",
+                "text.color": INK,
+            }
+        )
+        width, height = pixels
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        figure.patch.set_visible(False)
+        axes = figure.add_subplot()
+        for curve in expected:
+            axes.plot(*_columns(curve), color=EXPECTED, linewidth=1.5, linestyle=(0, (4, 3)))
+        for curve in measured:
+            axes.plot(*_columns(curve), color=ACCENT, linewidth=2, marker="o", markersize=5)
+        _label(axes, measured, ACCENT)
+        _label(axes, expected, EXPECTED)
+        _dress(axes, [*measured, *expected], ticks=9 if pixels == WIDE else 5)
+        text = StringIO()
+        FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
+            text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    return _inline(text.getvalue())
+
+
+def _columns(curve: Curve) -> tuple[list[int], list[float]]:
+    return [x for x, _ in curve.points], [y for _, y in curve.points]
+
+
+def _label(axes: Axes, curves: Sequence[Curve], colour: str) -> None:
+    """Write each curve's name above its last point, in its colour."""
+    for curve in curves:
+        x, y = curve.points[-1]
+        axes.annotate(
+            curve.label,
+            (x, y),
+            xytext=(0, 7),
+            textcoords="offset points",
+            horizontalalignment="right",
+            color=colour,
+        )
+
+
+def _dress(axes: Axes, curves: Sequence[Curve], ticks: int) -> None:
+    sizes = sorted({x for curve in curves for x, _ in curve.points})
+    highest = max(y for curve in curves for _, y in curve.points)
+    axes.set_xscale("log", base=2)
+    powers = range(sizes[0].bit_length() - 1, sizes[-1].bit_length())
+    step = max(1, -(-len(powers) // ticks))
+    shown = [2**power for power in reversed(powers[::-1][::step])]
+    axes.set_xticks(shown, [size(x) for x in shown])
+    axes.minorticks_off()
+    axes.set_ylim(0, highest * 1.15)
+    axes.set_title("GB/s", loc="left", color=MUTED, fontsize=FONT_PIXELS)
+    axes.tick_params(colors=MUTED, length=0, pad=6)
+    axes.grid(axis="y", color=LINE, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.patch.set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(LINE)
+
+
+def _inline(svg: str) -> str:
+    """Only the element itself, without names that two charts of one page would share."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r"<!--.*?-->|<style.*?</style>|\n *", "", svg, flags=re.DOTALL)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    return svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)

@@ -1,0 +1,70 @@
+"""Any section of evidence as rows to read, whatever its fields are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ddoctor.evidence.section import Evidence, Section
+from ddoctor.report.wording import quantity, ranges
+
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A list of parts as a table."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """One field of a section."""
+
+    label: str
+    value: str | Grid
+
+
+def details(
+    evidence: Evidence, host: str, leave: tuple[type[Section], ...]
+) -> dict[str, tuple[Detail, ...]]:
+    """The fields of every section of a host by the section's label, without the kinds to leave."""
+    sections = (s for s in evidence if s.host == host and not isinstance(s, leave))
+    return {section.label().replace("-", " "): tuple(_fields(section)) for section in sections}
+
+
+def _fields(section: Section) -> Iterator[Detail]:
+    fields: dict[str, Any] = msgspec.to_builtins(section)
+    for name, value in fields.items():
+        if name in ("type", "host") or (name == "unseen" and not value):
+            continue
+        parts = isinstance(value, list) and value and isinstance(value[0], dict)
+        yield Detail(label=_words(name), value=_grid(value) if parts else _text(value))
+
+
+def _grid(parts: list[dict[str, Any]]) -> Grid:
+    columns = tuple(parts[0])
+    return Grid(
+        head=tuple(map(_words, columns)),
+        rows=tuple(tuple(_text(part.get(column)) for column in columns) for part in parts),
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None or value in ("", []):
+        return UNKNOWN
+    if isinstance(value, list):
+        whole = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        return ranges(value) if whole else ", ".join(map(_text, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{_words(name)} {_text(item)}" for name, item in value.items())
+    return quantity(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

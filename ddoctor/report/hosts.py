@@ -1,0 +1,174 @@
+"""Hosts and GPUs side by side: the rows of the tables, for the faces that have room for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
+from ddoctor.evidence.host import SharedMemory
+from ddoctor.evidence.section import Evidence
+from ddoctor.report.facts import MACHINE
+from ddoctor.report.wording import size
+
+THROTTLED_BY = {
+    "sw_power_cap": "power",
+    "hw_power_brake_slowdown": "power brake",
+    "sw_thermal_slowdown": "heat",
+    "hw_thermal_slowdown": "heat",
+    "hw_slowdown": "hardware",
+    "applications_clocks_setting": "setting",
+    "gpu_idle": "idle",
+}
+"""NVML's names in words that fit a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One property, and its value of each column."""
+
+    label: str
+    values: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether all columns agree."""
+        return len(set(self.values)) == 1
+
+    @property
+    def odd(self) -> tuple[bool, ...]:
+        """Which columns say something else than the majority; none where there is no majority."""
+        usual, times = Counter(self.values).most_common(1)[0]
+        majority = 2 * times > len(self.values)
+        return tuple(majority and value != usual for value in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process that holds memory of a GPU."""
+
+    gpu: int
+    process: GpuProcess
+
+
+def host_rows(evidence: Evidence) -> tuple[Row, ...]:
+    """What is known of each host, a column per host; properties that no host tells are left out."""
+    rows = (
+        Row(label=label, values=tuple(of(evidence, host) for host in evidence.hosts))
+        for label, of in (*MACHINE, ("/dev/shm", _shared_memory))
+    )
+    return tuple(row for row in rows if any(row.values))
+
+
+def gpu_rows(gpus: Gpus) -> tuple[Row, ...]:
+    """What NVML tells of each GPU, a column per GPU; properties that none tells are left out."""
+    rows = (
+        Row(label=label, values=tuple(of(gpu) for gpu in gpus.gpus)) for label, of in GPU_PROPERTIES
+    )
+    return tuple(row for row in rows if any(row.values))
+
+
+def holders(gpus: Gpus) -> tuple[Holder, ...]:
+    """The processes on the GPUs of a host."""
+    return tuple(
+        Holder(gpu=gpu.index, process=process)
+        for gpu in gpus.gpus
+        for process in gpu.processes or ()
+    )
+
+
+def _shared_memory(evidence: Evidence, host: str) -> str:
+    section = evidence.of(SharedMemory, host)
+    return f"{size(section.size)}, {size(section.free)} free" if section is not None else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def _gib(value: int) -> str:
+    return f"{value / 2**30:.1f}"
+
+
+def _throttling(gpu: Gpu) -> str:
+    if gpu.throttle_reasons is None:
+        return ""
+    words = (THROTTLED_BY.get(reason, reason) for reason in gpu.throttle_reasons)
+    return ", ".join(dict.fromkeys(words)).replace("_", " ") or "no"
+
+
+def _pcie(gpu: Gpu) -> str:
+    link = gpu.pcie
+    if link is None or link.generation is None or link.width is None:
+        return ""
+    return f"{link.generation} ×{link.width}"
+
+
+def _pcie_possible(gpu: Gpu) -> str:
+    link = gpu.pcie
+    if link is None or link.maximum_generation is None or link.maximum_width is None:
+        return ""
+    return f"{link.maximum_generation} ×{link.maximum_width}"
+
+
+def _nvlinks(gpu: Gpu) -> str:
+    if gpu.nvlinks is None:
+        return ""
+    if not gpu.nvlinks:
+        return "none"
+    return f"{sum(link.active for link in gpu.nvlinks)}/{len(gpu.nvlinks)}"
+
+
+def _ecc(gpu: Gpu) -> str:
+    if gpu.ecc_enabled is False:
+        return "off"
+    return _number(gpu.ecc_uncorrected_volatile)
+
+
+def _rows_remapped(gpu: Gpu) -> str:
+    state = "failed" if gpu.remap_failed else "pending" if gpu.remap_pending else ""
+    return " ".join(filter(None, (_number(gpu.rows_remapped), state)))
+
+
+def _mig(gpu: Gpu) -> str:
+    return "" if gpu.mig is None else "on" if gpu.mig else "off"
+
+
+def _state(gpu: Gpu) -> str:
+    return f"lost {gpu.error}".rstrip() if gpu.lost else "ok"
+
+
+def _fabric(gpu: Gpu) -> str:
+    if gpu.fabric_state in (None, "not_supported"):
+        return ""
+    parts = (gpu.fabric_state, gpu.fabric_status, *gpu.fabric_trouble)
+    return ", ".join(filter(None, parts)).replace("_", " ")
+
+
+def _recovery(gpu: Gpu) -> str:
+    return (gpu.recovery_action or "").replace("_", " ")
+
+
+GPU_PROPERTIES: tuple[tuple[str, Callable[[Gpu], str]], ...] = (
+    ("model", lambda gpu: gpu.name),
+    ("state", _state),
+    ("memory, GiB", lambda gpu: _gib(gpu.memory_total)),
+    ("used, GiB", lambda gpu: _gib(gpu.memory_used)),
+    ("temperature, °C", lambda gpu: _number(gpu.temperature)),
+    ("slows down at, °C", lambda gpu: _number(gpu.temperature_slowdown)),
+    ("SM clock, MHz", lambda gpu: _number(gpu.sm_clock)),
+    ("highest, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
+    ("throttled by", _throttling),
+    ("power, W", lambda gpu: _number(gpu.power)),
+    ("power limit, W", lambda gpu: _number(gpu.power_limit)),
+    ("default, W", lambda gpu: _number(gpu.power_default)),
+    ("PCIe", _pcie),
+    ("PCIe possible", _pcie_possible),
+    ("NVLinks active", _nvlinks),
+    ("fabric", _fabric),
+    ("ECC errors", _ecc),
+    ("rows remapped", _rows_remapped),
+    ("driver asks for", _recovery),
+    ("MIG", _mig),
+)
