@@ -1,0 +1,139 @@
+"""What joins the GPUs of a host: PCIe, NVLink, the switches' fabric, and who reaches whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from ddoctor.collect import Collector
+from ddoctor.collect.nvml import Device, bus_id_of, error_name
+from ddoctor.evidence.gpus import NvLink, PcieLink, PeerPath
+
+FabricState = Literal["not_supported", "not_started", "in_progress", "completed"]
+
+FABRIC_STATES: tuple[FabricState, ...] = (
+    "not_supported",
+    "not_started",
+    "in_progress",
+    "completed",
+)
+FABRIC_TROUBLE = {
+    0: "degraded_bandwidth",
+    2: "route_recovery",
+    4: "route_unhealthy",
+    6: "access_timeout_recovery",
+}
+"""Where in the health mask the two bits begin that are 1 for true (NVML_GPU_FABRIC_HEALTH_MASK)."""
+
+P2P_READ, P2P_NVLINK = 0, 2
+"""pynvml's own constant for the first is a tuple, by a stray comma."""
+P2P_STATUS = (
+    "ok",
+    "chipset_not_supported",
+    "gpu_not_supported",
+    "topology_not_supported",
+    "disabled_by_regkey",
+    "not_supported",
+)
+PATHS = {
+    0: "pcie-switch",
+    10: "pcie-switch",
+    20: "pcie-switch",
+    30: "host-bridge",
+    40: "numa-node",
+    50: "system",
+}
+"""nvmlGpuTopologyLevel: internal, PIX, PXB, PHB, NODE, SYS."""
+
+
+def pcie_link(device: Device, bus_id: str, root: Path) -> PcieLink:
+    ask = device.ask
+    path = (root / "sys/bus/pci/devices" / bus_id).resolve() if bus_id else Path()
+    above = [part for part in path.parts[:-1] if part.count(":") == 2]
+    return PcieLink(
+        generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        maximum_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        maximum_width=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        replays=ask("nvmlDeviceGetPcieReplayCounter"),
+        upstream=tuple(above),
+    )
+
+
+def nvlinks(device: Device) -> tuple[NvLink, ...] | None:
+    import pynvml
+
+    links = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        active = device.ask("nvmlDeviceGetNvLinkState", link)
+        if active is None:
+            continue
+        counters = (
+            device.ask("nvmlDeviceGetNvLinkErrorCounter", link, counter)
+            for counter in (
+                pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
+                pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
+                pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+                pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA,
+            )
+        )
+        known = [count for count in counters if count is not None]
+        links.append(
+            NvLink(
+                index=link,
+                active=bool(active),
+                remote=_remote(device, link) if active else "",
+                errors=sum(known) if known else None,
+            )
+        )
+    return tuple(links) or None
+
+
+def _remote(device: Device, link: int) -> str:
+    import pynvml
+
+    kind = device.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+    if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+        return "switch"
+    if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU:
+        return "cpu"
+    return bus_id_of(device.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+
+
+def fabric(device: Device) -> tuple[FabricState | None, str, tuple[str, ...]]:
+    import pynvml
+
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    if device.ask("nvmlDeviceGetGpuFabricInfoV", pynvml.byref(info)) is None:
+        return None, "", ()
+    if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+        return FABRIC_STATES[info.state], "", ()
+    trouble = [name for bit, name in FABRIC_TROUBLE.items() if info.healthMask >> bit & 0x3 == 1]
+    if info.healthMask >> 8 & 0xF > 1:
+        trouble.append("incorrect_configuration")
+    status = error_name(info.status) if info.status else ""
+    return "completed", status, tuple(trouble)
+
+
+def peers(devices: Sequence[Device]) -> tuple[PeerPath, ...] | None:
+    paths = []
+    for a, b in combinations(devices, 2):
+        read = a.ask("nvmlDeviceGetP2PStatus", b.handle, P2P_READ)
+        if read is None:
+            continue
+        over_nvlink = a.ask("nvmlDeviceGetP2PStatus", b.handle, P2P_NVLINK) == 0
+        level = a.ask("nvmlDeviceGetTopologyCommonAncestor", b.handle)
+        paths.append(
+            PeerPath(
+                a=a.index,
+                b=b.index,
+                path="nvlink" if over_nvlink else PATHS.get(level, ""),
+                read=P2P_STATUS[read] if read < len(P2P_STATUS) else "unknown",
+            )
+        )
+    return tuple(paths) or None
+
+
+COLLECTORS: tuple[Collector, ...] = ()

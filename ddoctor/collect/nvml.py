@@ -1,0 +1,158 @@
+"""NVML: whether it answers at all, and how to ask it so that one refusal loses nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from ddoctor.collect import CannotSee
+from ddoctor.evidence.gpus import Nvml
+from ddoctor.evidence.section import Unseen
+
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+"""First byte of the PCI class of VGA and 3D controllers."""
+
+
+class Device:
+    """One GPU, asked question by question. None: the device does not support the question."""
+
+    def __init__(self, index: int, handle: Any) -> None:
+        self.index = index
+        self.handle = handle
+        self.lost = ""
+        """NVML's name of the error by which the device was lost."""
+        self.unseen: list[Unseen] = []
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Call a function of pynvml on this device."""
+        import pynvml
+
+        try:
+            return getattr(pynvml, function)(self.handle, *arguments)
+        except pynvml.NVMLError as error:
+            if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
+                self.lost = error_name(error.value)
+            elif error.value not in _unsupported():
+                what = f"GPU {self.index}: {function.removeprefix('nvmlDeviceGet')}"
+                self.unseen.append(Unseen(what=what, why=error_name(error.value)))
+        except pynvml.NVMLLibraryMismatchError:
+            pass  # a driver older than this question
+        return None
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """NVML between its start and its end.
+
+    Raises:
+        CannotSee: there is no NVIDIA driver, or it does not answer.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise CannotSee(_why_not(error.value)) from None
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def error_name(code: int) -> str:
+    """NVML's own name of an error code, say GPU_IS_LOST."""
+    import pynvml
+
+    names = (name for name in vars(pynvml) if name.startswith("NVML_ERROR_"))
+    known = (name for name in names if getattr(pynvml, name) == code)
+    return next(known, f"error {code}").removeprefix("NVML_ERROR_")
+
+
+def bus_id_of(pci: Any) -> str:
+    """A bus id as the kernel writes it: NVML gives the domain eight digits, the kernel four."""
+    if pci is None:
+        return ""
+    text: str = pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId
+    return text.lower()[-len("0000:1b:00.0") :]
+
+
+def nvml(root: Path = Path("/")) -> Nvml:
+    """Whether NVML answers, and what the system around it looks like."""
+    import pynvml
+
+    state: Literal["ok", "no-library", "failed"] = "ok"
+    error = ""
+    try:
+        pynvml.nvmlInit()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as failure:
+        missing = failure.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        state = "no-library" if missing else "failed"
+        error = error_name(failure.value)
+    return Nvml(
+        state=state,
+        error=error,
+        module_version=_module_version(root),
+        library_version=_library_version(root),
+        device_nodes=tuple(sorted(str(node) for node in root.glob("dev/nvidia*"))),
+        pci_gpus=_pci_gpus(root),
+        driver_gpus=tuple(sorted(p.name for p in root.glob("proc/driver/nvidia/gpus/*"))),
+    )
+
+
+def _unsupported() -> tuple[int, ...]:
+    import pynvml
+
+    return (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_DATA,
+    )
+
+
+def _why_not(code: int) -> str:
+    import pynvml
+
+    if code != pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return f"NVML does not answer: {error_name(code)}"
+    if Path("/dev/kfd").exists():
+        return "no NVIDIA driver on this machine, and AMD GPUs (/dev/kfd) are not supported yet"
+    return "no NVIDIA driver on this machine"
+
+
+def _module_version(root: Path) -> str:
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return found.group(1) if found else ""
+
+
+def _library_version(root: Path) -> str:
+    """From the name of the file that was loaded: it is known even where NVML failed to start."""
+    for line in (root / "proc/self/maps").read_text().splitlines():
+        found = re.search(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$", line)
+        if found:
+            return found.group(1)
+    return ""
+
+
+def _pci_gpus(root: Path) -> tuple[str, ...]:
+    def is_gpu(device: Path) -> bool:
+        try:
+            vendor = (device / "vendor").read_text().strip()
+            return vendor == NVIDIA_VENDOR and (device / "class").read_text()[:4] == DISPLAY_CLASS
+        except OSError:
+            return False
+
+    return tuple(sorted(d.name for d in root.glob("sys/bus/pci/devices/*") if is_gpu(d)))
+
+
+COLLECTORS = (nvml,)
