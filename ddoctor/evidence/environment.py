@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ddoctor.evidence.section import Part, Section
 
 HIDDEN = "(hidden)"
@@ -9,14 +11,14 @@ HIDDEN = "(hidden)"
 
 
 class Variable(Part, frozen=True, kw_only=True):
-    """One variable as a process would see it."""
+    """One variable as a process started from here would see it."""
 
     name: str
     value: str
     origin: str = ""
     """The file that sets it (NCCL reads some of its own); empty: the environment."""
-    absent_path: str = ""
-    """The file or folder that the value needs and that is not there."""
+    missing: Literal["", "file", "folder"] = ""
+    """Of a value that is a path: the file is not there, or not even its folder."""
 
 
 class Environment(Section, frozen=True, kw_only=True):
