@@ -49,9 +49,9 @@ def main() -> int:
     from torch.distributed.run import main as torchrun
 
     from ddoctor.gpu_use import occupied
-    from ddoctor.harness import gpus
+    from ddoctor.harness import usable_gpus
 
-    count = gpus()
+    count = usable_gpus()
     hands_off = occupied() if count and not arguments.force else ""
     if hands_off:
         crew = Crew(ranks=1, backend="gloo")

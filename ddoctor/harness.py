@@ -17,12 +17,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ddoctor import nccl_log
 from ddoctor.evidence.probes import RankPlace, RankRate
 from ddoctor.journal import Journal
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed
+    from torch.distributed.distributed_c10d import Store
 
 Agreed = TypeVar("Agreed")
 
@@ -55,8 +56,10 @@ class World:
     backend: str
     data: Path
     """The folder of the training data."""
+    nccl_output: Path | None
+    """Where NCCL writes what it chose; None: the user has it write elsewhere."""
     journal: Journal
-    store: torch.distributed.Store
+    store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
     _meetings: count[int] = field(default_factory=count)
 
@@ -96,7 +99,7 @@ class World:
         )
 
     def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
-        """Everybody's ``amount`` per second, from the median round, with its interquartile range."""
+        """Everybody's ``amount`` per second: of the median round, and the interquartile range."""
         mine = [amount / second for second in seconds]
         low, _, high = statistics.quantiles(mine, n=4)
         rows = self.gather((amount / statistics.median(seconds), high - low))
@@ -117,19 +120,32 @@ class World:
             free = psutil.virtual_memory().available // self.size
         return min(self.gather(free)) // MEMORY_SHARE
 
+    def nccl(self) -> nccl_log.Chosen:
+        """What NCCL chose, by the logs of all ranks; empty where they do not tell."""
+        text = ""
+        if self.nccl_output is not None and self.nccl_output.exists():
+            text = self.nccl_output.read_text(errors="replace")
+        algorithms, transports, versions = zip(*self.gather(nccl_log.read(text)), strict=True)
+        return nccl_log.Chosen(
+            algorithm=algorithms[0],
+            transports=tuple(sorted({one for some in transports for one in some})),
+            version=versions[0],
+        )
+
     def rounds(self, what: str, work: Callable[[], object], *, seconds: float) -> list[float]:
         """Seconds of each timed round of ``work``, after warming up: 20, or as many as fit.
 
         Where ``seconds`` are too few for all rounds, rank 0 decides for everybody how many.
         """
-        trial = self._timed(f"{what}, first rounds", work, 2)
+        trial = self.timed(f"{what}, first rounds", work, 2)
         affordable = int(seconds / max(trial[1], 1e-9))
         rounds = self.agree(max(FEWEST_ROUNDS, min(ROUNDS, affordable - WARM_UPS)))
         if rounds == ROUNDS:
-            self._timed(f"{what}, warming up", work, WARM_UPS - len(trial))
-        return self._timed(what, work, rounds)
+            self.timed(f"{what}, warming up", work, WARM_UPS - len(trial))
+        return self.timed(what, work, rounds)
 
-    def _timed(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+    def timed(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        """Seconds of each round, as they come; on a CPU the ranks begin each round together."""
         return (self._timed_on_gpu if self.on_gpu else self._timed_on_cpu)(what, work, rounds)
 
     def _timed_on_gpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
@@ -138,7 +154,7 @@ class World:
         events = []
         for number in range(rounds):
             self.doing(f"{what}, round {number + 1}")
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (torch.Event(device=self.device, enable_timing=True) for _ in range(2))
             begin.record()
             work()
             end.record()
@@ -160,29 +176,35 @@ class World:
         return seconds
 
 
-def join(journal: Journal, data: Path, *, hands_off: str = "") -> World:
-    """Join the ranks that torchrun started: NCCL with one GPU each, else gloo.
+def join(journal: Journal, data: Path, *, folder: Path, gpus: bool) -> World:
+    """Join the ranks that torchrun started: NCCL with one GPU each, or gloo without ``gpus``.
 
-    ``hands_off`` says why the GPUs must be left alone; empty: they may be used.
+    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG.
     """
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
-    backend = "gloo" if hands_off or not gpus() else "nccl"
+    backend = "nccl" if gpus else "gloo"
+    log = None
+    if "NCCL_DEBUG" not in os.environ:
+        log = folder / f"nccl-{os.environ['RANK']}.txt"
+        os.environ |= nccl_log.SETTINGS | {"NCCL_DEBUG_FILE": str(log)}
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cpu") if backend == "gloo" else torch.device("cuda", local_rank)
-    if device.type == "cuda":
+    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if gpus:
         torch.cuda.set_device(device)
     journal.write("waiting for the other ranks to join")
-    store, rank, size = next(dist.rendezvous("env://", timeout=JOIN_LIMIT))
+    store, rank, size = next(rendezvous("env://", timeout=JOIN_LIMIT))
     journal.write(f"joining the {backend} group")
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore("group", store),
+        store=PrefixStore("group", store),
         rank=rank,
         world_size=size,
         timeout=JOIN_LIMIT,
-        device_id=device if device.type == "cuda" else None,
+        device_id=device if gpus else None,
     )
     journal.write("joined")
     return World(
@@ -193,17 +215,19 @@ def join(journal: Journal, data: Path, *, hands_off: str = "") -> World:
         device=device,
         backend=backend,
         data=data,
+        nccl_output=log,
         journal=journal,
-        store=dist.PrefixStore("ddoctor", store),
+        store=PrefixStore("ddoctor", store),
     )
 
 
-def gpus() -> int:
+def usable_gpus() -> int:
     """How many GPUs the ranks can use: those that torch sees, when it can join them by NCCL."""
     import torch
     import torch.distributed as dist
 
-    return torch.cuda.device_count() if dist.is_nccl_available() else 0
+    count: int = torch.cuda.device_count()
+    return count if dist.is_nccl_available() else 0
 
 
 def end_with_parent() -> None:
@@ -233,7 +257,7 @@ def _identity(device: torch.device) -> tuple[str, str]:
         return "", ""
     import torch
 
-    properties = torch.cuda.get_device_properties(device)
+    properties: Any = torch.cuda.get_device_properties(device)
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
         return properties.name, ""

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank."""
 
     time: float
@@ -27,8 +27,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the rank begins with now; it writes before it may have to wait."""
     outcome: Literal["", "completed", "skipped", "failed"] = ""
     reason: str = ""
-    section: msgspec.Raw = msgspec.Raw()
-    """What the probe measured, as JSON; one rank writes it for all."""
+    section: msgspec.Raw = msgspec.Raw(b"null")
+    """What the probe measured; one rank writes it for all."""
 
 
 class Journal:
@@ -56,7 +56,7 @@ class Journal:
             doing=doing,
             outcome=outcome,
             reason=reason,
-            section=msgspec.Raw(b"" if section is None else msgspec.json.encode(section)),
+            section=msgspec.Raw(msgspec.json.encode(section)),
         )
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 

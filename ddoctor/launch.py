@@ -1,4 +1,4 @@
-"""The outside of the probes: start torchrun, follow the ranks, end the process tree at the limit."""
+"""The outside of the probes: start torchrun, follow the ranks, end the tree at the limit."""
 
 from __future__ import annotations
 
@@ -9,38 +9,32 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from operator import or_
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
 
 import msgspec
-import psutil
 
-from ddoctor.agent import CREW_FILE, EXITS_FILE, Crew, Exit
-from ddoctor.evidence.bundle import section_types
-from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor import processes
+from ddoctor.agent import Crew
+from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Section
-from ddoctor.journal import Follower, Line
+from ddoctor.flight import Flight
 
-PROBE_LIMIT_SECONDS = 15.0
-"""The probes stop by themselves within 8 s; on a loaded machine it may take somewhat longer."""
+# After a probe hung or crashed, the others are launched anew only when this much time is left:
+# torch has to be imported again.
 RELAUNCH_SECONDS = 10.0
-"""A new launch, after a probe hung or crashed, is not begun with less than this left."""
+# torchrun ends healthy ranks well within this; a stopped one needs SIGKILL.
 GRACE_SECONDS = 2.0
-"""torchrun ends healthy ranks within this after SIGTERM; a stopped rank needs SIGKILL."""
 
 MARK = "DDOCTOR_LAUNCH"
-"""Environment variable that all processes of one launch carry, wherever they are re-parented."""
+"""The environment variable that all processes of one launch carry."""
 
 PACKAGE = "ddoctor.probes"
-
-Outcome = Literal["completed", "skipped", "hung", "crashed", "interrupted"]
 
 
 def names() -> tuple[str, ...]:
@@ -66,7 +60,93 @@ def launch(
     """Run probes on every GPU of this machine, or on two CPU ranks, within ``limit`` seconds.
 
     A name with a dot is a module of the user's own. What was measured is returned whatever
-    happens: a probe that hangs or crashes ends with its whole process tree, and the others are run
-    in a new launch; an interruption (Ctrl-C) ends all, and the rest is told to be interrupted.
+    happens: a probe that hangs or crashes is ended with its whole process tree, and the others run
+    in a new launch; on an interruption (Ctrl-C) all are ended, and the rest is told as interrupted.
     """
-    raise NotImplementedError
+    deadline = time.monotonic() + limit
+    sections: list[Section] = []
+    runs: list[ProbeRun] = []
+    crew = Crew(ranks=0, backend="")
+    waiting = list(names)
+    if find_spec("torch") is None:
+        runs, waiting = _skipped(waiting, "torch is not installed: pip install torch"), []
+    while waiting:
+        flight = _fly(waiting, deadline, data, force, started)
+        crew = flight.crew or crew
+        sections += flight.sections
+        told = flight.runs()
+        runs += told
+        waiting = waiting[len(told) :]
+        # The ranks of this launch may still be listed as users of the GPUs that they just left.
+        force = True
+        if flight.outcome == "interrupted":
+            runs += [ProbeRun(probe=name, outcome="interrupted") for name in waiting]
+            waiting = []
+        elif waiting and not flight.began:
+            runs += _skipped(waiting, f"the ranks could not start, see {told[-1].probe}")
+            waiting = []
+        elif waiting and deadline - time.monotonic() < RELAUNCH_SECONDS:
+            runs += _skipped(waiting, f"no time was left after {told[-1].probe} {told[-1].outcome}")
+            waiting = []
+    ending = ProbeRuns(runs=tuple(runs), backend=crew.backend, world_size=crew.ranks)
+    host = socket.gethostname()
+    return tuple(msgspec.structs.replace(section, host=host) for section in (*sections, ending))
+
+
+def _skipped(names: Sequence[str], reason: str) -> list[ProbeRun]:
+    return [ProbeRun(probe=name, outcome="skipped", reason=reason) for name in names]
+
+
+def _fly(
+    names: Sequence[str],
+    deadline: float,
+    data: Path,
+    force: bool,
+    started: Callable[[str], None],
+) -> Flight:
+    mark = uuid.uuid4().hex
+    agent: subprocess.Popen[bytes] | None = None
+    with TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True) as folder:
+        flight = Flight(Path(folder), tuple(names))
+        try:
+            agent = _start(flight, mark, data, force)
+            flight.watch(agent.poll, deadline, started)
+            if flight.outcome == "completed":
+                with suppress(subprocess.TimeoutExpired):
+                    agent.wait(GRACE_SECONDS)
+        except KeyboardInterrupt:
+            flight.outcome = "interrupted"
+        finally:
+            flight.survivors = processes.end(MARK, mark, GRACE_SECONDS)
+            flight.read()
+        if agent is not None:
+            agent.poll()
+        return flight
+
+
+def _start(flight: Flight, mark: str, data: Path, force: bool) -> subprocess.Popen[bytes]:
+    # PET_… are torchrun's own options, set by an outer launcher, say a Kubernetes operator.
+    outer = ("PET_", "TORCHELASTIC_")
+    environment = {name: v for name, v in os.environ.items() if not name.startswith(outer)}
+    # A queue.py in the user's folder must not be imported in place of Python's own. Python 3.10
+    # does not know the variable; the working folder, which is ours, serves it as well.
+    environment |= {MARK: mark, "PYTHONSAFEPATH": "1"}
+    with flight.agent_output.open("wb") as output:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ddoctor.agent",
+                f"--folder={flight.folder}",
+                f"--data={data.resolve()}",
+                *(["--force"] if force else []),
+                *flight.names,
+            ],
+            cwd=flight.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Ctrl-C in the terminal is for ddoctor, which then ends the tree in order.
+            start_new_session=True,
+        )

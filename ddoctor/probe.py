@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from ddoctor.harness import Skip, World, end_with_parent, join
+from ddoctor.harness import Skip, World, end_with_parent, join, usable_gpus
 from ddoctor.journal import Journal
 
 
@@ -27,7 +27,8 @@ def main() -> int:
         journal.write("loading torch")
         import torch.distributed
 
-        world = join(journal, arguments.data, hands_off=arguments.hands_off)
+        gpus = not arguments.hands_off and usable_gpus() > 0
+        world = join(journal, arguments.data, folder=arguments.folder, gpus=gpus)
         for name in arguments.probes:
             journal.probe = name
             _run(name, world, arguments.hands_off)

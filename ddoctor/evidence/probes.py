@@ -120,9 +120,15 @@ class RankState(Part, frozen=True, kw_only=True):
     """What it wrote last, say ``allreduce 1048576``."""
     age: float
     """Seconds since then."""
+    steps: int = 0
+    """How many lines it has written: ranks that work in step have written as many."""
+    pid: int = 0
     status: str = ""
     """Process state as psutil names it: running, sleeping, stopped, disk-sleep, zombie, gone."""
     exit_code: int | None = None
+    """Of a rank that ended by its own failure; minus the signal's number if one killed it."""
+    words: str = ""
+    """The error that it died of, or the last line on its standard error."""
 
 
 class ProbeRun(Part, frozen=True, kw_only=True):

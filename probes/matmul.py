@@ -1,0 +1,80 @@
+"""How many TFLOP/s each rank reaches in matrix multiplication, all ranks at the same time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ddoctor.evidence.probes import Matmul, WrongValue
+from ddoctor.harness import World
+
+SECONDS = 2.0
+
+# 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
+# core needs tens of milliseconds for 1024.
+SIZE = {"cuda": 8192, "cpu": 1024}
+
+# Sums of this many products of -1, 0 and 1 stay below 256 (eight standard deviations), up to where
+# bfloat16 holds every whole number: the product is exact, in whatever order it is summed.
+EXACT = 2048
+CHUNK = 1024
+
+
+def measure(world: World) -> Matmul | None:
+    """Random factors for the timing, because zeros draw less power; whole ones to verify."""
+    dtype = _best(world.device)
+    size = SIZE[world.device.type]
+    bytes_per_element = torch.empty((), dtype=dtype).element_size()
+    while 4 * size * size * bytes_per_element > world.memory():
+        size //= 2
+    generator = torch.Generator(world.device).manual_seed(world.rank)
+    left, right = (
+        torch.randn(size, size, device=world.device, generator=generator).to(dtype)
+        for _ in range(2)
+    )
+    product = torch.empty(size, size, device=world.device, dtype=dtype)
+    work = partial(torch.mm, left, right, out=product)
+    seconds = world.rounds(f"matmul of {size}×{size}", work, seconds=SECONDS)
+    rates = world.rates(2 * size**3 / 1e12, seconds)
+    world.doing("matmul, to verify its values")
+    mine = _first_wrong(left, right, product, generator)
+    wrong = tuple(
+        WrongValue(rank=rank, bytes=product.nbytes, expected=found[0], got=found[1])
+        for rank, found in enumerate(world.gather(mine))
+        if found is not None
+    )
+    if world.rank > 0:
+        return None
+    return Matmul(dtype=str(dtype).removeprefix("torch."), size=size, rates=rates, wrong=wrong)
+
+
+def _best(device: torch.device) -> torch.dtype:
+    """The dtype that a run would train in."""
+    if device.type != "cuda":
+        return torch.float32
+    major, _ = torch.cuda.get_device_capability(device)
+    if major >= 8:
+        return torch.bfloat16
+    return torch.float16 if major == 7 else torch.float32
+
+
+def _first_wrong(
+    left: torch.Tensor, right: torch.Tensor, product: torch.Tensor, generator: torch.Generator
+) -> tuple[float, float] | None:
+    """Freivalds' check: (A B) x = A (B x), here exact. Returns the first row sum that differs."""
+    depth = min(EXACT, left.shape[1])
+    for factor in (left, right):
+        factor.random_(-1, 2, generator=generator)
+    torch.mm(left[:, :depth], right[:depth], out=product)
+    signs = torch.empty(product.shape[1], device=product.device)
+    signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+    inner = right[:depth].float() @ signs
+    for start in range(0, product.shape[0], CHUNK):
+        rows = slice(start, start + CHUNK)
+        expected = left[rows, :depth].float() @ inner
+        got = product[rows].float() @ signs
+        if not torch.equal(expected, got):
+            at = int((expected != got).nonzero()[0])
+            return float(expected[at]), float(got[at])
+    return None

@@ -1,0 +1,25 @@
+"""How many GB/s each rank reads and writes in its device's memory, all ranks at the same time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ddoctor.evidence.probes import MemoryBandwidth
+from ddoctor.harness import World
+
+SECONDS = 1.5
+
+# Eight times the largest L2 of a GPU (B200: 126 MiB).
+BYTES = {"cuda": 2**30, "cpu": 2**28}
+
+
+def measure(world: World) -> MemoryBandwidth | None:
+    """Copies one buffer to another."""
+    size = min(BYTES[world.device.type], world.memory() // 2)
+    source, target = torch.zeros(2, size, dtype=torch.uint8, device=world.device)
+    work = partial(target.copy_, source)
+    seconds = world.rounds(f"copy of {size} bytes", work, seconds=SECONDS)
+    rates = world.rates(2 * size / 1e9, seconds)
+    return MemoryBandwidth(rates=rates) if world.rank == 0 else None

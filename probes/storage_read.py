@@ -1,0 +1,126 @@
+"""How fast the data folder can be read: large files in one stream, and many small ones."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from ddoctor.evidence.probes import StorageRead
+from ddoctor.harness import Skip, World
+
+USES_DEVICE = False
+
+LISTING_SECONDS = 1.0
+
+LARGE_SECONDS = 4.0
+LARGE_BYTES = 2**30
+# Less than this tells of latency, not of a stream.
+LARGE_FROM = 2**24
+
+SMALL_SECONDS = 3.0
+SMALL_FILES = 500
+# A JPEG of ImageNet has 110 KB on average.
+SMALL_UP_TO = 2**17
+
+CHUNK = 2**23
+
+# The share of the bytes that must have come from the storage itself for the figure to be cold.
+COLD_FROM = 0.9
+
+
+class Reading(NamedTuple):
+    """What was read, and in which time."""
+
+    files: int
+    bytes: int
+    seconds: float
+
+
+def measure(world: World) -> StorageRead | None:
+    """Rank 0 alone reads, and only reads: existing files, dropped from the page cache first."""
+    world.doing(f"listing {world.data}")
+    files = list(_files(world.data)) if world.rank == 0 else []
+    large = [path for size, path in sorted(files, reverse=True) if size >= LARGE_FROM]
+    small = [path for size, path in files if 0 < size <= SMALL_UP_TO][:SMALL_FILES]
+    if not world.agree(bool(large or small)):
+        raise Skip(f"{world.data} holds no files to read; name the data folder with --data")
+    if world.rank > 0:
+        return None
+    before = _from_storage()
+    stream = _read(world, large, LARGE_SECONDS, LARGE_BYTES)
+    many = _read(world, small, SMALL_SECONDS, LARGE_BYTES)
+    after = _from_storage()
+    cold = None
+    if before is not None and after is not None:
+        cold = after - before >= COLD_FROM * (stream.bytes + many.bytes)
+    return StorageRead(
+        path=str(world.data),
+        filesystem=_filesystem(world.data),
+        sequential=stream.bytes / 1e6 / stream.seconds if stream.bytes else None,
+        sequential_bytes=stream.bytes,
+        small_files=many.files / many.seconds if many.files else None,
+        small_file_count=many.files,
+        small_file_bytes=many.bytes,
+        cold=cold,
+    )
+
+
+def _files(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Sizes and paths, as far as they can be listed in time; hidden folders are not data."""
+    deadline = time.monotonic() + LISTING_SECONDS
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            path = Path(parent, name)
+            with suppress(OSError):
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK):
+                    yield status.st_size, path
+            if time.monotonic() > deadline:
+                return
+
+
+def _read(world: World, paths: Sequence[Path], seconds: float, most: int) -> Reading:
+    """Read files whole, one after the other, until the time or the bytes are used up."""
+    _drop(paths)
+    buffer = bytearray(CHUNK)
+    count = total = 0
+    begin = time.perf_counter()
+    for path in paths:
+        world.doing(f"reading {path}")
+        with suppress(OSError), path.open("rb", buffering=0) as file:
+            while (size := file.readinto(buffer)) and total < most:
+                total += size
+                if time.perf_counter() - begin > seconds:
+                    break
+            count += 1
+        if total >= most or time.perf_counter() - begin > seconds:
+            break
+    return Reading(count, total, time.perf_counter() - begin)
+
+
+def _drop(paths: Sequence[Path]) -> None:
+    """Ask the kernel to forget these files' pages, as far as nobody else uses them."""
+    for path in paths:
+        with suppress(OSError), path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _from_storage() -> int | None:
+    """Bytes that this process had fetched from storage so far, where the kernel tells."""
+    with suppress(psutil.Error, OSError):
+        return int(psutil.Process().io_counters().read_bytes)
+    return None
+
+
+def _filesystem(folder: Path) -> str:
+    """The type of the file system that a folder lies on."""
+    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "")
