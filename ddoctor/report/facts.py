@@ -55,7 +55,8 @@ class Comparison:
         if len(self.rates) == 1:
             return text
         least, most = quantity(self.slowest.rate), quantity(max(row.rate for row in self.rates))
-        text += f", median of {len(self.rates)} ({least} to {most})"
+        spread = f" ({least} to {most})" if least != most else ""
+        text += f", median of {len(self.rates)}{spread}"
         if self.slowest.rate < APART * self.median:
             text += f", slowest {place_name(self.slowest.place)}"
         return text

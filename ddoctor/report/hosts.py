@@ -113,11 +113,11 @@ def _pcie_possible(gpu: Gpu) -> str:
 
 
 def _nvlinks(gpu: Gpu) -> str:
-    if gpu.nvlinks is None:
-        return ""
-    if not gpu.nvlinks:
-        return "none"
-    return f"{sum(link.active for link in gpu.nvlinks)}/{len(gpu.nvlinks)}"
+    return _number(None if gpu.nvlinks is None else len(gpu.nvlinks))
+
+
+def _nvlinks_active(gpu: Gpu) -> str:
+    return _number(None if gpu.nvlinks is None else sum(link.active for link in gpu.nvlinks))
 
 
 def _ecc(gpu: Gpu) -> str:
@@ -158,14 +158,15 @@ GPU_PROPERTIES: tuple[tuple[str, Callable[[Gpu], str]], ...] = (
     ("temperature, °C", lambda gpu: _number(gpu.temperature)),
     ("slows down at, °C", lambda gpu: _number(gpu.temperature_slowdown)),
     ("SM clock, MHz", lambda gpu: _number(gpu.sm_clock)),
-    ("highest, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
+    ("highest clock, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
     ("throttled by", _throttling),
     ("power, W", lambda gpu: _number(gpu.power)),
     ("power limit, W", lambda gpu: _number(gpu.power_limit)),
-    ("default, W", lambda gpu: _number(gpu.power_default)),
+    ("default limit, W", lambda gpu: _number(gpu.power_default)),
     ("PCIe", _pcie),
     ("PCIe possible", _pcie_possible),
-    ("NVLinks active", _nvlinks),
+    ("NVLinks", _nvlinks),
+    ("NVLinks active", _nvlinks_active),
     ("fabric", _fabric),
     ("ECC errors", _ecc),
     ("rows remapped", _rows_remapped),

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SHOWN_ELSEWHERE = (Absent, AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth)
 """Sections that have a place of their own on the page."""
 
+BAR_MARGIN = 1.1
+"""Room beyond the fastest rank, so that the mark of the median is seen against it."""
+
 
 def render(report: Report, evidence: Evidence) -> str:
     """The report as an HTML page that makes no request and runs no script but its own."""
@@ -82,10 +85,11 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What one rank reached; the shares are of the fastest rank."""
+    """What one rank reached."""
 
     text: str
     share: float
+    """Of the length of the bar."""
     behind: float | None = None
     """Share of the median that is missing, where the rank stands apart from the others."""
 
@@ -135,11 +139,11 @@ def _of(place: RankPlace, comparison: Comparison) -> Rate | None:
 
 
 def _rate(rate: float, comparison: Comparison) -> Rate:
-    fastest = max(row.rate for row in comparison.rates)
+    longest = max(row.rate for row in comparison.rates) * BAR_MARGIN
     apart = rate < APART * comparison.median
     return Rate(
         text=wording.quantity(rate),
-        share=rate / fastest if fastest else 0.0,
+        share=rate / longest if longest else 0.0,
         behind=1 - rate / comparison.median if apart else None,
     )
 

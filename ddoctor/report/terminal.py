@@ -86,47 +86,49 @@ def _note(finding: Finding, width: int) -> Iterator[Text]:
 def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
     style = STYLES[finding.severity]
     word = finding.severity.value
-    first, *others = _wrapped(f"{word}: {finding.title}", width - INDENT)
-    title = first.removeprefix(word)
-    yield Text.assemble((number.ljust(INDENT), "bold"), (word, style), (title, "bold"))
-    for line in others:
-        yield Text.assemble(" " * INDENT, (line, "bold"))
+    first, *others = _paragraph(f"{word}: {finding.title}", width, style="bold")
+    first.plain = number.ljust(INDENT) + first.plain[INDENT:]
+    first.stylize(style, INDENT, INDENT + len(word))
+    yield from (first, *others)
     yield from _paragraph(wording.headline(finding), width, style="dim")
 
 
 def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
-    """Name, value and expected value in columns; the source beside them or, where long, below."""
-    names, values, expectations = (
-        max(map(cell_len, column))
-        for column in zip(*((row.name, *wording.observed(row)) for row in rows), strict=True)
-    )
-    lines = []
-    for row in rows:
-        value, expected = wording.observed(row)
+    """Name, value and expected value in columns; the source beside them or, where long, below.
+
+    Rows that do not fit columns are told in running text.
+    """
+    cells = [(row.name, *wording.observed(row)) for row in rows]
+    names, values, expectations = (max(map(cell_len, c)) for c in zip(*cells, strict=True))
+    columns = []
+    for name, value, expected in cells:
         line = Text.assemble(
-            " " * INDENT, _padded(row.name, names + 2), (_padded(value, values + 2), "bold")
+            " " * INDENT, _padded(name, names + 2), (_padded(value, values + 2), "bold")
         )
         if expectations:
             told = f"expected {expected}" if expected else ""
             line.append(_padded(told, len("expected ") + expectations + 2))
-        lines.append(line)
-    beside = all(
-        line.cell_len + cell_len(row.source) <= width for line, row in zip(lines, rows, strict=True)
-    )
-    for line, row in zip(lines, rows, strict=True):
+        columns.append(line)
+    table = tuple(zip(columns, cells, (row.source for row in rows), strict=True))
+    beside = all(line.cell_len + cell_len(source) <= width for line, _, source in table)
+    fit = all(cell_len(line.plain.rstrip()) <= width for line in columns)
+    for line, (name, value, expected), source in table:
         if beside:
-            line.append(row.source, style="dim")
+            line.append(source, style="dim")
         line.rstrip()
-        yield line
-        if row.source and not beside:
-            yield from _paragraph(row.source, width, indent=INDENT + 2, style="dim")
+        if fit:
+            yield line
+        else:
+            told = f", expected {expected}" if expected else ""
+            yield from _paragraph(f"{name}: {value}{told}", width, hanging=2)
+        if not beside:
+            yield from _paragraph(source, width, indent=INDENT + 2, style="dim")
 
 
 def _fix(fix: Fix, width: int) -> Iterator[Text]:
-    first, *others = _wrapped(f"fix: {fix.summary}", width - INDENT)
-    yield Text.assemble(" " * INDENT, ("fix", "bold green"), first.removeprefix("fix"))
-    for line in others:
-        yield Text.assemble(" " * INDENT, line)
+    first, *others = _paragraph(f"fix: {fix.summary}", width)
+    first.stylize("bold green", INDENT, INDENT + len("fix"))
+    yield from (first, *others)
     yield Text()
     yield from _paste(fix)
     afterwards = [
@@ -162,18 +164,19 @@ def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
             yield Text()
             yield Text(heading, style="bold")
         for line in lines:
-            first, *others = _wrapped(line, width - 4)
-            yield Text(f"  {first}")
-            yield from (Text(f"    {other}") for other in others)
+            yield from _paragraph(line, width, indent=2, hanging=2)
 
 
-def _paragraph(text: str, width: int, *, indent: int = INDENT, style: str = "") -> Iterator[Text]:
-    for line in _wrapped(text, width - indent):
-        yield Text(" " * indent + line, style=style)
+def _paragraph(
+    text: str, width: int, *, indent: int = INDENT, hanging: int = 0, style: str = ""
+) -> Iterator[Text]:
+    for number, line in enumerate(_wrapped(text, width - indent - hanging)):
+        yield Text(" " * (indent + (hanging if number else 0)) + line, style=style)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    """Lines that break at spaces only, so that names and addresses stay whole."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _padded(text: str, width: int) -> str:

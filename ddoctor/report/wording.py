@@ -25,6 +25,8 @@ from ddoctor.models import (
 MANY = 6
 """A list of more names than this is cut to its first ones, and the number of the others."""
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def verdict(report: Report) -> str:
     """The verdict in one line."""
@@ -111,11 +113,9 @@ def proof(verified: Verified) -> str:
 
 def size(count: float) -> str:
     """Bytes in the largest binary unit of which there is at least one."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
+    power = min(int(count).bit_length() - 1, 49) // 10 if count >= 1 else 0
+    amount = count / 1024**power
+    return f"{amount:.3g} {UNITS[power]}" if amount < 100 else f"{amount:.0f} {UNITS[power]}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ CURVE = ((16, 2.7), (20, 44.0), (23, 172.0), (25, 296.0), (27, 401.0), (29, 438.
 """Power of two of the message, GB/s of bus bandwidth (8×H100, Azure AI benchmarking guide)."""
 
 
-def gpu(index: int, *, sick: bool = False, process: str = "") -> Gpu:
+def gpu(index: int, *, sick: bool = False, power_limit: float = 700.0, process: str = "") -> Gpu:
     return Gpu(
         index=index,
         uuid=f"GPU-0000000{index}",
@@ -70,7 +70,7 @@ def gpu(index: int, *, sick: bool = False, process: str = "") -> Gpu:
         memory_clock_maximum=2619,
         throttle_reasons=("hw_thermal_slowdown",) if sick else (),
         power=410.0 if sick else 121.0 + index,
-        power_limit=500.0 if index == 6 else 700.0,
+        power_limit=power_limit,
         power_default=700.0,
         temperature=88 if sick else 38 + index % 3,
         temperature_slowdown=87,
@@ -128,6 +128,7 @@ def host(name: str, *, sick: bool) -> tuple[Section, ...]:
                 gpu(
                     index,
                     sick=sick and index == 3,
+                    power_limit=500.0 if sick and index == 6 else 700.0,
                     process=HOSTILE if sick and index == 5 else "",
                 )
                 for index in range(8)
@@ -437,9 +438,41 @@ def incomplete() -> Sample:
     )
 
 
+def hostile() -> Sample:
+    """Every string that a machine may say about itself, chosen to break a page or a terminal."""
+    report_, evidence = sick()
+    long = "x" * 300
+    bad = replace(
+        MISSPELT,
+        title=f"{HOSTILE} | **bold** \x1b[2J",
+        because=f"{HOSTILE} `a|b` {long} $x$ [link](http://example.com) \u202egnp.exe",
+        evidence=(observation(f"{HOSTILE}|", f"a|b {long}", "", HOSTILE, long),),
+        fixes=(
+            Fix(summary=HOSTILE, paste=f"echo '{HOSTILE}' # {long}\n```\n</code>", caution=HOSTILE),
+        ),
+        where=Where(hosts=(HOSTILE,), devices=(long,)),
+    )
+    return (
+        replace(
+            report_,
+            findings=(bad,),
+            skipped=(Skipped(check="clock-skew", reason=f"{HOSTILE} | {long}"),),
+            crashed=(Crashed(check="probe allreduce", error=f"{HOSTILE} {long}"),),
+        ),
+        evidence,
+    )
+
+
+def nothing() -> Sample:
+    """A report without any evidence."""
+    return report(verdict=Verdict.HEALTHY, hosts=(), ranks=0, backend=""), Evidence()
+
+
 SAMPLES = {
     "sick": sick,
     "healthy": healthy,
     "two-hosts": two_hosts,
     "incomplete": incomplete,
+    "hostile": hostile,
+    "nothing": nothing,
 }

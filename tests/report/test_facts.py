@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ddoctor.evidence.host import Cpus
+from ddoctor.evidence.probes import Matmul, RankRate
+from ddoctor.evidence.section import Evidence
+from ddoctor.report.facts import comparisons, facts
+from tests.report import sample
+
+
+def told(evidence: Evidence) -> dict[str, str]:
+    return {fact.label: fact.text for fact in facts(evidence)}
+
+
+def test_a_slow_rank_is_named() -> None:
+    _, evidence = sample.sick()
+    assert told(evidence)["matmul"].endswith("(405 to 716), slowest cuda:3")
+
+
+def test_none_is_named_where_all_are_alike() -> None:
+    _, evidence = sample.healthy()
+    assert all("slowest" not in text for text in told(evidence).values())
+
+
+def test_ten_percent_below_the_median_is_where_a_rank_stands_apart() -> None:
+    def text(slow: float) -> str:
+        rates = tuple(
+            RankRate(place=place, rate=slow if place.rank == 3 else 100.0)
+            for place in sample.places("a")
+        )
+        (comparison,) = comparisons(Evidence((Matmul(dtype="f", size=1, rates=rates),)))
+        return str(comparison)
+
+    assert "slowest" not in text(91.0)
+    assert text(89.0).endswith("slowest cuda:3")
+
+
+def test_hosts_that_agree_share_a_line() -> None:
+    _, evidence = sample.two_hosts()
+    assert told(evidence)["hosts"] == "node-1, node-2"
+    assert "node" not in told(evidence)["CPUs"]
+
+
+def test_hosts_that_differ_are_told_apart() -> None:
+    _, evidence = sample.two_hosts()
+    first = evidence.of(Cpus, "node-1")
+    assert first is not None
+    lines = [
+        fact.text
+        for fact in facts(evidence.with_sections(replace(first, quota=4.0)))
+        if fact.label == "CPUs"
+    ]
+    assert len(lines) == 2
+    assert lines[0].startswith("4 usable of 192 (quota 4)")
+    assert lines[0].endswith("(node-1)")
+    assert lines[1].endswith("(node-2)")
+
+
+def test_absent_gpus_are_told_with_the_reason() -> None:
+    _, evidence = sample.incomplete()
+    assert told(evidence)["GPUs"] == "none: no NVIDIA driver on this machine"
+
+
+def test_nothing_is_told_of_nothing() -> None:
+    assert facts(Evidence()) == ()
