@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from inspect import signature
 from pkgutil import iter_modules
 from threading import Thread
 from typing import get_type_hints
@@ -22,7 +23,8 @@ from ddoctor.evidence.section import Absence, Section
 Collector = Callable[[], Section]
 
 LIMIT_SECONDS = 15.0
-"""A dead network file system or a hung driver must not hold up the rest."""
+"""A dead network file system or a hung driver must not hold up the rest. A collector that bounds
+its own work by a parameter ``limit`` gets its default in addition."""
 
 
 class CannotSee(Exception):
@@ -62,8 +64,10 @@ def _bounded(collector: Collector, section_type: type[Section]) -> Section | Abs
 
     thread = Thread(target=run, name=f"collect {label}", daemon=True)
     thread.start()
-    thread.join(LIMIT_SECONDS)
+    own = signature(collector).parameters.get("limit")
+    limit = LIMIT_SECONDS + (own.default if own is not None else 0.0)
+    thread.join(limit)
     if outcome:
         return outcome[0]
-    why = f"no answer within {LIMIT_SECONDS:.0f} s (a dead network file system, a hung driver?)"
+    why = f"no answer within {limit:.0f} s (a dead network file system, a hung driver?)"
     return Absence(section=label, why=why, crashed=True)
