@@ -1,4 +1,4 @@
-"""Run as a process of its own, prints as JSON what torch says of itself. Standard library only.
+"""Run as a process of its own, prints as JSON what torch says of itself.
 
 Importing torch takes seconds, and a broken installation may end the process; neither may happen to
 ddoctor itself.
@@ -7,13 +7,13 @@ ddoctor itself.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import signal
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from ddoctor.harness import end_with_parent
 
 
 def describe() -> dict[str, Any]:
@@ -47,12 +47,6 @@ def _mapped(name: str) -> str | None:
     return None
 
 
-def _end_with_parent() -> None:
-    """An interrupted ddoctor leaves nothing behind."""
-    death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
-    ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
+    end_with_parent()
     print(json.dumps(describe()))
