@@ -9,9 +9,9 @@ section's ``unseen``.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from inspect import signature
 from pkgutil import iter_modules
 from threading import Thread
 from typing import get_type_hints
@@ -22,9 +22,8 @@ from ddoctor.evidence.section import Absence, Section
 
 Collector = Callable[[], Section]
 
-LIMIT_SECONDS = 15.0
-"""A dead network file system or a hung driver must not hold up the rest. A collector that bounds
-its own work by a parameter ``limit`` gets its default in addition."""
+LIMIT_SECONDS = 30.0
+"""For all together: a dead network file system or a hung driver must not hold up the rest."""
 
 
 class CannotSee(Exception):
@@ -37,37 +36,40 @@ def collectors() -> Iterator[Collector]:
         yield from import_module(f"{__name__}.{module.name}").COLLECTORS
 
 
-def collect(started: Callable[[str], None]) -> Iterator[Section | Absence]:
-    """Run every collector, each within its limit; ``started`` hears which one is at work."""
+def collect(waiting_for: Callable[[str], None]) -> Iterator[Section | Absence]:
+    """Run all collectors side by side; ``waiting_for`` hears which one is still at work."""
     host = socket.gethostname()
-    for collector in collectors():
-        section_type: type[Section] = get_type_hints(collector)["return"]
-        started(section_type.label())
-        outcome = _bounded(collector, section_type)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for task in [_Task(collector) for collector in collectors()]:
+        waiting_for(task.label)
+        task.join(max(0.0, deadline - time.monotonic()))
+        outcome = task.outcome
         if isinstance(outcome, Section):
             outcome = msgspec.structs.replace(outcome, host=host)
         yield outcome
 
 
-def _bounded(collector: Collector, section_type: type[Section]) -> Section | Absence:
-    label = section_type.label()
-    outcome: list[Section | Absence] = []
+class _Task(Thread):
+    """One collector at work; a daemon, for one that hangs cannot be ended."""
 
-    def run() -> None:
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        section: type[Section] = get_type_hints(collector)["return"]
+        self.label = section.label()
+        self.outcome: Section | Absence = self._absence(
+            f"no answer within {LIMIT_SECONDS:.0f} s (a dead network file system, a hung driver?)",
+            crashed=True,
+        )
+        super().__init__(name=f"collect {self.label}", daemon=True)
+        self.start()
+
+    def run(self) -> None:
         try:
-            outcome.append(collector())
+            self.outcome = self._collector()
         except CannotSee as reason:
-            outcome.append(Absence(section=label, why=str(reason)))
+            self.outcome = self._absence(str(reason), crashed=False)
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            outcome.append(Absence(section=label, why=why, crashed=True))
+            self.outcome = self._absence(f"{type(error).__name__}: {error}", crashed=True)
 
-    thread = Thread(target=run, name=f"collect {label}", daemon=True)
-    thread.start()
-    own = signature(collector).parameters.get("limit")
-    limit = LIMIT_SECONDS + (own.default if own is not None else 0.0)
-    thread.join(limit)
-    if outcome:
-        return outcome[0]
-    why = f"no answer within {limit:.0f} s (a dead network file system, a hung driver?)"
-    return Absence(section=label, why=why, crashed=True)
+    def _absence(self, why: str, *, crashed: bool) -> Absence:
+        return Absence(section=self.label, why=why, crashed=crashed)

@@ -45,7 +45,7 @@ NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)[\w.]*\+cuda(\d+\.\d+)"
 LDCONFIG_SECONDS = 5.0
 
 
-def software(limit: float = 60.0) -> Software:
+def software(limit: float = 25.0) -> Software:
     """What is installed; torch may take ``limit`` seconds (cold network file systems are slow)."""
     torch, torch_error = _torch(limit)
     cached, unseen = _linker_cache()
