@@ -100,7 +100,6 @@ def nvml(root: Path = Path("/")) -> Nvml:
         library_version=_library_version(root),
         device_nodes=tuple(sorted(str(node) for node in root.glob("dev/nvidia*"))),
         pci_gpus=_pci_gpus(root),
-        driver_gpus=tuple(sorted(p.name for p in root.glob("proc/driver/nvidia/gpus/*"))),
     )
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from ddoctor.evidence.section import Part, Section
 
-
 BUSY_PERCENT = 50
 """Of utilisation: a kernel ran in at least half of the last sample period."""
 
@@ -118,9 +117,14 @@ class Gpu(Part, frozen=True, kw_only=True):
         return self.memory_total - self.memory_used - self.memory_reserved
 
     @property
-    def label(self) -> str:
-        """How a finding calls the device: ``cuda:INDEX``."""
+    def device(self) -> str:
+        """As ``Where.devices`` and the probes call it."""
         return f"cuda:{self.index}"
+
+    @property
+    def title(self) -> str:
+        """As sentences call it: the index of nvidia-smi, and the bus id where it is known."""
+        return f"GPU {self.index} ({self.bus_id})" if self.bus_id else f"GPU {self.index}"
 
     @property
     def busy(self) -> bool:
@@ -153,8 +157,6 @@ class Nvml(Section, frozen=True, kw_only=True):
     device_nodes: tuple[str, ...] = ()
     pci_gpus: tuple[str, ...] = ()
     """Bus ids of NVIDIA display controllers on the PCI bus of the machine, not of a container."""
-    driver_gpus: tuple[str, ...] = ()
-    """Bus ids that the kernel module has claimed and shows here (/proc/driver/nvidia/gpus)."""
 
 
 class Gpus(Section, frozen=True, kw_only=True):
@@ -166,6 +168,23 @@ class Gpus(Section, frozen=True, kw_only=True):
     """The newest CUDA that this driver can run."""
     gpus: tuple[Gpu, ...]
     peers: tuple[PeerPath, ...] | None = None
+
+    @property
+    def answering(self) -> tuple[Gpu, ...]:
+        """Those that NVML could be asked about."""
+        return tuple(gpu for gpu in self.gpus if not gpu.lost)
+
+    def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
+        """The others of the same model: what one of them is, all should be."""
+        return tuple(
+            other for other in self.answering if other.name == gpu.name and other.index != gpu.index
+        )
+
+    def without(self, *left_out: Gpu) -> str:
+        """The shell lines that keep a run off these devices."""
+        indices = {gpu.index for gpu in left_out}
+        kept = ",".join(str(gpu.index) for gpu in self.answering if gpu.index not in indices)
+        return f"export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES={kept}"
 
 
 class XidEvent(Part, frozen=True, kw_only=True):

@@ -1,0 +1,202 @@
+"""A GPU, its memory, its slot or its power supply is faulty.
+
+The GPU has fallen off the bus, has uncorrectable memory errors, or floods its PCIe link with
+errors. A run on it dies with "ECC error", "CUDA error: unspecified launch failure" or hangs in the
+next collective, and the other ranks report a timeout that names them and not this GPU.
+
+Seen from outside: ``nvidia-smi -q -d ECC,ROW_REMAPPER`` and ``dmesg | grep -E 'Xid|AER'``. Codes of
+applications' own faults (Xid 13, 31, 43, 45) are not hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, PcieErrors, XidEvent
+from ddoctor.evidence.known_xids import KnownXids, Xid
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "gpu-p2p-broken",
+    "nvlink-degraded",
+    "pcie-link-degraded",
+    "straggler-rank",
+    "uneven-gpu-speed",
+    "wrong-collective-result",
+)
+
+MEMORY_ERRORS = "NVIDIA GPU memory error management, Error recovery and response flags"
+CATALOGUE = "NVIDIA's Xid catalogue"
+
+# DCGM_LIMIT_MAX_PCIREPLAY_RATE of DCGM's hardware limits: 8 replays a minute are too many, and an
+# error is what makes a replay. Ten minutes of them are no passing disturbance.
+STORM_RATE = 8 / 60
+STORM_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One thing that speaks for a fault of a GPU."""
+
+    words: str
+    severity: Severity
+    confidence: Confidence
+    row: Observation
+    remedy: str = "reset-gpu"
+
+
+def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterator[Finding]:
+    visible = {gpu.bus_id for gpu in gpus.gpus}
+    for gpu in gpus.gpus:
+        signs = [*_own_account(gpu)]
+        if kernel_log is not None:
+            nameless = gpu.lost and not gpu.bus_id
+            xids = [
+                xid
+                for xid in kernel_log.xids
+                if xid.bus_id == gpu.bus_id or (nameless and xid.bus_id not in visible)
+            ]
+            signs += [*_logged(gpu, xids, known), *_pcie(gpu, kernel_log.pcie_errors)]
+        if signs:
+            yield _finding(gpus, gpu, signs)
+
+
+def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
+    """A GPU that fell off the bus and that the driver does not even count any more."""
+    visible = {gpu.bus_id for gpu in gpus.gpus}
+    if any(gpu.lost and not gpu.bus_id for gpu in gpus.gpus):
+        return
+    gone = {xid.bus_id for xid in kernel_log.xids if xid.code == 79} - visible
+    for bus_id in sorted(gone):
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"the kernel log says that the GPU at {bus_id} has fallen off the bus (Xid 79), "
+                f"and the driver shows {len(gpus.gpus)} GPUs without it"
+            ),
+            where=Where(devices=(bus_id,)),
+            fixes=tuple(_fixes(gpus, None, {"restart-machine"})),
+        )
+
+
+def _own_account(gpu: Gpu) -> Iterator[Sign]:
+    """What NVML says of the device."""
+    certain, error = Confidence.CERTAIN, Severity.ERROR
+    if gpu.lost:
+        row = Observation(name="NVML's answer", value=gpu.error, source="NVML")
+        yield Sign(f"it answers only {gpu.error}", error, certain, row, "restart-machine")
+        return
+    if gpu.remap_failed:
+        row = Observation(name="row remapping failed", value=True, source=MEMORY_ERRORS)
+        words = "a memory row could not be remapped: NVIDIA's criterion for replacing the GPU"
+        yield Sign(words, error, certain, row, "replace")
+    if gpu.recovery_action not in (None, "none"):
+        action = gpu.recovery_action or ""
+        row = Observation(name="recovery action", value=action, source=MEMORY_ERRORS)
+        remedy = "restart-machine" if action == "node_reboot" else "reset-gpu"
+        yield Sign(f"the driver asks for {action.replace('_', ' ')}", error, certain, row, remedy)
+    if gpu.ecc_uncorrected_volatile:
+        pending = ", and a row remapping waits for a reset" if gpu.remap_pending else ""
+        yield Sign(
+            f"{gpu.ecc_uncorrected_volatile} uncorrected memory errors since the driver was "
+            f"loaded{pending}",
+            error if gpu.remap_pending else Severity.WARNING,
+            certain if gpu.remap_pending else Confidence.LIKELY,
+            Observation(
+                name="uncorrected memory errors",
+                value=gpu.ecc_uncorrected_volatile,
+                expected=0,
+                source=MEMORY_ERRORS,
+            ),
+        )
+    elif gpu.remap_pending:
+        row = Observation(name="row remapping pending", value=True, source=MEMORY_ERRORS)
+        words = "a row remapping waits for the next reset; until then runs are not affected"
+        yield Sign(words, Severity.NOTE, certain, row)
+
+
+def _logged(gpu: Gpu, events: Sequence[XidEvent], known: KnownXids) -> Iterator[Sign]:
+    """What the kernel log says of it: each code once."""
+    for code in dict.fromkeys(event.code for event in events):
+        xid = known.get(code)
+        if xid is None or xid.blames not in ("board", "memory", "gpu-or-driver"):
+            continue
+        ages = [event.age for event in events if event.code == code and event.age is not None]
+        last = f", last {min(ages) / 3600:.1f} h ago" if ages else ""
+        count = sum(event.code == code for event in events)
+        yield Sign(
+            f"Xid {code} ({xid.title}) {count}× in the kernel log{last}",
+            _weight(gpu, xid),
+            Confidence.POSSIBLE if xid.blames == "gpu-or-driver" else Confidence.LIKELY,
+            Observation(name=f"Xid {code}", value=count, unit="events", source=CATALOGUE),
+            xid.remedy,
+        )
+
+
+def _weight(gpu: Gpu, xid: Xid) -> Severity:
+    """What a reset cures is over when the driver asks for none, or the counters begin anew."""
+    cured = gpu.recovery_action == "none" and xid.remedy in ("reset-gpu", "restart-run")
+    counted_anew = gpu.ecc_uncorrected_volatile == 0 and not gpu.remap_pending
+    over = cured or (xid.blames == "memory" and counted_anew) or xid.remedy == "none"
+    return Severity.NOTE if over else Severity.WARNING
+
+
+def _pcie(gpu: Gpu, errors: Sequence[PcieErrors]) -> Iterator[Sign]:
+    """Errors that the GPU or the port right above it has reported."""
+    link = {gpu.bus_id, *(gpu.pcie.upstream[-1:] if gpu.pcie is not None else ())}
+    for row in errors:
+        storm = row.count / max(row.span or 0.0, STORM_SECONDS) >= STORM_RATE
+        if row.bus_id in link and (storm or row.severity == "fatal"):
+            yield Sign(
+                f"{row.count} {row.severity} PCIe errors of {row.bus_id} in the kernel log",
+                Severity.WARNING,
+                Confidence.LIKELY,
+                Observation(name=f"{row.severity} PCIe errors", value=row.count, expected=0),
+                "reseat",
+            )
+
+
+def _finding(gpus: Gpus, gpu: Gpu, signs: Sequence[Sign]) -> Finding:
+    strongest = max(signs, key=lambda sign: (sign.severity, sign.confidence))
+    doubt = "; a driver at fault looks the same: it is the GPU if it comes back after a reset"
+    return Finding(
+        severity=strongest.severity,
+        confidence=strongest.confidence,
+        because=f"{gpu.title}: "
+        + "; ".join(sign.words for sign in signs)
+        + (doubt if strongest.confidence is Confidence.POSSIBLE else ""),
+        evidence=tuple(sign.row for sign in signs),
+        where=Where(devices=(gpu.device,)),
+        fixes=tuple(_fixes(gpus, gpu, {sign.remedy for sign in signs})),
+    )
+
+
+def _fixes(gpus: Gpus, gpu: Gpu | None, remedies: set[str]) -> Iterator[Fix]:
+    if "restart-machine" in remedies:
+        yield Fix(
+            summary="take the node out of service and restart it",
+            paste="sudo reboot",
+            caution="ends everything that runs on it; if it comes back: reseat or replace the GPU",
+        )
+    elif gpu is not None and not remedies & {"replace", "reseat", "check-power"}:
+        yield Fix(
+            summary="reset the GPU when nothing uses it",
+            paste=f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
+            caution="refused while a process holds it; GPUs joined by NVLink may have to be reset "
+            "together (leave out -i)",
+        )
+    elif gpu is not None:
+        yield Fix(
+            summary="have the board looked at: seat, riser, power cables, or replace it",
+            paste=f"nvidia-smi -i {gpu.index} -q > gpu-{gpu.index}.txt; sudo nvidia-bug-report.sh",
+            caution="the report is what NVIDIA or the vendor asks for",
+        )
+    if gpu is not None and len(gpus.answering) > 1:
+        yield Fix(
+            summary="until then, run without this GPU",
+            paste=gpus.without(gpu),
+            caution="start as many ranks as GPUs are left; a lost GPU can stop CUDA altogether",
+        )

@@ -1,0 +1,56 @@
+"""A GPU is cut into MIG slices, and NCCL does not work across slices of one GPU.
+
+With MIG on, a process sees one slice at most, however many it is given. A run that expects whole
+GPUs finds fewer devices than it has ranks, or less memory than the model has.
+
+Seen from outside: ``nvidia-smi -L`` lists MIG devices below the GPU, and
+``torch.cuda.device_count()`` is 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("nproc-exceeds-visible-gpus", "uneven-gpu-memory", "uneven-gpu-speed")
+
+
+def enabled(gpus: Gpus) -> Iterator[Finding]:
+    cut = [gpu for gpu in gpus.answering if gpu.mig]
+    if not cut:
+        return
+    indices = ",".join(str(gpu.index) for gpu in cut)
+    fixes = [
+        Fix(
+            summary="switch MIG off for distributed training",
+            paste=f"sudo nvidia-smi -i {indices} -mig 0",
+            caution="destroys the slices and ends what runs on them: they may be somebody else's",
+        )
+    ]
+    if len(gpus.answering) - len(cut) > 1:
+        fixes.append(
+            Fix(
+                summary="or run on the whole GPUs only",
+                paste=gpus.without(*cut),
+                caution="start as many ranks as GPUs are left",
+            )
+        )
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"MIG is on for {len(cut)} of {len(gpus.gpus)} GPUs: {', '.join(g.title for g in cut)}"
+        ),
+        evidence=(
+            Observation(
+                name="GPUs with MIG",
+                value=len(cut),
+                expected=0,
+                source="NVIDIA Multi-Instance GPU user guide",
+            ),
+        ),
+        where=Where(devices=tuple(gpu.device for gpu in cut)),
+        fixes=tuple(fixes),
+    )

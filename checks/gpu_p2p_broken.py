@@ -1,0 +1,79 @@
+"""GPUs that should reach each other's memory directly cannot.
+
+Without peer-to-peer access NCCL stages everything through host memory, at a fraction of the
+bandwidth; programs that insist on it fail with "peer access is not supported between these two
+devices". Cards for consumers have none by design: that is not judged as broken.
+
+Seen from outside: ``nvidia-smi topo -p2p r`` shows something else than OK for some pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.gpus import Gpus, PeerPath
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("collective-slow-for-hardware",)
+
+SOURCE = "NVML API reference, nvmlDeviceGetP2PStatus"
+
+
+def switched_off(gpus: Gpus) -> Iterator[Finding]:
+    off = [pair for pair in gpus.peers or () if pair.read == "disabled_by_regkey"]
+    if off:
+        yield _finding(
+            gpus,
+            off,
+            Confidence.CERTAIN,
+            "is switched off by a parameter of the kernel module",
+            Fix(
+                summary="find the parameter, remove it, and load the module again",
+                paste="grep -r NVreg_RegistryDwords /etc/modprobe.d /proc/driver/nvidia/params",
+                caution="somebody may have set it against a fault of this board",
+            ),
+        )
+
+
+def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
+    """Pairs of equal GPUs, joined alike, of which some reach each other and some do not."""
+    names = {gpu.index: gpu.name for gpu in gpus.answering}
+    groups: dict[tuple[str, str], list[PeerPath]] = {}
+    for pair in gpus.peers or ():
+        if names.get(pair.a) and names.get(pair.a) == names.get(pair.b):
+            groups.setdefault((names[pair.a], pair.path), []).append(pair)
+    for (_, path), pairs in groups.items():
+        broken = [one for one in pairs if one.read not in ("ok", "disabled_by_regkey", "unknown")]
+        sound = [one for one in pairs if one.read == "ok"]
+        if broken and sound:
+            yield _finding(
+                gpus,
+                broken,
+                Confidence.LIKELY,
+                f"fails ({broken[0].read.replace('_', ' ')}), and works for {len(sound)} pairs "
+                f"that are joined alike ({path})",
+                Fix(
+                    summary="see the matrix, and test the pairs",
+                    paste="nvidia-smi topo -p2p r\nnvidia-smi topo -m",
+                    caution="export NCCL_P2P_DISABLE=1 is a stop-gap: it works and is slow",
+                ),
+            )
+
+
+def _finding(
+    gpus: Gpus, pairs: Sequence[PeerPath], confidence: Confidence, what: str, fix: Fix
+) -> Finding:
+    named = ", ".join(f"{pair.a}-{pair.b}" for pair in pairs[:4]) + ", …" * (len(pairs) > 4)
+    indices = {index for pair in pairs for index in (pair.a, pair.b)}
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=confidence,
+        because=f"peer-to-peer access of {len(pairs)} pairs of GPUs ({named}) {what}",
+        evidence=(
+            Observation(
+                name="pairs without peer access", value=len(pairs), expected=0, source=SOURCE
+            ),
+        ),
+        where=Where(devices=tuple(g.device for g in gpus.answering if g.index in indices)),
+        fixes=(fix,),
+    )

@@ -1,0 +1,95 @@
+"""A GPU lowers its clocks because it is too hot.
+
+In synchronous training everyone waits for the slowest GPU, so that one hot card slows all of them.
+The reason is nearly always outside of the chip: a blocked air path, a dead fan, a loose cold plate,
+or a position in the case that gets its neighbours' warm air.
+
+Seen from outside: ``nvidia-smi -q -d PERFORMANCE,TEMPERATURE`` under load shows an active thermal
+slowdown. The software power cap, active on every GPU under full load, is normal and not this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed")
+
+SOURCE = "NVML API reference, nvmlClocksEventReasons"
+
+COOLER_POWER = 0.8
+"""Of the default power limit, as a stop-gap: a fifth less heat to carry away."""
+
+
+def throttled(gpus: Gpus) -> Iterator[Finding]:
+    for gpu in gpus.answering:
+        reasons = [reason for reason in gpu.throttle_reasons or () if "thermal" in reason]
+        asleep = "gpu_idle" in (gpu.throttle_reasons or ()) and not gpu.busy
+        if not reasons or (asleep and "hw_thermal_slowdown" not in reasons):
+            continue
+        cost = _cost(gpus, gpu)
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            because=(
+                f"{gpu.title} is slowed down by heat ({', '.join(reasons)}): "
+                f"{gpu.sm_clock} of {gpu.sm_clock_maximum} MHz at {gpu.temperature} °C"
+                + (f"; its equals run at {_usual_clock(gpus, gpu)} MHz" if cost else "")
+            ),
+            evidence=tuple(_evidence(gpus, gpu, reasons)),
+            where=Where(devices=(gpu.device,)),
+            cost=cost,
+            fixes=tuple(_fixes(gpus, gpu)),
+        )
+
+
+def _usual_clock(gpus: Gpus, gpu: Gpu) -> int | None:
+    """The middle clock of equal GPUs that are also at work."""
+    clocks = [one.sm_clock for one in gpus.alike(gpu) if one.busy and one.sm_clock is not None]
+    return round(median(clocks)) if clocks else None
+
+
+def _cost(gpus: Gpus, gpu: Gpu) -> Cost | None:
+    """Compute-bound work slows as the clock does, and the slowest rank sets the pace."""
+    usual = _usual_clock(gpus, gpu)
+    if usual is None or gpu.sm_clock is None or not gpu.busy or gpu.sm_clock >= usual:
+        return None
+    return Cost(value=round(1 - gpu.sm_clock / usual, 2), unit="share of step")
+
+
+def _evidence(gpus: Gpus, gpu: Gpu, reasons: list[str]) -> Iterator[Observation]:
+    yield Observation(name="clocks limited by", value=", ".join(reasons), source=SOURCE)
+    if gpu.temperature is not None:
+        yield Observation(name="temperature", value=gpu.temperature, unit="°C", source="NVML")
+    if gpu.sm_clock is not None:
+        usual = _usual_clock(gpus, gpu)
+        source = "equal GPUs of this host" if usual is not None else "NVML"
+        yield Observation(
+            name="SM clock", value=gpu.sm_clock, unit="MHz", expected=usual, source=source
+        )
+
+
+def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
+    yield Fix(
+        summary="cool it: air path, fans, filters, cold plate; watch it meanwhile",
+        paste=(
+            f"nvidia-smi -i {gpu.index} -l 2 --format=csv --query-gpu=temperature.gpu,clocks.sm,"
+            "power.draw,fan.speed,clocks_throttle_reasons.hw_thermal_slowdown,"
+            "clocks_throttle_reasons.sw_thermal_slowdown"
+        ),
+    )
+    if gpu.power_default is not None:
+        yield Fix(
+            summary="until then, a lower power limit on all, so that none is far behind",
+            paste=f"sudo nvidia-smi -pl {gpu.power_default * COOLER_POWER:.0f}",
+            caution="all become a little slower; it is gone after a reboot",
+        )
+    if len(gpus.answering) > 1:
+        yield Fix(
+            summary="or run without this GPU",
+            paste=gpus.without(gpu),
+            caution="start as many ranks as GPUs are left",
+        )

@@ -1,0 +1,105 @@
+"""NVLinks are down, so that a GPU has less bandwidth to its peers than its equals have.
+
+A collective moves at the pace of the slowest pair. NCCL plans its rings and trees with the links
+that it finds, so that a GPU with links down slows every rank, or sends its traffic over PCIe.
+
+Seen from outside: ``nvidia-smi nvlink --status`` lists fewer active links for one GPU than for the
+others. A PCIe card without a bridge has none, and that is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
+from ddoctor.evidence.known_xids import KnownXids
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken")
+
+
+def down(gpus: Gpus) -> Iterator[Finding]:
+    for gpu in gpus.answering:
+        alike = [other for other in gpus.alike(gpu) if other.nvlinks]
+        usual = max(map(_active, alike), default=0)
+        # A card without any link has no bridge; but everyone has links to the switches.
+        bridged = any(
+            link.remote not in ("", "switch") for one in alike for link in one.nvlinks or ()
+        )
+        if _active(gpu) >= usual or (_active(gpu) == 0 and bridged):
+            continue
+        lost = [link.index for link in gpu.nvlinks or () if not link.active]
+        names = f" (down: {', '.join(map(str, lost))})" if lost else ""
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            because=f"{gpu.title} has {_active(gpu)} active NVLinks, its equals {usual}{names}",
+            evidence=(
+                Observation(
+                    name="active NVLinks",
+                    value=_active(gpu),
+                    expected=usual,
+                    source="equal GPUs of this host",
+                ),
+            ),
+            where=Where(devices=(gpu.device,)),
+            fixes=_fixes(gpus, gpu),
+        )
+
+
+def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Finding]:
+    """Errors of links, unless they come of a GPU that fell off the bus: its peers log them too."""
+    codes = {xid.code: xid for xid in known.xids if xid.blames == "nvlink"}
+    if any(xid.code == 79 for xid in kernel_log.xids):
+        return
+    for gpu in gpus.answering:
+        # What the driver asks a reset for stays asked until there was one.
+        cured = gpu.recovery_action == "none"
+        events = [xid for xid in kernel_log.xids if xid.bus_id == gpu.bus_id and xid.code in codes]
+        if not events:
+            continue
+        last = events[-1]
+        ago = f", last {last.age / 3600:.1f} h ago" if last.age is not None else ""
+        yield Finding(
+            severity=Severity.NOTE if cured else Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"the kernel log has {len(events)} NVLink errors of {gpu.title}{ago} "
+                f"(Xid {last.code}, {codes[last.code].title}); "
+                "the cause may be at either end of the link"
+            ),
+            evidence=(
+                Observation(
+                    name=f"Xid {last.code}",
+                    value=len(events),
+                    unit="events",
+                    source="NVIDIA's Xid catalogue",
+                ),
+            ),
+            where=Where(devices=(gpu.device,)),
+            fixes=_fixes(gpus, gpu),
+        )
+
+
+def _active(gpu: Gpu) -> int:
+    return sum(link.active for link in gpu.nvlinks or ())
+
+
+def _fixes(gpus: Gpus, gpu: Gpu) -> tuple[Fix, ...]:
+    return (
+        Fix(
+            summary="look at the links, then reset the GPUs when nothing uses them",
+            paste=(
+                f"nvidia-smi nvlink --status -i {gpu.index}\n"
+                f"nvidia-smi nvlink --errorcounters -i {gpu.index}\n"
+                "sudo nvidia-smi --gpu-reset"
+            ),
+            caution="if the links stay down: reboot, then reseat the bridge or have the board "
+            "replaced",
+        ),
+        Fix(
+            summary="until then, run without this GPU",
+            paste=gpus.without(gpu),
+            caution="start as many ranks as GPUs are left",
+        ),
+    )

@@ -1,0 +1,88 @@
+"""The GPUs are not registered with the NVSwitch fabric, or the fabric is in trouble.
+
+On machines with NVSwitch every GPU must be registered by the fabric manager before CUDA works at
+all. Where the service does not run, is of another version than the driver, or was restarted under
+live GPUs, CUDA fails with error 802 "system not yet initialized", or NCCL cannot bind NVLS memory.
+
+Seen from outside: ``nvidia-smi -q | grep -A 2 Fabric`` does not say "Completed / Success".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken", "nvlink-degraded")
+
+SOURCE = "NVML API reference, Fabric definitions"
+
+
+def unregistered(gpus: Gpus) -> Iterator[Finding]:
+    if len(gpus.gpus) < 2:
+        return  # a single GPU may be given away without its fabric, and needs none
+    waiting = [gpu for gpu in gpus.answering if gpu.fabric_state in ("not_started", "in_progress")]
+    if not waiting:
+        return
+    under_way = all(gpu.fabric_state == "in_progress" for gpu in waiting)
+    state = "in progress" if under_way else "not started"
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY if under_way else Confidence.CERTAIN,
+        because=(
+            f"the fabric registration of {len(waiting)} of {len(gpus.gpus)} GPUs is {state}"
+            + (
+                "; after a boot that may still end well: look again in a minute"
+                if under_way
+                else ""
+            )
+        ),
+        evidence=(
+            Observation(name="fabric state", value=state, expected="completed", source=SOURCE),
+        ),
+        where=Where(devices=tuple(gpu.device for gpu in waiting)),
+        fixes=_fixes(gpus),
+    )
+
+
+def in_trouble(gpus: Gpus) -> Iterator[Finding]:
+    def trouble(gpu: Gpu) -> str:
+        words = (gpu.fabric_status, *gpu.fabric_trouble)
+        return ", ".join(word.lower().replace("_", " ") for word in words if word)
+
+    bad = [gpu for gpu in gpus.answering if gpu.fabric_state == "completed" and trouble(gpu)]
+    for what in dict.fromkeys(map(trouble, bad)):
+        affected = [gpu for gpu in bad if trouble(gpu) == what]
+        yield Finding(
+            severity=Severity.ERROR
+            if any(gpu.fabric_status for gpu in affected)
+            else Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            because=f"the fabric reports {what} for {', '.join(gpu.title for gpu in affected)}",
+            evidence=(
+                Observation(name="fabric health", value=what, expected="none", source=SOURCE),
+            ),
+            where=Where(devices=tuple(gpu.device for gpu in affected)),
+            fixes=_fixes(gpus),
+        )
+
+
+def _fixes(gpus: Gpus) -> tuple[Fix, ...]:
+    return (
+        Fix(
+            summary=f"run the fabric manager of exactly the driver's version, {gpus.driver}",
+            paste=(
+                f"nv-fabricmanager --version    # must say {gpus.driver}\n"
+                "sudo systemctl enable --now nvidia-fabricmanager\n"
+                "sudo journalctl -u nvidia-fabricmanager -n 30"
+            ),
+            caution="on the host, not in a container; after a restart of the service under live "
+            "GPUs reset them (sudo nvidia-smi --gpu-reset) or reboot",
+        ),
+        Fix(
+            summary="as a stop-gap, where only NVLS fails, do without it",
+            paste="export NCCL_NVLS_ENABLE=0",
+            caution="costs all-reduce bandwidth; it does not help against CUDA error 802",
+        ),
+    )

@@ -1,0 +1,85 @@
+"""Somebody else's process holds memory of some GPUs, so that equal ranks have unequal room.
+
+All ranks of a run use the same batch and the same shards. The GPU with the least free memory
+decides what fits, and the run dies there with "CUDA out of memory" while the others have room.
+
+Seen from outside: ``nvidia-smi`` shows different memory in use before the run has started. Memory
+that the user's own live processes hold is their own business and not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("memory-headroom-low",)
+
+GIB = 2**30
+
+# What differs between sound GPUs: contexts of 0.5 to 0.9 GiB, and 1 to 2 GiB more of NCCL (research
+# notes on the memory that torch reports).
+NOTABLE = 2 * GIB
+
+
+def taken(gpus: Gpus) -> Iterator[Finding]:
+    for gpu in gpus.answering:
+        alike = gpus.alike(gpu)
+        excess = _foreign(gpu) - min(map(_foreign, alike), default=_foreign(gpu))
+        if excess < NOTABLE:
+            continue
+        free, room = gpu.memory_free / GIB, max(one.memory_free for one in alike) / GIB
+        strangers = [one for one in gpu.processes or () if one.holder != "own"]
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN if strangers else Confidence.LIKELY,
+            because=(
+                f"{gpu.title} has {free:.1f} GiB free where its equals have {room:.1f}: "
+                + ("; ".join(map(_who, strangers)) or "held by a process that cannot be seen here")
+            ),
+            evidence=(
+                Observation(
+                    name=f"memory free on GPU {gpu.index}",
+                    value=round(free, 1),
+                    unit="GiB",
+                    expected=round(room, 1),
+                    source="equal GPUs of this host",
+                ),
+            ),
+            where=Where(devices=(gpu.device,)),
+            cost=Cost(value=round(excess / GIB, 1), unit="GiB"),
+            fixes=tuple(_fixes(gpus, gpu, strangers)),
+        )
+
+
+def _foreign(gpu: Gpu) -> int:
+    """Bytes in use that are not the user's own; none where NVML does not tell whose they are."""
+    own = [one.memory for one in gpu.processes or () if one.holder == "own"]
+    if gpu.mig or None in own:
+        return 0
+    return gpu.memory_used - sum(memory or 0 for memory in own)
+
+
+def _who(process: GpuProcess) -> str:
+    held = f"{process.memory / GIB:.1f} GiB" if process.memory is not None else "some"
+    if process.holder == "hidden":
+        return f"process {process.pid}, which cannot be seen from here, holds {held}"
+    return f"process {process.pid} ({process.name}) of {process.user} holds {held}"
+
+
+def _fixes(gpus: Gpus, gpu: Gpu, strangers: list[GpuProcess]) -> Iterator[Fix]:
+    pids = ",".join(str(one.pid) for one in strangers)
+    look = (
+        f"ps -o user,pid,lstart,cmd -p {pids}" if pids else f"sudo fuser -v /dev/nvidia{gpu.index}"
+    )
+    yield Fix(
+        summary="ask its owner whether the process is still needed",
+        paste=look,
+        caution="it is not yours to end",
+    )
+    yield Fix(
+        summary="or run without this GPU",
+        paste=gpus.without(gpu),
+        caution="start as many ranks as GPUs are left",
+    )
