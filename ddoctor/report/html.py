@@ -48,7 +48,7 @@ def render(report: Report, evidence: Evidence) -> str:
     )
     environment.filters["prose"] = _prose
     script = _file("page.js.j2")
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         report=report,
         evidence=evidence,
         words=wording,
@@ -71,6 +71,7 @@ def render(report: Report, evidence: Evidence) -> str:
         left_out=wording.left_out(report, evidence),
         unseen=wording.unseen(evidence),
     )
+    return wording.tamed(page)
 
 
 @dataclass(frozen=True, kw_only=True)

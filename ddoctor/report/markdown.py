@@ -18,7 +18,7 @@ SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
 
 def render(report: Report, evidence: Evidence) -> str:
     """The report in the order of the terminal's, with tables of the hosts and GPUs at its end."""
-    return "\n\n".join(_blocks(report, evidence)) + "\n"
+    return wording.tamed("\n\n".join(_blocks(report, evidence)) + "\n")
 
 
 def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:

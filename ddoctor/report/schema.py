@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from inspect import cleandoc
 from typing import Any
 
@@ -11,8 +12,9 @@ from ddoctor.models import SCHEMA, Report
 
 
 def render(report: Report) -> str:
-    """The report as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    """The report as indented JSON; what UTF-8 cannot hold (a name in other bytes) becomes ``?``."""
+    text = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False)
+    return text.encode(errors="replace").decode() + "\n"
 
 
 def document() -> dict[str, Any]:

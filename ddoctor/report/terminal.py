@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -19,14 +18,12 @@ WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Nothing that a machine says about itself may steer the terminal that shows it."""
 
 
 def render(report: Report, evidence: Evidence, console: Console) -> None:
     """Print the report. No line is cut: what must stay whole is left to the terminal to wrap."""
     for line in _page(report, evidence, min(console.width, WIDEST)):
-        line.plain = CONTROL.sub("\N{REPLACEMENT CHARACTER}", line.plain)
+        line.plain = wording.tamed(line.plain)
         console.print(line, soft_wrap=True)
 
 

@@ -25,7 +25,14 @@ from ddoctor.models import (
 MANY = 6
 """A list of more names than this is cut to its first ones, and the number of the others."""
 
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that turn the direction of writing, and what UTF-8 cannot hold."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def tamed(text: str) -> str:
+    """Nothing that a machine says about itself may steer what shows it: such characters show."""
+    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def verdict(report: Report) -> str:

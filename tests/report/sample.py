@@ -445,7 +445,7 @@ def hostile() -> Sample:
     bad = replace(
         MISSPELT,
         title=f"{HOSTILE} | **bold** \x1b[2J",
-        because=f"{HOSTILE} `a|b` {long} $x$ [link](http://example.com) \u202egnp.exe",
+        because=f"{HOSTILE} `a|b` {long} $x$ [link](http://example.com) \u202egnp.exe \udcff",
         evidence=(observation(f"{HOSTILE}|", f"a|b {long}", "", HOSTILE, long),),
         fixes=(
             Fix(summary=HOSTILE, paste=f"echo '{HOSTILE}' # {long}\n```\n</code>", caution=HOSTILE),

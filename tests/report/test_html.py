@@ -84,6 +84,12 @@ def test_hostile_text_is_only_text() -> None:
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page.source
 
 
+def test_nothing_turns_the_direction_of_writing_or_breaks_the_encoding() -> None:
+    source = Page("hostile").source
+    assert not re.search("[\x1b\u202e]", source)
+    assert source.encode().decode() == source
+
+
 def test_charts_take_their_colours_from_the_page() -> None:
     page = Page("sick")
     charts = re.findall(r"<svg.*?</svg>", page.source, re.DOTALL)
