@@ -40,6 +40,9 @@ def _run() -> int:
         return _complain(f"{error.format_message()} See `ddoctor --help`.")
     except DoctorError as error:
         return _complain(str(error))
+    except SystemExit:
+        # typer's own answer to a broken pipe, and to nothing else in this mode.
+        raise BrokenPipeError from None
 
 
 def _complain(message: str) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parent.parent
+INTRUDER = "raise SystemExit('an intruder')\n"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,9 @@ def test_it_works_from_a_hostile_folder(installed: Path, tmp_path: Path) -> None
     """The user's own folder has packages and modules of the same names as ours and Python's."""
     for name in ("checks", "probes"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
+        (tmp_path / name / "__init__.py").write_text(INTRUDER)
     for name in ("queue", "utils", "models", "allreduce"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+        (tmp_path / f"{name}.py").write_text(INTRUDER)
     for arguments in (["list"], ["explain", "shm-too-small"], ["doctor", "--probe", "matmul"]):
         run = subprocess.run(
             [sys.executable, "-P", "-m", "ddoctor", *arguments],
@@ -74,5 +75,5 @@ def test_it_works_from_a_hostile_folder(installed: Path, tmp_path: Path) -> None
             text=True,
         )
         assert run.returncode in (0, 1), run.stdout + run.stderr
-        assert "wrong" not in run.stdout + run.stderr
+        assert "an intruder" not in run.stdout + run.stderr
         assert "Traceback" not in run.stderr, run.stderr
