@@ -21,11 +21,19 @@ class Cpus(Section, frozen=True, kw_only=True):
     logical: int
     allowed: tuple[int, ...]
     """The affinity mask of this process: indices of logical CPUs."""
+    cpuset: tuple[int, ...] | None = None
+    """The CPUs that the cgroup allows at all; None: no cpuset was seen."""
     quota: float | None = None
     """CPUs' worth of time per period in the tightest cgroup above this process; None: unlimited."""
+    quota_file: str = ""
+    """The file that sets the quota: cpu.max, or cpu.cfs_quota_us of cgroup v1."""
     periods: int | None = None
+    """Periods of the quota in which anything ran, since its cgroup was made."""
     throttled_periods: int | None = None
     throttled_seconds: float | None = None
+    recent_periods: int | None = None
+    """The same while the collector looked on; None: there is no quota."""
+    recent_throttled_periods: int | None = None
     numa: tuple[NumaNode, ...] = ()
     load: tuple[float, float, float] | None = None
     """Load averages over 1, 5 and 15 minutes."""
@@ -47,6 +55,9 @@ class Memory(Section, frozen=True, kw_only=True):
     limit: int | None = None
     """The tightest cgroup limit above this process; None: unlimited."""
     used_in_limit: int | None = None
+    """Without the page cache that the kernel could give back at once."""
+    kills_in_limit: int | None = None
+    """Processes that the kernel has killed for this limit since its cgroup was made."""
 
 
 class SharedMemory(Section, frozen=True, kw_only=True):
@@ -70,7 +81,10 @@ class Limits(Section, frozen=True, kw_only=True):
 
     open_files: Limit
     locked_memory: Limit
+    """Bytes."""
     processes: Limit
+    locks_without_limit: bool | None = None
+    """CAP_IPC_LOCK is in force: the limit of locked memory does not count."""
 
 
 class Disk(Part, frozen=True, kw_only=True):
@@ -79,14 +93,26 @@ class Disk(Part, frozen=True, kw_only=True):
     roles: tuple[str, ...]
     """What it is used for: working folder, temporary folder, Hugging Face cache."""
     path: str
+    """The folder of the first role, or its nearest parent that exists."""
+    mount: str = ""
     device: str = ""
     filesystem: str = ""
     size: int
     free: int
-    """Bytes free for this user."""
+    """Bytes that a process without privileges may still write (the Avail of df)."""
+    used: int | None = None
+    """Less than size minus free where the file system keeps a reserve."""
     files: int | None = None
+    """Inodes; None: the file system has no fixed number of them."""
     files_free: int | None = None
     writable: bool = True
+    """Not mounted read-only."""
+
+    @property
+    def free_share(self) -> float:
+        """Of what is usable, like df: the reserve counts neither as used nor as free."""
+        usable = self.size if self.used is None else self.used + self.free
+        return self.free / usable if usable else 1.0
 
 
 class Disks(Section, frozen=True, kw_only=True):
@@ -112,12 +138,15 @@ class Kernel(Section, frozen=True, kw_only=True):
 
     release: str
     command_line: str | None = None
+    """Only the words that steer IOMMU, PCI, CPUs and memory: others may hold secrets."""
     container: str = ""
     """docker, podman, kubernetes, lxc, …; empty: none was recognised."""
     virtual_machine: str = ""
-    """The hypervisor as DMI or CPUID name it; empty: none was recognised."""
+    """The virtual hardware as DMI names it, or its clock does; empty: none was recognised."""
     iommu_groups: int | None = None
     """Devices sit in IOMMU groups only when an IOMMU is on."""
     iommu_passthrough: bool | None = None
+    """DMA of the GPUs (where there are none: of anything) is not translated."""
     acs_redirecting: tuple[str, ...] | None = None
-    """PCIe bridges whose Access Control Services redirect peer requests; None: not readable."""
+    """Switch ports above a GPU whose Access Control Services send peer requests up to the root,
+    as PCI addresses; None: not readable."""

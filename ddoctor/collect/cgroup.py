@@ -1,0 +1,163 @@
+"""Control groups, v1 and v2: the folders above this process, and what limits they set.
+
+Inside a container only the part from the container's own group down can be seen; its mount then
+starts there, and so do the folders found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ddoctor.collect import Collector
+
+COLLECTORS: tuple[Collector, ...] = ()
+
+UNLIMITED_BYTES = 2**62
+"""cgroup v1 writes the largest page-aligned 63-bit number for "no limit"."""
+
+
+class Controller(NamedTuple):
+    """Where one controller keeps its files for this process."""
+
+    version: int
+    folders: tuple[Path, ...]
+    """The process's own group first, then its ancestors as far as they are mounted here."""
+
+
+class Quota(NamedTuple):
+    """CPU time allowed per period, as a number of CPUs, and the file that says so."""
+
+    cpus: float
+    file: Path
+
+
+class Throttling(NamedTuple):
+    """Counters of cpu.stat."""
+
+    periods: int
+    throttled: int
+    seconds: float
+
+
+class MemoryLimit(NamedTuple):
+    """A limit in bytes, what is used of it, and how often it has killed."""
+
+    limit: int
+    used: int | None
+    kills: int | None
+
+
+def controller(name: str, root: Path = Path("/")) -> Controller | None:
+    """The groups of this process in one controller; None: it is not mounted."""
+    found: Controller | None = None
+    for mount in _text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = mount.partition(" - ")
+        top, mount_point = before.split()[3:5]
+        kind, *_, options = after.split()
+        if kind == "cgroup" and name in options.split(","):
+            version, path = 1, _own_paths(root).get(name)
+        elif kind == "cgroup2" and found is None:
+            version, path = 2, _own_paths(root).get("")
+        else:
+            continue
+        if path is not None:
+            folders = _folders(root / mount_point.lstrip("/"), top, path)
+            found = Controller(version, folders)
+            if version == 1:
+                break
+    return found
+
+
+def quota(cpu: Controller) -> Quota | None:
+    """The tightest CPU quota; None: no group sets one."""
+    quotas = (found for folder in cpu.folders if (found := _quota(folder, cpu.version)))
+    return min(quotas, default=None, key=lambda one: one.cpus)
+
+
+def throttling(folder: Path) -> Throttling | None:
+    """How often the quota of this group has made its processes wait."""
+    table = _table(folder / "cpu.stat")
+    if "nr_periods" not in table:
+        return None
+    in_v2, in_v1 = table.get("throttled_usec"), table.get("throttled_time", 0)
+    seconds = in_v1 / 1e9 if in_v2 is None else in_v2 / 1e6
+    return Throttling(table["nr_periods"], table.get("nr_throttled", 0), seconds)
+
+
+def memory_limit(memory: Controller) -> MemoryLimit | None:
+    """The tightest memory limit; None: no group sets one."""
+    name = "memory.max" if memory.version == 2 else "memory.limit_in_bytes"
+    limits = ((_number(folder / name), folder) for folder in memory.folders)
+    below = [(limit, folder) for limit, folder in limits if limit and limit < UNLIMITED_BYTES]
+    if not below:
+        return None
+    limit, folder = min(below, key=lambda pair: pair[0])
+    v2 = memory.version == 2
+    used = _number(folder / ("memory.current" if v2 else "memory.usage_in_bytes"))
+    cache = _table(folder / "memory.stat").get("inactive_file" if v2 else "total_inactive_file", 0)
+    kills = _table(folder / ("memory.events" if v2 else "memory.oom_control")).get("oom_kill")
+    return MemoryLimit(limit, None if used is None else max(0, used - cache), kills)
+
+
+def cpuset(groups: Controller) -> str | None:
+    """The CPUs that the own group may use, as the kernel lists them, say ``0-3,8``."""
+    name = "cpuset.cpus.effective" if groups.version == 2 else "cpuset.effective_cpus"
+    return next((found for folder in groups.folders if (found := _text(folder / name))), None)
+
+
+def _own_paths(root: Path) -> Mapping[str, str]:
+    """The group of this process by controller; v2 is the one without a name."""
+    paths = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for name in controllers.split(","):
+            paths[name] = path
+    return paths
+
+
+def _folders(mount: Path, top: str, path: str) -> tuple[Path, ...]:
+    """``top`` is the group that is mounted at ``mount``; a path outside of it stands for it."""
+    prefix = top.rstrip("/")
+    inside = f"{path}/".startswith(f"{prefix}/") and "/.." not in path
+    within = path[len(prefix) :] if inside else ""
+    own = mount / within.strip("/")
+    folders = [own, *own.parents]
+    return tuple(folder for folder in folders[: folders.index(mount) + 1] if folder.is_dir())
+
+
+def _quota(folder: Path, version: int) -> Quota | None:
+    if version == 2:
+        file = folder / "cpu.max"
+        allowed, _, period = _text(file).partition(" ")
+    else:
+        file = folder / "cpu.cfs_quota_us"
+        allowed, period = _text(file), _text(folder / "cpu.cfs_period_us")
+    if not allowed.isdigit() or not period.isdigit():  # "max", "-1", or no such file
+        return None
+    return Quota(int(allowed) / int(period), file)
+
+
+def _table(file: Path) -> Mapping[str, int]:
+    return dict(_pairs(_text(file)))
+
+
+def _pairs(text: str) -> Iterator[tuple[str, int]]:
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if value.isdigit():
+            yield name, int(value)
+
+
+def _number(file: Path) -> int | None:
+    text = _text(file)
+    return int(text) if text.isdigit() else None
+
+
+def _text(file: Path) -> str:
+    """Empty where there is no such file: the top group has fewer, and older kernels too."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

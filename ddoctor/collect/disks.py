@@ -1,0 +1,108 @@
+"""The disks behind the folders that a training run uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from ddoctor.evidence.host import Disk, Disks
+from ddoctor.evidence.section import Unseen
+
+
+class _Mount(NamedTuple):
+    path: Path
+    device: str
+    filesystem: str
+
+
+def disks() -> Disks:
+    """The file systems of working folder, temporary folder and Hugging Face cache, each once."""
+    seen: dict[int, Disk] = {}
+    unseen = []
+    for role, find in FOLDERS.items():
+        looked = _look(role, find)
+        if isinstance(looked, Unseen):
+            unseen.append(looked)
+            continue
+        number, disk = looked
+        first = seen.setdefault(number, disk)
+        if first is not disk:
+            seen[number] = msgspec.structs.replace(first, roles=(*first.roles, role))
+    return Disks(disks=tuple(seen.values()), unseen=tuple(unseen))
+
+
+def nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest parent that exists: it will be made there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def hugging_face_cache() -> Path:
+    """Where huggingface_hub keeps what it downloads (``huggingface_hub.constants``)."""
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    hugging_face = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(hugging_face, "hub"))
+    return Path(os.path.expanduser(os.environ.get("HF_HUB_CACHE", older))).absolute()
+
+
+def temporary_folder() -> Path:
+    """What ``tempfile.gettempdir`` would choose, told without writing the file that it tries."""
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return next((path for name in named if name and (path := Path(name)).is_dir()), Path("/tmp"))
+
+
+FOLDERS: Mapping[str, Callable[[], Path]] = {
+    "working folder": Path.cwd,
+    "temporary folder": temporary_folder,
+    "Hugging Face cache": hugging_face_cache,
+}
+
+
+def _look(role: str, find: Callable[[], Path]) -> tuple[int, Disk] | Unseen:
+    """The disk of a folder and its device number."""
+    try:
+        folder = nearest(find())
+        return folder.stat().st_dev, _disk(role, folder)
+    except OSError as error:
+        return Unseen(what=f"the disk of the {role}", why=str(error))
+
+
+def _disk(role: str, folder: Path) -> Disk:
+    state = os.statvfs(folder)
+    unit = state.f_frsize
+    mount = _mount(folder)
+    return Disk(
+        roles=(role,),
+        path=str(folder),
+        mount=str(mount.path),
+        device=mount.device,
+        filesystem=mount.filesystem,
+        size=state.f_blocks * unit,
+        free=state.f_bavail * unit,
+        used=(state.f_blocks - state.f_bfree) * unit,
+        files=state.f_files or None,
+        files_free=state.f_favail if state.f_files else None,
+        writable=not state.f_flag & os.ST_RDONLY,
+    )
+
+
+def _mount(folder: Path) -> _Mount:
+    """The mount that holds a folder; of two at one place the later hides the earlier."""
+    resolved = folder.resolve()
+    holding = (
+        _Mount(Path(mount.mountpoint), mount.device, mount.fstype)
+        for mount in psutil.disk_partitions(all=True)
+        if resolved.is_relative_to(mount.mountpoint)
+    )
+    best = _Mount(Path("/"), "", "")
+    for mount in holding:
+        if len(mount.path.parts) >= len(best.path.parts):
+            best = mount
+    return best
+
+
+COLLECTORS = (disks,)

@@ -1,0 +1,198 @@
+"""The machine as this process may use it: CPUs, memory, limits, and how well its clock is kept."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from pathlib import Path
+
+import psutil
+
+from ddoctor.collect import CannotSee, cgroup
+from ddoctor.evidence.host import (
+    Clock,
+    Cpus,
+    Limit,
+    Limits,
+    Memory,
+    NumaNode,
+    SharedMemory,
+)
+from ddoctor.evidence.section import Unseen
+
+LOOK_SECONDS = 1.0
+"""Ten periods of the kernel's default quota period of 100 ms."""
+
+CAP_IPC_LOCK = 14
+"""linux/capability.h"""
+
+STA_UNSYNC = 0x0040
+TIME_ERROR = 5
+"""linux/timex.h"""
+
+TIME_SERVICES = (
+    "chronyd",
+    "ntpd",
+    "ntp-daemon",
+    "systemd-timesyncd",
+    "ptp4l",
+    "phc2sys",
+    "timemaster",
+)
+
+
+def cpus(root: Path = Path("/"), look_seconds: float = LOOK_SECONDS) -> Cpus:
+    """Logical CPUs, this process's share of them, and whether its quota is biting right now."""
+    groups = cgroup.controller("cpu", root)
+    quota = cgroup.quota(groups) if groups is not None else None
+    before = after = None
+    if quota is not None:
+        before = cgroup.throttling(quota.file.parent)
+        time.sleep(look_seconds)
+        after = cgroup.throttling(quota.file.parent)
+    sets = cgroup.controller("cpuset", root)
+    allowed_by_group = cgroup.cpuset(sets) if sets is not None else None
+    return Cpus(
+        model=_model(root),
+        logical=os.cpu_count() or len(os.sched_getaffinity(0)),
+        allowed=tuple(sorted(os.sched_getaffinity(0))),
+        cpuset=None if allowed_by_group is None else indices(allowed_by_group),
+        quota=quota.cpus if quota else None,
+        quota_file=str(quota.file) if quota else "",
+        periods=after.periods if after else None,
+        throttled_periods=after.throttled if after else None,
+        throttled_seconds=after.seconds if after else None,
+        recent_periods=after.periods - before.periods if before and after else None,
+        recent_throttled_periods=after.throttled - before.throttled if before and after else None,
+        numa=_numa(root),
+        load=os.getloadavg(),
+    )
+
+
+def memory(root: Path = Path("/")) -> Memory:
+    """Memory of the machine, and the limit of the cgroup where it is the lower one."""
+    physical, swap = psutil.virtual_memory(), psutil.swap_memory()
+    groups = cgroup.controller("memory", root)
+    limit = cgroup.memory_limit(groups) if groups is not None else None
+    if limit is not None and limit.limit >= physical.total:
+        limit = None
+    return Memory(
+        total=physical.total,
+        available=physical.available,
+        swap_total=swap.total,
+        swap_free=swap.free,
+        limit=limit.limit if limit else None,
+        used_in_limit=limit.used if limit else None,
+        kills_in_limit=limit.kills if limit else None,
+    )
+
+
+def shared_memory(path: Path = Path("/dev/shm")) -> SharedMemory:
+    """The file system for shared memory.
+
+    Raises:
+        CannotSee: there is none.
+    """
+    try:
+        state = os.statvfs(path)
+    except OSError as error:
+        raise CannotSee(f"{path}: {error.strerror}") from error
+    mounted = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    return SharedMemory(
+        path=str(path),
+        filesystem=mounted.get(str(path), ""),
+        size=state.f_blocks * state.f_frsize,
+        free=state.f_bavail * state.f_frsize,
+    )
+
+
+def limits(root: Path = Path("/")) -> Limits:
+    """Resource limits of this process, which what it starts inherits."""
+    return Limits(
+        open_files=_limit(resource.RLIMIT_NOFILE),
+        locked_memory=_limit(resource.RLIMIT_MEMLOCK),
+        processes=_limit(resource.RLIMIT_NPROC),
+        locks_without_limit=_has_capability(CAP_IPC_LOCK, root),
+    )
+
+
+def clock() -> Clock:
+    """The kernel's own judgement of its clock: adjtimex(2) without a change needs no privilege."""
+    names = {process.info["name"] for process in psutil.process_iter(["name"])}
+    service = next((service for service in TIME_SERVICES if service in names), "")
+    timex = _Timex()
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+    if state < 0:
+        why = os.strerror(ctypes.get_errno())
+        refused = Unseen(what="synchronisation of the clock", why=f"adjtimex: {why}")
+        return Clock(synchronised=None, service=service, unseen=(refused,))
+    return Clock(
+        synchronised=state != TIME_ERROR and not timex.status & STA_UNSYNC,
+        estimated_error=timex.esterror / 1e6,
+        maximum_error=timex.maxerror / 1e6,
+        service=service,
+    )
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of linux/timex.h up to what is read here; errors in microseconds."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 32),
+    )
+
+
+def indices(listed: str) -> tuple[int, ...]:
+    """The CPUs of a list as the kernel writes it: ``0-2,8`` is 0, 1, 2 and 8."""
+    ranges = (part.partition("-") for part in listed.strip().split(",") if part)
+    return tuple(
+        index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)
+    )
+
+
+def _numa(root: Path) -> tuple[NumaNode, ...]:
+    nodes = []
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        index = int(folder.name.removeprefix("node"))
+        total = next(
+            (
+                int(line.split()[-2]) * 1024
+                for line in (folder / "meminfo").read_text().splitlines()
+                if "MemTotal:" in line
+            ),
+            None,
+        )
+        listed = indices((folder / "cpulist").read_text())
+        nodes.append(NumaNode(index=index, cpus=listed, memory=total))
+    return tuple(sorted(nodes, key=lambda node: node.index))
+
+
+def _model(root: Path) -> str:
+    lines = (root / "proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "")
+
+
+def _limit(which: int) -> Limit:
+    soft, hard = (
+        None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)
+    )
+    return Limit(soft=soft, hard=hard)
+
+
+def _has_capability(number: int, root: Path) -> bool | None:
+    for line in (root / "proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return None
+
+
+COLLECTORS = (cpus, memory, shared_memory, limits, clock)
