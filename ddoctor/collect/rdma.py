@@ -13,9 +13,9 @@ from ddoctor.collect.network import nccl_settings
 from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort, VerbsNode
 
 DMA_BUF_KERNEL = (5, 12)
-"""The first that exports device memory to RDMA; open NVIDIA modules are required as well.
+"""The first Linux whose RDMA core takes DMA-BUFs; open NVIDIA modules are needed as well.
 
-Source: NVIDIA GPU Operator, "GPUDirect RDMA", prerequisites of DMA-BUF.
+Source: NVIDIA GPU Operator, "GPUDirect RDMA"; NCCL user guide, troubleshooting of GPUs.
 """
 PEER_MEMORY_FILES = {
     "nvidia_peermem": "sys/module/nvidia_peermem/version",

@@ -107,9 +107,9 @@ def _holder(port: int) -> PortHolder | None:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
         return None
-    holding = [one for one in connections if one.laddr and one.laddr.port == port and one.pid]
-    listening = [one for one in holding if one.status == psutil.CONN_LISTEN]
-    seen = (_process(one.pid) for one in (*listening, *holding))
+    holding = [one for one in connections if one.laddr and one.laddr.port == port]
+    holding.sort(key=lambda one: one.status != psutil.CONN_LISTEN)
+    seen = (_process(one.pid) for one in holding if one.pid is not None)
     return next((holder for holder in seen if holder is not None), None)
 
 

@@ -118,9 +118,7 @@ def gloo_choice(
             owners = loopback
         else:
             owners = tuple(
-                one.name
-                for one in interfaces
-                if one.up and address in (its.address for its in one.addresses)
+                one.name for one in interfaces if address in (its.address for its in one.addresses)
             )
         if owners:
             return Choice(interfaces=owners[:1], rule=f"the own host name resolves to {address}")

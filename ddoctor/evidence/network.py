@@ -69,6 +69,13 @@ class Network(Section, frozen=True, kw_only=True):
         """The interface of that name."""
         return next((one for one in self.interfaces if one.name == name), None)
 
+    def facing(self, route: Route | None = None) -> Interface | None:
+        """The interface towards the other nodes: of this route, else of the default route, else
+        the first that leads off this host."""
+        routed = [self.interface(way.interface) for way in (route, self.default_route) if way]
+        away = [one for one in self.interfaces if not one.stays_here]
+        return next((one for one in (*routed, *away) if one is not None and one.usable), None)
+
 
 class PortHolder(Part, frozen=True, kw_only=True):
     """The process that listens on a port."""

@@ -1,0 +1,67 @@
+"""GPUDirect RDMA is off: nothing lets the network card read GPU memory.
+
+Without the nvidia_peermem module (or the older nv_peer_mem), and without DMA-BUF, which takes the
+open NVIDIA kernel modules on Linux 5.12 or later, NCCL copies everything that leaves the node
+through host memory first. That costs CPU memory bandwidth and up to half of the network's.
+
+Seen from outside: "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'" with NCCL_DEBUG=INFO, and
+no "/GDRDMA" behind "via NET/IB". One node of a job without it slows down all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.network import Rdma, Rendezvous
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("collective-slow-for-hardware", "slow-network-link", "communication-bound-step")
+
+# GPUDirect RDMA is a feature of data centre and professional GPUs
+# (https://docs.nvidia.com/cuda/gpudirect-rdma/, "Supported Systems").
+WITHOUT_IT = ("GeForce", "TITAN")
+
+
+def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[Finding]:
+    # EFA has a way of its own, in its driver.
+    names = tuple(device.name for device in rdma.fabric if device.driver != "efa")
+    able = [gpu for gpu in gpus.gpus if not any(word in gpu.name for word in WITHOUT_IT)]
+    # What could not be told (None) is no finding.
+    if not names or not able or rdma.peer_memory is not None or rdma.dma_buf is not False:
+        return
+    matters = rdma.between_nodes or bool(rendezvous and rendezvous.several_nodes)
+    yield Finding(
+        severity=Severity.WARNING if matters else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{len(able)} GPUs and {len(names)} active RDMA devices, but nvidia_peermem is not "
+            f"loaded, and there is no DMA-BUF either: {rdma.dma_buf_reason}; NCCL's line "
+            '"GPU Direct RDMA Disabled" would settle it'
+        ),
+        where=Where(devices=names),
+        evidence=(
+            Observation(
+                name="peer memory module",
+                value="none",
+                expected="nvidia_peermem",
+                source="/sys/module, /sys/kernel/mm/memory_peers",
+            ),
+            Observation(
+                name="DMA-BUF",
+                value=rdma.dma_buf_reason,
+                source="NVIDIA GPU Operator, requirements",
+            ),
+        ),
+        fixes=(
+            Fix(
+                summary="load the module now and at every boot, as root, on every node",
+                paste=(
+                    "modprobe nvidia_peermem && "
+                    "echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf"
+                ),
+                caution="if it does not load, the RDMA drivers lack the peer memory interface: "
+                "take those of NVIDIA (DOCA-OFED), or the open GPU modules with DMA-BUF",
+            ),
+        ),
+    )

@@ -1,0 +1,149 @@
+"""The RDMA devices are there, but not set up so that they can talk.
+
+NCCL_IB_HCA may name a device that does not exist (NCCL then falls back to TCP), NCCL_IB_GID_INDEX
+may point to an empty row of the GID table or to one that routers do not forward (RoCE v1, or a
+link-local address), and a port may be down, or slower, where its siblings are up. NCCL 2.21 and
+later pick the RoCE v2 row of an IPv4 address themselves; NVIDIA's guide says not to set
+NCCL_IB_GID_INDEX any more.
+
+Seen from outside: "Got completion with error 12", "ibv_modify_qp failed with 110 Connection timed
+out" or "NET/IB : No device found" in NCCL's log; ``show_gids`` and ``ibstat`` show rows and ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.interfaces import matches, names_of
+from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("network-unreachable", "slow-network-link")
+
+# Dual-port cards with one cable and separate storage cards are usual, so a port that is down is
+# odd only where three quarters of its siblings are up and yet not every GPU has one.
+SIBLINGS_UP = 0.75
+
+
+def device_list(rdma: Rdma) -> Iterator[Finding]:
+    value = rdma.nccl_ib_hca
+    if not value or not rdma.devices or value.startswith("^"):
+        return
+    prefix = "=" if value.startswith("=") else ""
+    names = [device.name for device in rdma.devices]
+    absent = [
+        one for one in names_of(value) if not any(matches(prefix + one, name) for name in names)
+    ]
+    if not absent:
+        return
+    there = ",".join(device.name for device in rdma.fabric)
+    none = len(absent) == len(names_of(value))
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"NCCL_IB_HCA={value} names {', '.join(absent)}, and this host has {', '.join(names)}: "
+            + ("NCCL falls back to TCP" if none else "NCCL does without")
+        ),
+        evidence=(Observation(name="NCCL_IB_HCA", value=value, expected=there),),
+        fixes=(
+            Fix(summary="let NCCL find the devices", paste="unset NCCL_IB_HCA"),
+            Fix(summary="or name those with an active port", paste=f"export NCCL_IB_HCA=={there}"),
+        ),
+    )
+
+
+def gid_index(rdma: Rdma) -> Iterator[Finding]:
+    value = rdma.nccl_ib_gid_index or ""
+    if not value.isdecimal():
+        return
+    for device, port in _ports(rdma.fabric, "Ethernet"):
+        if port.state != "ACTIVE" or port.gids is None:
+            continue
+        row = next((gid for gid in port.gids if gid.index == int(value)), None)
+        better = next((gid for gid in port.gids if gid.kind == "RoCE v2" and gid.ipv4), None)
+        if row is not None and (better is None or _is_routed(row)):
+            continue
+        what = f"{row.kind} {row.gid}, which no router forwards" if row is not None else "empty"
+        instead = f"; row {better.index} is RoCE v2 {better.ipv4}" if better is not None else ""
+        older = f"an older NCCL needs export NCCL_IB_GID_INDEX={better.index}" if better else ""
+        yield Finding(
+            severity=Severity.ERROR if row is None else Severity.WARNING,
+            confidence=Confidence.CERTAIN if row is None else Confidence.LIKELY,
+            because=f"row {value} (NCCL_IB_GID_INDEX) of {device.name} is {what}{instead}",
+            where=Where(devices=(device.name,)),
+            evidence=(
+                Observation(
+                    name=f"GID {value} of {device.name} port {port.number}",
+                    value=row.gid if row is not None else "empty",
+                    expected=better.gid if better is not None else None,
+                    source="/sys/class/infiniband, gids and gid_attrs",
+                ),
+            ),
+            fixes=(
+                Fix(
+                    summary="let NCCL choose the row, which it does from 2.21 on",
+                    paste="unset NCCL_IB_GID_INDEX",
+                    caution=older,
+                ),
+            ),
+        )
+
+
+def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
+    wanted = len(gpus.gpus) if gpus is not None else 0
+    for layer in ("InfiniBand", "Ethernet"):
+        siblings = [
+            (device, port)
+            for device, port in _ports(rdma.devices, layer)
+            if device.bus_id and port.physical_state != "Disabled"
+        ]
+        best = max(
+            (port.rate or 0.0 for _, port in siblings if port.state == "ACTIVE"), default=0.0
+        )
+        odd = [pair for pair in siblings if pair[1].state != "ACTIVE" or (pair[1].rate or 0) < best]
+        good = len(siblings) - len(odd)
+        short = good < wanted <= len(siblings) and good >= SIBLINGS_UP * len(siblings)
+        for device, port in odd:
+            if port.state == "INIT" and layer == "InfiniBand":
+                what = "is INIT: its link is up, but no subnet manager has set it up"
+            elif short:
+                what = (
+                    f"is {port.state} at {port.rate or 0:.0f} Gbit/s, and its {good} siblings are "
+                    f"ACTIVE at {best:.0f} Gbit/s, which is too few for {wanted} GPUs"
+                )
+            else:
+                continue
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{device.name} port {port.number} {what}",
+                where=Where(devices=(device.name,)),
+                evidence=(
+                    Observation(
+                        name=f"state of {device.name} port {port.number}",
+                        value=f"{port.state}, {port.physical_state}",
+                        expected="ACTIVE, LinkUp",
+                        source="/sys/class/infiniband",
+                    ),
+                ),
+                fixes=(
+                    Fix(
+                        summary="look at cable, transceiver and switch port, and at the counters",
+                        paste=f"ibstat {device.name}; rdma statistic show link {device.name}/1",
+                        caution=f"to run without it meanwhile: export NCCL_IB_HCA=^={device.name}",
+                    ),
+                ),
+            )
+
+
+def _ports(devices: Iterable[RdmaDevice], layer: str) -> Iterator[tuple[RdmaDevice, RdmaPort]]:
+    for device in devices:
+        for port in device.ports:
+            if port.link_layer == layer:
+                yield device, port
+
+
+def _is_routed(gid: Gid) -> bool:
+    return gid.kind == "RoCE v2" and not gid.gid.startswith("fe80:")

@@ -1,0 +1,125 @@
+"""NCCL or gloo is to use a network interface that is not there or leads to no other node.
+
+NCCL_SOCKET_IFNAME is a list of prefixes (``eth`` takes eth0 and eth1), with ``=`` of whole names,
+with ``^`` of what to leave out; GLOO_SOCKET_IFNAME is a list of whole names. If none is there, up
+and with an address, NCCL stops with "no socket interface found" and gloo with "Unable to find
+address for". Without NCCL_SOCKET_IFNAME, NCCL takes every interface but docker*, lo* and virbr*:
+bridges of containers (br-…) and veth pairs among them, whose addresses mean something else on
+every host, so that nodes cannot reach one another.
+
+Nodes whose interfaces have different names share one list: ``NCCL_SOCKET_IFNAME=enp4s0,enp6s0``.
+
+Seen from outside: "NET/Socket : Using [0]br-05ab815fa14e:172.19.0.1" in the log of NCCL_DEBUG=INFO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from ddoctor.evidence.interfaces import Interface, matches, names_of
+from ddoctor.evidence.network import Network, Rdma, Rendezvous
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("network-unreachable", "rank-missing-at-init")
+
+
+def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
+    value = network.nccl_socket_ifname
+    # NCCL passes over a value of one character, and so does torch for gloo.
+    if value is None or len(value) < 2 or network.nccl.interfaces:
+        return
+    if value.startswith("^"):
+        because = f"NCCL_SOCKET_IFNAME={value} leaves out every interface that is up"
+        yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
+        return
+    meant = [one for one in network.interfaces if matches(value, one.name) and one.addresses]
+    because = f"NCCL_SOCKET_IFNAME={value} names {_what(meant, names_of(value), network)}"
+    if not meant:
+        yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
+        return
+    # Before 2.29 NCCL took an interface without carrier, to no avail between nodes.
+    because += ": NCCL from 2.29 on stops there, an older one waits for an answer"
+    yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
+
+
+def gloo(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
+    value = network.gloo_socket_ifname
+    for name in value.split(",") if value is not None and len(value) > 1 else ():
+        interface = network.interface(name)
+        if interface is not None and interface.usable:
+            continue
+        meant = [interface] if interface is not None and interface.addresses else []
+        because = f"GLOO_SOCKET_IFNAME={value} names {_what(meant, (name,), network)}"
+        if name.startswith(("^", "=")):
+            because += "; gloo takes whole names only"
+        if not meant:
+            yield _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous)
+            return
+        # Gloo binds to it all the same, and on a single node that even works.
+        found = _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
+        alone = rendezvous is None or not rendezvous.several_nodes
+        yield replace(found, severity=Severity.WARNING) if alone else found
+        return
+
+
+def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> Iterator[Finding]:
+    toward = network.facing(rendezvous.master_route)
+    if not rendezvous.several_nodes or toward is None:
+        return
+    # The socket transport uses all of them; with RDMA only the bootstrap uses sockets: the first.
+    used = network.nccl.interfaces[: 1 if rdma is not None and rdma.fabric else None]
+    interfaces = (network.interface(name) for name in used)
+    astray = [one.name for one in interfaces if one and one.stays_here and one != toward]
+    if not astray:
+        return
+    because = (
+        f"NCCL takes {', '.join(used)} ({network.nccl.rule}); {', '.join(astray)} "
+        f"{'lead' if len(astray) > 1 else 'leads'} to no other node, and this run spans nodes "
+        f"({rendezvous.several_nodes})"
+    )
+    found = _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
+    yield found if astray[0] == used[0] else replace(found, severity=Severity.WARNING)
+
+
+def _what(meant: Sequence[Interface], names: Sequence[str], network: Network) -> str:
+    if meant:
+        return " and ".join(
+            f"{one.name}, which is {'up, but without carrier' if one.up else 'down'}"
+            for one in meant
+        )
+    present = [one.name for one in network.interfaces]
+    if set(names) & set(present):
+        return f"{' and '.join(names)}, which has no address"
+    close = [match for name in names for match in get_close_matches(name, present, n=1)]
+    guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(present)}"
+    return f"{' and '.join(names)}, which is not there: {guess}"
+
+
+def _finding(
+    variable: str,
+    because: str,
+    network: Network,
+    rendezvous: Rendezvous | None,
+    confidence: Confidence = Confidence.CERTAIN,
+) -> Finding:
+    toward = network.facing(rendezvous.master_route if rendezvous is not None else None)
+    fix = toward and Fix(
+        summary=f"name {toward.name}, the interface towards the other nodes",
+        paste=f"export {variable}={toward.name}",
+        caution="on every node the name that the interface has there",
+    )
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=because,
+        evidence=(
+            Observation(
+                name=f"interfaces for {variable}",
+                value=", ".join(one.name for one in network.interfaces if one.usable) or "none",
+                source="those that are up and have an address",
+            ),
+        ),
+        fixes=(fix,) if fix else (),
+    )
