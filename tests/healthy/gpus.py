@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
+
+import msgspec
 
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, NvLink, Nvml, PcieLink, PeerPath
 from tests.healthy.host import HOST
@@ -79,3 +82,12 @@ SECTIONS = (
     ),
     KernelLog(host=HOST, source="/dev/kmsg"),
 )
+
+
+def otherwise(changed: Mapping[int, Mapping[str, object]], *, host: str = HOST) -> Gpus:
+    """The same node, with some fields of some of its GPUs otherwise; index -1: of all of them."""
+    gpus = tuple(
+        msgspec.structs.replace(gpu, **{**changed.get(-1, {}), **changed.get(gpu.index, {})})
+        for gpu in GPUS
+    )
+    return Gpus(host=host, driver="570.86.15", cuda=(12, 8), gpus=gpus)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.gpus import GpuProcess
+from ddoctor.models import Confidence
+from tests.conftest import Findings
+from tests.healthy.gpus import otherwise
+
+CAUSE = "uneven-gpu-memory"
+GIB = 2**30
+
+
+def held(holder: str, gib: float = 30, told: bool = True) -> dict[str, object]:
+    process = GpuProcess(
+        pid=4711,
+        memory=int(gib * GIB) if told else None,
+        name="python",
+        user="bob",
+        holder=holder,  # type: ignore[arg-type]
+    )
+    return {"processes": (process,), "memory_used": int(gib * GIB)}
+
+
+def test_somebody_else_s_process(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, otherwise({4: held("foreign")}))
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.where.devices == ("cuda:4",)
+    assert "process 4711 (python) of bob holds 30.0 GiB" in finding.because
+    assert not any("kill" in fix.paste for fix in finding.fixes)
+    assert finding.fixes[1].paste.endswith("0,1,2,3,5,6,7")
+
+
+@pytest.mark.parametrize("processes", [(), None])
+def test_memory_of_a_process_that_is_not_shown(findings: Findings, processes: object) -> None:
+    unseen = {"processes": processes, "memory_used": 30 * GIB}
+    (finding,) = findings(CAUSE, otherwise({4: unseen}))
+    assert finding.confidence is Confidence.LIKELY
+    assert "cannot be seen" in finding.because
+
+
+def test_quiet_about_the_users_own_run_or_notebook(findings: Findings) -> None:
+    assert findings(CAUSE, otherwise({-1: held("own", 60)})) == ()
+    assert findings(CAUSE, otherwise({0: held("own", 60)})) == ()
+    assert findings(CAUSE, otherwise({0: held("own", 60, told=False)})) == ()
+
+
+def test_quiet_where_somebody_else_is_on_all_alike(findings: Findings) -> None:
+    assert findings(CAUSE, otherwise({-1: held("foreign")})) == ()
+
+
+def test_quiet_about_a_desktop(findings: Findings) -> None:
+    assert findings(CAUSE, otherwise({0: held("foreign", 0.9)})) == ()
+
+
+def test_quiet_about_different_models(findings: Findings) -> None:
+    other = held("foreign") | {"name": "NVIDIA A100-SXM4-80GB"}
+    assert findings(CAUSE, otherwise({7: other})) == ()
