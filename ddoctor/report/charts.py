@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -33,16 +32,12 @@ NARROW = (352, 280)
 FONT_PIXELS = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """Bus bandwidth in GB/s over the size of the message in bytes."""
-
-    label: str
-    points: tuple[tuple[int, float], ...]
+Points = Sequence[tuple[int, float]]
+"""Bytes of the message, and GB/s of bus bandwidth."""
 
 
-def bandwidth(measured: Sequence[Curve], expected: Sequence[Curve], pixels: tuple[int, int]) -> str:
-    """The curves in one SVG: measured ones solid, expected ones dashed."""
+def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
+    """Both curves in one SVG: the measured one solid, the expected one dashed."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -62,13 +57,10 @@ def bandwidth(measured: Sequence[Curve], expected: Sequence[Curve], pixels: tupl
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
-        for curve in expected:
-            axes.plot(*_columns(curve), color=EXPECTED, linewidth=1.5, linestyle=(0, (4, 3)))
-        for curve in measured:
-            axes.plot(*_columns(curve), color=ACCENT, linewidth=2, marker="o", markersize=5)
-        _label(axes, measured, ACCENT)
-        _label(axes, expected, EXPECTED)
-        _dress(axes, [*measured, *expected], ticks=9 if pixels == WIDE else 5)
+        if expected:
+            axes.plot(*zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--")
+        axes.plot(*zip(*measured, strict=True), color=ACCENT, linewidth=2, marker="o", markersize=5)
+        _dress(axes, (*measured, *expected), ticks=9 if pixels == WIDE else 5)
         text = StringIO()
         FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
             text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -76,34 +68,15 @@ def bandwidth(measured: Sequence[Curve], expected: Sequence[Curve], pixels: tupl
     return _inline(text.getvalue())
 
 
-def _columns(curve: Curve) -> tuple[list[int], list[float]]:
-    return [x for x, _ in curve.points], [y for _, y in curve.points]
-
-
-def _label(axes: Axes, curves: Sequence[Curve], colour: str) -> None:
-    """Write each curve's name above its last point, in its colour."""
-    for curve in curves:
-        x, y = curve.points[-1]
-        axes.annotate(
-            curve.label,
-            (x, y),
-            xytext=(0, 7),
-            textcoords="offset points",
-            horizontalalignment="right",
-            color=colour,
-        )
-
-
-def _dress(axes: Axes, curves: Sequence[Curve], ticks: int) -> None:
-    sizes = sorted({x for curve in curves for x, _ in curve.points})
-    highest = max(y for curve in curves for _, y in curve.points)
+def _dress(axes: Axes, points: Points, ticks: int) -> None:
+    smallest, largest = min(points)[0], max(points)[0]
     axes.set_xscale("log", base=2)
-    powers = range(sizes[0].bit_length() - 1, sizes[-1].bit_length())
+    powers = range(smallest.bit_length() - 1, largest.bit_length())
     step = max(1, -(-len(powers) // ticks))
     shown = [2**power for power in reversed(powers[::-1][::step])]
     axes.set_xticks(shown, [size(x) for x in shown])
     axes.minorticks_off()
-    axes.set_ylim(0, highest * 1.15)
+    axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
     axes.set_title("GB/s", loc="left", color=MUTED, fontsize=FONT_PIXELS)
     axes.tick_params(colors=MUTED, length=0, pad=6)
     axes.grid(axis="y", color=LINE, linewidth=1)

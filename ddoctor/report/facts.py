@@ -18,6 +18,8 @@ from ddoctor.evidence.probes import (
     StorageRead,
 )
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.software import Software
+from ddoctor.report import expectation
 from ddoctor.report.wording import counted, listed, quantity, size
 
 # A slowdown of less than 10 % is within what healthy devices of one kind differ by, so naming the
@@ -41,6 +43,8 @@ class Comparison:
     unit: str
     rates: tuple[RankRate, ...]
     detail: str = ""
+    published: float | None = None
+    """What others reached on this model of GPU."""
 
     @property
     def median(self) -> float:
@@ -52,6 +56,8 @@ class Comparison:
 
     def __str__(self) -> str:
         text = quantity(self.median, self.unit) + (f" {self.detail}" if self.detail else "")
+        if self.published is not None:
+            text += f" (published: {quantity(self.published)})"
         if len(self.rates) == 1:
             return text
         least, most = quantity(self.slowest.rate), quantity(max(row.rate for row in self.rates))
@@ -77,17 +83,23 @@ def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
     """Every rate that was measured on each rank, over all hosts."""
     matmuls = evidence.all(Matmul)
     copies = evidence.all(HostToDevice)
+    computed = tuple(row for section in matmuls for row in section.rates)
+    moved = tuple(row for section in evidence.all(MemoryBandwidth) for row in section.rates)
+    gpu = expectation.model(row.place for row in (*computed, *moved))
+    dtypes = sorted({section.dtype for section in matmuls})
     found = (
         Comparison(
             label="matmul",
             unit="TFLOP/s",
-            rates=tuple(row for section in matmuls for row in section.rates),
-            detail=listed(sorted({section.dtype for section in matmuls})),
+            rates=computed,
+            detail=listed(dtypes),
+            published=gpu.achievable if gpu and dtypes == ["bfloat16"] else None,
         ),
         Comparison(
             label="device memory",
             unit="GB/s",
-            rates=tuple(row for section in evidence.all(MemoryBandwidth) for row in section.rates),
+            rates=moved,
+            published=gpu.copied if gpu else None,
         ),
         Comparison(
             label="host to device",
@@ -162,11 +174,25 @@ def _gpus(evidence: Evidence, host: str) -> str:
     return f"{models}, driver {section.driver}{cuda}"
 
 
+def _software(evidence: Evidence, host: str) -> str:
+    software = evidence.of(Software, host)
+    if software is None:
+        return ""
+    versions = (
+        ("Python", software.python),
+        ("torch", software.version("torch")),
+        ("NCCL", software.version("nccl")),
+    )
+    missing = "" if software.torch else f", no torch: {software.torch_error}"
+    return ", ".join(f"{name} {version}" for name, version in versions if version) + missing
+
+
 MACHINE: tuple[tuple[str, Callable[[Evidence, str], str]], ...] = (
     ("system", _system),
     ("CPUs", _cpus),
     ("memory", _memory),
     ("GPUs", _gpus),
+    ("software", _software),
 )
 
 
@@ -174,9 +200,11 @@ def _measured(evidence: Evidence) -> Iterator[Fact]:
     for section in evidence.all(AllReduce):
         if section.points:
             first, *_, last = sorted((*section.points, section.points[0]), key=lambda p: p.bytes)
+            healthy = expectation.all_reduce(section)
+            due = f" (healthy: {healthy.text})" if healthy else ""
             yield Fact(
                 label="all-reduce",
-                text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}, "
+                text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}{due}, "
                 f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
                 f"{counted(len(section.ranks), 'rank')}, {section.backend}",
             )

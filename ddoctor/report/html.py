@@ -19,7 +19,7 @@ from ddoctor.evidence.probes import (
 )
 from ddoctor.evidence.section import Absent, Evidence
 from ddoctor.models import Report, Severity
-from ddoctor.report import charts, wording
+from ddoctor.report import charts, expectation, wording
 from ddoctor.report.details import Grid, details
 from ddoctor.report.facts import APART, Comparison, comparisons, facts, place_name
 from ddoctor.report.hosts import gpu_rows, holders, host_rows
@@ -82,6 +82,7 @@ class Sweep:
     wide: Markup
     narrow: Markup
     points: tuple[SweepPoint, ...]
+    healthy: expectation.Healthy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +109,18 @@ def _sweep(section: AllReduce) -> Sweep:
     from markupsafe import Markup
 
     points = tuple(sorted(section.points, key=lambda point: point.bytes))
-    curve = charts.Curve(
-        label="measured", points=tuple((point.bytes, point.bus_bandwidth) for point in points)
-    )
+    healthy = expectation.all_reduce(section)
     wide, narrow = (
-        Markup(charts.bandwidth([curve], [], pixels)) for pixels in (charts.WIDE, charts.NARROW)
+        Markup(
+            charts.bandwidth(
+                [(point.bytes, point.bus_bandwidth) for point in points],
+                healthy.points if healthy else (),
+                pixels,
+            )
+        )
+        for pixels in (charts.WIDE, charts.NARROW)
     )
-    return Sweep(section=section, wide=wide, narrow=narrow, points=points)
+    return Sweep(section=section, wide=wide, narrow=narrow, points=points, healthy=healthy)
 
 
 def _ranks(compared: tuple[Comparison, ...]) -> Ranks:

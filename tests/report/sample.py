@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus, NvLink, PcieLink
 from ddoctor.evidence.host import Cpus, Disk, Disks, Kernel, Memory, SharedMemory
 from ddoctor.evidence.probes import (
@@ -25,6 +26,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section, Unseen
+from ddoctor.evidence.software import Software, Torch
 from ddoctor.models import (
     Confidence,
     Cost,
@@ -120,6 +122,18 @@ def host(name: str, *, sick: bool) -> tuple[Section, ...]:
             command_line="iommu=pt",
             unseen=(Unseen(what="ACS of PCIe bridges", why="needs root"),),
         ),
+        Software(
+            host=name,
+            python="3.12.3",
+            torch=Torch(version="2.9.1+cu128", cuda="12.8", nccl="2.27.5"),
+        ),
+        Environment(
+            host=name,
+            variables=(
+                Variable(name="NCCL_DEBUG", value="INFO"),
+                Variable(name="NCCL_SOCKET_IFNAMES", value="eth0"),
+            ),
+        ),
         Gpus(
             host=name,
             driver="570.86.15",
@@ -178,7 +192,7 @@ def measured(*hosts: str, sick: bool) -> tuple[Section, ...]:
             ),
             algorithm="nvls",
             transport="P2P/CUMEM",
-            nccl="2.26.2",
+            nccl="2.27.5",
         ),
         Matmul(dtype="bfloat16", size=8192, rates=rates(spots, 712.0, 405.0 if sick else 712.0)),
         MemoryBandwidth(rates=rates(spots, 2950.0, 2940.0)),
@@ -272,7 +286,7 @@ MISSPELT = Finding(
     severity=Severity.WARNING,
     confidence=Confidence.CERTAIN,
     where=Where(hosts=("node-1",)),
-    because="NCCL_SOCKET_IFNAMES=eth0 is no variable of NCCL 2.26; NCCL_SOCKET_IFNAME is",
+    because="NCCL_SOCKET_IFNAMES=eth0 is no variable of NCCL 2.27; NCCL_SOCKET_IFNAME is",
     evidence=(
         observation(
             "NCCL_SOCKET_IFNAMES",

@@ -16,6 +16,7 @@ def told(evidence: Evidence) -> dict[str, str]:
 def test_a_slow_rank_is_named() -> None:
     _, evidence = sample.sick()
     assert told(evidence)["matmul"].endswith("(405 to 716), slowest cuda:3")
+    assert told(evidence)["matmul"].startswith("711 TFLOP/s bfloat16 (published: 795), median of 8")
 
 
 def test_none_is_named_where_all_are_alike() -> None:

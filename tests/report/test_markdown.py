@@ -55,5 +55,5 @@ def test_nothing_that_a_machine_says_acts_as_markdown() -> None:
 
 
 def test_two_hosts_have_a_table() -> None:
-    assert "| host | system | CPUs | memory | GPUs | /dev/shm |" in text("two-hosts")
+    assert "| host | system | CPUs | memory | GPUs | software | /dev/shm |" in text("two-hosts")
     assert "## Hosts" not in text("sick")

@@ -33,7 +33,7 @@ def test_the_order_is_verdict_facts_findings_notes_and_what_was_left_out() -> No
         text.index(words)
         for words in (
             "3 findings, 1 note: fix the first first",
-            "all-reduce      289 GB/s busbw at 1 GiB",
+            "all-reduce      289 GB/s busbw at 1 GiB (healthy: about 466)",
             "1. error: A GPU slows itself down because of heat",
             "2. warning: A GPU's power limit",
             "3. warning: An environment variable",

@@ -1,0 +1,60 @@
+"""What healthy machines of the same kind show, from the tables that ship with ddoctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddoctor import knowledge
+from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel, GpuModels
+from ddoctor.evidence.probes import AllReduce, RankPlace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Healthy:
+    """The all-reduce of healthy machines, in GB/s of bus bandwidth by message size in bytes."""
+
+    name: str
+    """Of the machines, say ``8 × H100 SXM, nvls``."""
+    text: str
+    """What is due at the largest size that was measured."""
+    points: tuple[tuple[int, float], ...]
+    source: str
+
+
+def model(places: Iterable[RankPlace]) -> GpuModel | None:
+    """The one model of all these devices, if they are of one and a table knows it."""
+    names = {place.device_name for place in places}
+    return knowledge.load(GpuModels).find(names.pop()) if len(names) == 1 else None
+
+
+def all_reduce(measured: AllReduce) -> Healthy | None:
+    """What healthy machines with these GPUs show; None: no table knows, or several hosts."""
+    gpu = model(measured.ranks)
+    largest = max((point.bytes for point in measured.points), default=0)
+    if gpu is None or not largest or len({place.host for place in measured.ranks}) > 1:
+        return None
+    figures = knowledge.load(AllReduceFigures)
+    row = figures.find(gpu.name, len(measured.ranks), measured.algorithm)
+    if row is None:
+        return None
+    low, high = row.published
+    name = f"{row.ranks} × {row.model}, {row.algorithm}"
+    curve = figures.curve(row)
+    if curve is not None:
+        inside = tuple(point for point in curve.points if point[0] < largest)
+        due = curve.at(largest)
+        return Healthy(
+            name=name,
+            text=f"about {due:.0f}",
+            points=(*inside, (largest, due)),
+            source=figures.source((curve.source,)),
+        )
+    if figures.due(row, largest) is None:
+        return None
+    return Healthy(
+        name=name,
+        text=f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}",
+        points=((largest // 4, low), (largest, low)),
+        source=figures.source(row.sources),
+    )
