@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def main() -> int:
         )
     except ChildFailedError as error:
         exits = [Exit(rank=rank, code=one.exitcode) for rank, one in error.failures.items()]
-        _write(arguments.folder / EXITS_FILE, exits)
+        # When one has failed, torchrun itself ends the others by this signal.
+        own = [one for one in exits if one.code != -signal.SIGTERM]
+        _write(arguments.folder / EXITS_FILE, own or exits)
         return 1
     return 0
 

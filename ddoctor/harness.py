@@ -118,7 +118,8 @@ class World:
             import psutil
 
             free = psutil.virtual_memory().available // self.size
-        return min(self.gather(free)) // MEMORY_SHARE
+        fullest: int = min(self.gather(free))
+        return fullest // MEMORY_SHARE
 
     def nccl(self) -> nccl_log.Chosen:
         """What NCCL chose, by the logs of all ranks; empty where they do not tell."""
@@ -252,7 +253,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _identity(device: torch.device) -> tuple[str, str]:
-    """Model and PCI bus id, as NVML writes them."""
+    """Model and PCI bus id, in the forms of ``ddoctor.evidence.gpus.Gpu``."""
     if device.type != "cuda":
         return "", ""
     import torch
@@ -262,4 +263,4 @@ def _identity(device: torch.device) -> tuple[str, str]:
     if bus is None:
         return properties.name, ""
     domain, slot = properties.pci_domain_id, properties.pci_device_id
-    return properties.name, f"{domain:08X}:{bus:02X}:{slot:02X}.0"
+    return properties.name, f"{domain:04x}:{bus:02x}:{slot:02x}.0"

@@ -55,6 +55,17 @@ class AllReduce(Section, frozen=True, kw_only=True):
     """As NCCL's own log names it: P2P/CUMEM, SHM, NET/Socket, …; None: not told."""
     nccl: str | None = None
 
+    @property
+    def device_name(self) -> str | None:
+        """The model of all GPUs; None: CPUs, or GPUs of several models."""
+        names = {place.device_name for place in self.ranks}
+        return names.pop() or None if len(names) == 1 else None
+
+    @property
+    def within_node(self) -> bool:
+        """Whether all ranks run on one host."""
+        return len({place.host for place in self.ranks}) == 1
+
 
 class RankRate(Part, frozen=True, kw_only=True):
     """A rate that one rank reached."""

@@ -1,0 +1,169 @@
+"""All-reduce is slower than these GPUs and their links should give.
+
+Every step of data-parallel training sums all gradients over this path, and waits for it. The bus
+bandwidth of large messages is compared with what healthy machines with the same GPUs, the same
+number of ranks and the same algorithm show; for GPUs that no table knows, with the constants that
+NCCL itself plans with. Small messages tell of latency and are never judged. Sums made in the NVLink
+switch (NVLS) may show more than the wire carries.
+
+Seen from outside: the GPUs look busy (a waiting NCCL kernel counts as busy) while their power draw
+is low, and the throughput per GPU falls as soon as a second one joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.known_hardware import AllReduceFigures, Expected, GpuModels, Links
+from ddoctor.evidence.probes import AllReduce, SweepPoint
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+# A healthy 4-node fabric shows 12.5 % of its rate at 16 MiB (performance notes of ml-engineering,
+# network/benchmarks); within a node the curves are near their plateau from here on.
+JUDGED_FROM = 256 * 2**20
+
+# Of NCCL's own plan, which is its constant times the links. Healthy machines measure 93 % (8×B200)
+# to 101 % (8×V100) of it; 70 % of the published figure is where a known machine counts as bad, too.
+PLANNED_SHARE = 0.7
+
+
+def known_gpus(
+    all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
+) -> Iterator[Finding]:
+    point = _largest(all_reduce)
+    if point is None:
+        return
+    row, lanes = _row(all_reduce, models, figures, gpus)
+    due = figures.due(row, point.bytes) if row is not None else None
+    if row is None or due is None or point.bus_bandwidth >= row.warn * due * lanes:
+        return
+    low, high = (figure * due * lanes for figure in row.published)
+    over = f"PCIe {row.generation} x{lanes * 16:.0f}" if row.generation else row.algorithm
+    yield _finding(
+        all_reduce,
+        point,
+        error=point.bus_bandwidth < row.bad * due * lanes,
+        confidence=Confidence.POSSIBLE if row.generation else Confidence.LIKELY,
+        over_pcie=bool(row.generation),
+        expected=low,
+        source=figures.source(row.sources),
+        comparison=(
+            f"healthy machines with {len(all_reduce.ranks)} of these GPUs show {low:.0f} to "
+            f"{high:.0f} GB/s ({over})"
+        ),
+    )
+
+
+def unknown_gpus(
+    all_reduce: AllReduce, gpus: Gpus, models: GpuModels, figures: AllReduceFigures, links: Links
+) -> Iterator[Finding]:
+    point = _largest(all_reduce)
+    if point is None or _row(all_reduce, models, figures, gpus)[0] is not None:
+        return
+    plans = set()
+    for gpu in gpus.gpus:
+        kind = links.nvlink(gpu.capability) if gpu.capability is not None else None
+        switched = [link for link in gpu.nvlinks or () if link.active and link.remote == "switch"]
+        if gpu.name == all_reduce.device_name and kind is not None:
+            plans.add(len(switched) * kind.planned)
+    planned = min(plans, default=0.0)
+    if point.bus_bandwidth < planned * PLANNED_SHARE:
+        yield _finding(
+            all_reduce,
+            point,
+            error=False,
+            confidence=Confidence.POSSIBLE,
+            over_pcie=False,
+            expected=planned,
+            source=links.sources["nccl"],
+            comparison=(
+                f"NCCL itself plans with {planned:.0f} GB/s over their NVLinks; no published "
+                "figure is known for them, and the same probe on an equal machine would settle it"
+            ),
+        )
+
+
+def _largest(all_reduce: AllReduce) -> SweepPoint | None:
+    if all_reduce.device_name is None or not all_reduce.within_node:
+        return None
+    large = [point for point in all_reduce.points if point.bytes >= JUDGED_FROM]
+    return max(large, key=lambda point: point.bytes, default=None)
+
+
+def _row(
+    all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
+) -> tuple[Expected | None, float]:
+    """What is expected, and the part of 16 lanes that there is; 1 where PCIe does not matter."""
+    model = models.find(all_reduce.device_name or "")
+    if model is None:
+        return None, 1.0
+    equal = [gpu for gpu in gpus.gpus if gpu.name == all_reduce.device_name] if gpus else []
+    bridged = bool(equal) and all(any(n.active for n in gpu.nvlinks or ()) for gpu in equal)
+    if model.nvlink is not None and (bridged or not model.bridge):
+        return figures.find(model.name, len(all_reduce.ranks), all_reduce.algorithm), 1.0
+    slots = [gpu.pcie for gpu in equal if gpu.pcie is not None]
+    generation = min((slot.maximum_generation or 0 for slot in slots), default=0)
+    width = min((slot.width or 0 for slot in slots), default=0)
+    peer_to_peer = (all_reduce.transport or "").split(", ")
+    if width and all(way.startswith("P2P") for way in peer_to_peer):
+        return figures.pcie(generation), width / 16
+    return None, 1.0
+
+
+def _finding(
+    all_reduce: AllReduce,
+    point: SweepPoint,
+    *,
+    error: bool,
+    confidence: Confidence,
+    over_pcie: bool,
+    expected: float,
+    source: str,
+    comparison: str,
+) -> Finding:
+    chose = all_reduce.transport or "a transport that its log does not tell"
+    return Finding(
+        severity=Severity.ERROR if error else Severity.WARNING,
+        confidence=confidence,
+        because=(
+            f"all-reduce of {point.bytes / 2**20:.0f} MiB over {len(all_reduce.ranks)} × "
+            f"{all_reduce.device_name} reaches {point.bus_bandwidth:.0f} GB/s bus bandwidth by "
+            f"{all_reduce.algorithm or 'an unknown algorithm'} over {chose}, and {comparison}"
+        ),
+        evidence=(
+            Observation(
+                name="bus bandwidth",
+                value=round(point.bus_bandwidth, 1),
+                unit="GB/s",
+                expected=round(expected, 1),
+                source=source,
+            ),
+            Observation(name="transport", value=chose, source="NCCL's own log"),
+        ),
+        where=Where(ranks=tuple(place.rank for place in all_reduce.ranks)),
+        cost=Cost(value=round(expected - point.bus_bandwidth, 1), unit="GB/s"),
+        fixes=tuple(_fixes(all_reduce, over_pcie)),
+    )
+
+
+def _fixes(all_reduce: AllReduce, over_pcie: bool) -> Iterator[Fix]:
+    again = "ddoctor doctor --probe allreduce"
+    ways = (all_reduce.transport or "").split(", ")
+    if any(way.startswith(("SHM", "NET")) for way in ways):
+        yield Fix(
+            summary="the data goes through host memory: give peer-to-peer back to NCCL",
+            paste=f"nvidia-smi topo -p2p r\nunset NCCL_P2P_DISABLE NCCL_P2P_LEVEL\n{again}",
+            caution="where the first line shows no OK, the driver or the board forbids it",
+        )
+    if over_pcie:
+        yield Fix(
+            summary="try more channels, and peer-to-peer across sockets",
+            paste=f"NCCL_MIN_NCHANNELS=8 NCCL_P2P_LEVEL=SYS {again}",
+            caution="keep it only if the figure rises: channels take multiprocessors from a model",
+        )
+    else:
+        yield Fix(
+            summary="see whether an NVLink is down or counts errors",
+            paste="nvidia-smi nvlink --status\nnvidia-smi nvlink --errorcounters",
+        )

@@ -1,0 +1,101 @@
+"""A collective or a matrix multiplication returns a wrong number.
+
+Everything that is trained from here on is wrong as well: gradients are silently corrupted, losses
+become NaN or merely bad, and replicas drift apart. The values are small whole numbers, whose sums
+are exact in any order, so a deviation is no rounding.
+
+Seen from outside: a loss that turns NaN on one node only, runs that cannot be repeated, parameters
+whose checksums differ between ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, WrongValue
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("replicas-diverged",)
+
+
+def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
+    if not all_reduce.wrong:
+        return
+    places = _places(all_reduce.ranks, all_reduce.wrong)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=f"all-reduce returned {_told(all_reduce.wrong, places)}",
+        evidence=_rows(all_reduce.wrong),
+        where=_where(places),
+        fixes=(
+            Fix(
+                summary="see whether the peer-to-peer path corrupts the data",
+                paste="NCCL_P2P_DISABLE=1 ddoctor doctor --probe allreduce",
+                caution=(
+                    "right values with it mean: repair peer-to-peer (ACS, IOMMU, driver, NVLink); "
+                    "the variable itself is no repair"
+                ),
+            ),
+            *_exclusion(all_reduce.ranks, places),
+        ),
+    )
+
+
+def matmul(matmul: Matmul) -> Iterator[Finding]:
+    if not matmul.wrong:
+        return
+    ranks = tuple(rate.place for rate in matmul.rates)
+    places = _places(ranks, matmul.wrong)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=f"a {matmul.dtype} matmul returned {_told(matmul.wrong, places)}",
+        evidence=_rows(matmul.wrong),
+        where=_where(places),
+        fixes=tuple(_exclusion(ranks, places)),
+    )
+
+
+def _places(ranks: Sequence[RankPlace], wrong: Sequence[WrongValue]) -> tuple[RankPlace, ...]:
+    bad = {value.rank for value in wrong}
+    return tuple(place for place in ranks if place.rank in bad)
+
+
+def _told(wrong: Sequence[WrongValue], places: Sequence[RankPlace]) -> str:
+    first = wrong[0]
+    devices = ", ".join(f"rank {place.rank} ({place.device})" for place in places)
+    return (
+        f"{first.got:g} in place of {first.expected:g} at {first.bytes} bytes; wrong values came "
+        f"to {devices}"
+    )
+
+
+def _rows(wrong: Sequence[WrongValue]) -> tuple[Observation, ...]:
+    return tuple(
+        Observation(
+            name=f"rank {value.rank}, {value.bytes} bytes",
+            value=value.got,
+            expected=value.expected,
+            source="the sum of whole numbers",
+        )
+        for value in wrong
+    )
+
+
+def _where(places: Sequence[RankPlace]) -> Where:
+    return Where(
+        hosts=tuple(sorted({place.host for place in places})),
+        ranks=tuple(place.rank for place in places),
+        devices=tuple(sorted({place.device for place in places})),
+    )
+
+
+def _exclusion(ranks: Sequence[RankPlace], bad: Sequence[RankPlace]) -> Iterator[Fix]:
+    sound = [place.device.removeprefix("cuda:") for place in ranks if place not in bad]
+    if sound and all(place.device.startswith("cuda:") for place in ranks):
+        yield Fix(
+            summary="leave the device out until it has been tested or replaced",
+            paste=f"export CUDA_VISIBLE_DEVICES={','.join(sound)}",
+            caution="indices as torch counts them here; start one rank fewer for each left out",
+        )

@@ -1,0 +1,156 @@
+"""The tables of GPUs, links and healthy all-reduce bandwidths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import ClassVar
+
+from ddoctor.evidence.section import Known, Part
+
+# busbw keeps climbing to 1 GiB: 8×H200 show 436 GB/s at 256 MiB, 464 at 1 GiB, 482 at 16 GiB
+# (ml-engineering, network/benchmarks). PCIe is steady long before.
+PLATEAU_FROM = 2**30
+
+
+class GpuModel(Part, frozen=True, kw_only=True):
+    """One model, as ``gpus.toml`` explains its fields. None: no source was read for it."""
+
+    name: str
+    names: tuple[str, ...]
+    memory: float
+    memory_bandwidth: float | None = None
+    copied: float | None = None
+    bf16: float | None = None
+    fp16: float | None = None
+    achievable: float | None = None
+    nvlink: float | None = None
+    bridge: bool = False
+    pcie: int | None = None
+    power: float | None = None
+    sources: tuple[str, ...]
+
+
+class GpuModels(Known, frozen=True, kw_only=True):
+    """GPUs and what their vendors and others say of them."""
+
+    table: ClassVar[str] = "gpus.toml"
+
+    sources: Mapping[str, str]
+    models: tuple[GpuModel, ...]
+
+    def find(self, name: str) -> GpuModel | None:
+        """The model of a device that NVML or torch calls by this name."""
+        return next(
+            (
+                model
+                for model in self.models
+                if any(re.fullmatch(pattern, name) for pattern in model.names)
+            ),
+            None,
+        )
+
+
+class NvLinkKind(Part, frozen=True, kw_only=True):
+    """One generation of NVLink, in GB/s per link and direction."""
+
+    capability: tuple[int, int]
+    planned: float
+    wire: float | None = None
+    source: str
+
+
+class PcieKind(Part, frozen=True, kw_only=True):
+    """One generation of PCIe with 16 lanes, in GB/s per direction."""
+
+    generation: int
+    planned: float
+    wire: float
+    source: str
+
+
+class Links(Known, frozen=True, kw_only=True):
+    """What NCCL plans to reach over each kind of link."""
+
+    table: ClassVar[str] = "links.toml"
+
+    sources: Mapping[str, str]
+    nvlinks: tuple[NvLinkKind, ...]
+    pcie: tuple[PcieKind, ...]
+
+    def nvlink(self, capability: tuple[int, int]) -> NvLinkKind | None:
+        """The NVLink of a GPU with this compute capability."""
+        fitting = [kind for kind in self.nvlinks if kind.capability <= capability]
+        return max(fitting, key=lambda kind: kind.capability, default=None)
+
+
+class Expected(Part, frozen=True, kw_only=True):
+    """The bus bandwidth of healthy machines at large messages, in GB/s."""
+
+    published: tuple[float, float]
+    warn: float
+    bad: float
+    sources: tuple[str, ...]
+    model: str = ""
+    ranks: int = 0
+    algorithm: str = ""
+    sharp: bool = False
+    generation: int = 0
+    """Of PCIe, where the data goes over it."""
+
+
+class Curve(Part, frozen=True, kw_only=True):
+    """Bus bandwidth (GB/s) by message size (bytes) on a healthy machine."""
+
+    model: str
+    ranks: int
+    algorithm: str
+    points: tuple[tuple[int, float], ...]
+    source: str
+
+    def at(self, size: int) -> float:
+        """The bandwidth at a size, interpolated over the logarithm of the size."""
+        for (low, slow), (high, fast) in pairwise(self.points):
+            if low <= size <= high:
+                share = math.log(size / low) / math.log(high / low)
+                return slow + share * (fast - slow)
+        return self.points[0][1] if size < self.points[0][0] else self.points[-1][1]
+
+
+class AllReduceFigures(Known, frozen=True, kw_only=True):
+    """What all-reduce reaches within healthy nodes."""
+
+    table: ClassVar[str] = "allreduce.toml"
+
+    sources: Mapping[str, str]
+    expected: tuple[Expected, ...]
+    over_pcie: tuple[Expected, ...]
+    curves: tuple[Curve, ...]
+
+    def find(self, model: str, ranks: int, algorithm: str | None) -> Expected | None:
+        """The row for these GPUs; where the algorithm is not told, the one that asks for least."""
+        rows = [row for row in self.expected if (row.model, row.ranks) == (model, ranks)]
+        told = [row for row in rows if row.algorithm == algorithm]
+        return min(told or rows, key=lambda row: row.warn, default=None)
+
+    def pcie(self, generation: int) -> Expected | None:
+        """The row for GPUs that reach each other over this generation of PCIe."""
+        return next((row for row in self.over_pcie if row.generation == generation), None)
+
+    def curve(self, row: Expected) -> Curve | None:
+        """The healthy curve that belongs to a row."""
+        key = (row.model, row.ranks, row.algorithm)
+        return next((c for c in self.curves if (c.model, c.ranks, c.algorithm) == key), None)
+
+    def due(self, row: Expected, size: int) -> float | None:
+        """The part of a row's figures that a message of this size must reach; None: not known."""
+        if row.generation or size >= PLATEAU_FROM:
+            return 1.0
+        curve = self.curve(row)
+        return curve.at(size) / curve.points[-1][1] if curve is not None else None
+
+    def source(self, keys: Sequence[str]) -> str:
+        """Where a row was read, as an observation cites it."""
+        return ", ".join(self.sources[key] for key in keys)
