@@ -76,6 +76,7 @@ def _dress(axes: Axes, points: Points, ticks: int) -> None:
     shown = [2**power for power in reversed(powers[::-1][::step])]
     axes.set_xticks(shown, [size(x) for x in shown])
     axes.minorticks_off()
+    axes.locator_params(axis="y", nbins=5)
     axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
     axes.set_title("GB/s", loc="left", color=MUTED, fontsize=FONT_PIXELS)
     axes.tick_params(colors=MUTED, length=0, pad=6)

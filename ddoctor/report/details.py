@@ -43,11 +43,11 @@ def _fields(section: Section) -> Iterator[Detail]:
     for name, value in fields.items():
         if name in ("type", "host") or (name == "unseen" and not value):
             continue
-        parts = isinstance(value, list) and value and isinstance(value[0], dict)
+        parts = isinstance(value, tuple) and value and isinstance(value[0], dict)
         yield Detail(label=_words(name), value=_grid(value) if parts else _text(value))
 
 
-def _grid(parts: list[dict[str, Any]]) -> Grid:
+def _grid(parts: tuple[dict[str, Any], ...]) -> Grid:
     columns = tuple(parts[0])
     return Grid(
         head=tuple(map(_words, columns)),
@@ -56,9 +56,11 @@ def _grid(parts: list[dict[str, Any]]) -> Grid:
 
 
 def _text(value: Any) -> str:
-    if value is None or value in ("", []):
+    if value is None or value == "":
         return UNKNOWN
-    if isinstance(value, list):
+    if value == ():
+        return "none"
+    if isinstance(value, tuple):
         whole = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
         return ranges(value) if whole else ", ".join(map(_text, value))
     if isinstance(value, dict):

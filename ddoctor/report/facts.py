@@ -96,7 +96,7 @@ def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
             published=gpu.achievable if gpu and dtypes == ["bfloat16"] else None,
         ),
         Comparison(
-            label="device memory",
+            label="memory copy",
             unit="GB/s",
             rates=moved,
             published=gpu.copied if gpu else None,

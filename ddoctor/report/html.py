@@ -17,7 +17,7 @@ from ddoctor.evidence.probes import (
     RankPlace,
     SweepPoint,
 )
-from ddoctor.evidence.section import Absent, Evidence
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, wording
 from ddoctor.report.details import Grid, details
@@ -27,7 +27,7 @@ from ddoctor.report.hosts import gpu_rows, holders, host_rows
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SHOWN_ELSEWHERE = (Absent, AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth)
+SHOWN_ELSEWHERE = (AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth)
 """Sections that have a place of their own on the page."""
 
 BAR_MARGIN = 1.1

@@ -26,7 +26,7 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
     for number, finding in enumerate(report.findings, start=1):
         if finding.severity is Severity.NOTE:
-            yield from _note(finding)
+            yield from _note(finding, number)
         else:
             yield from _finding(finding, number)
     yield from _endings(report, evidence)
@@ -47,10 +47,11 @@ def _finding(finding: Finding, number: int) -> Iterator[str]:
     yield f"More: `ddoctor explain {finding.cause}`"
 
 
-def _note(finding: Finding) -> Iterator[str]:
-    yield f"## note: {_text(finding.title)}"
+def _note(finding: Finding, number: int) -> Iterator[str]:
+    yield f"## {number}. note: {_text(finding.title)}"
     yield f"*{_text(wording.headline(finding))}*: {_text(finding.because)}"
     for fix in finding.fixes[:1]:
+        yield f"Fix: {_text(fix.summary)}"
         yield _fenced(fix)
 
 

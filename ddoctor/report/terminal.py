@@ -34,7 +34,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     for number, finding in enumerate(report.findings, start=1):
         yield Text()
         if finding.severity is Severity.NOTE:
-            yield from _note(finding, width)
+            yield from _note(finding, number, width)
         else:
             yield from _finding(finding, number, width)
     yield from _endings(report, evidence, width)
@@ -72,10 +72,11 @@ def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:
     yield from _explain(finding)
 
 
-def _note(finding: Finding, width: int) -> Iterator[Text]:
-    yield from _title(finding, "", width)
+def _note(finding: Finding, number: int, width: int) -> Iterator[Text]:
+    yield from _title(finding, f"{number}.", width)
     yield from _paragraph(finding.because, width)
     for fix in finding.fixes[:1]:
+        yield from _paragraph(f"fix: {fix.summary}", width)
         yield from _paste(fix)
     yield from _explain(finding)
 

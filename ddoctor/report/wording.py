@@ -136,8 +136,9 @@ class LeftOut:
 
     def __str__(self) -> str:
         """One line, say ``11 checks need gpus evidence: no NVIDIA driver on this machine``."""
-        single = len(self.names) == 1
-        who = self.names[0] if single else f"{len(self.names)} checks"
+        causes = {name.partition(" (")[0] for name in self.names}
+        single = len(causes) == 1
+        who = self.names[0] if len(self.names) == 1 else counted(len(causes), "check")
         needs = f" {'needs' if single else 'need'} {listed(self.needs)} evidence"
         return f"{who}{needs if self.needs else ''}: {self.reason}"
 

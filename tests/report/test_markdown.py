@@ -29,7 +29,7 @@ def test_it_follows_the_order_of_the_report() -> None:
             "| all-reduce |",
             "## 1. error:",
             "## 2. warning:",
-            "## note:",
+            "## 4. note:",
             "## Skipped",
             "## GPUs of node-1",
         )

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.host import Cpus
+from ddoctor.evidence.network import Network
+from ddoctor.evidence.section import Evidence
+from ddoctor.report.details import Detail, Grid, details
+from tests import healthy
+from tests.report import sample
+
+
+def fields(evidence: Evidence, host: str, section: str) -> dict[str, str | Grid]:
+    return {one.label: one.value for one in details(evidence, host, ())[section]}
+
+
+def test_numbers_are_folded_and_what_is_not_known_is_marked() -> None:
+    _, evidence = sample.sick()
+    cpus = fields(evidence, "node-1", Cpus.label())
+    assert cpus["allowed"] == "0–191"
+    assert cpus["quota"] == "–"
+    assert cpus["numa"] == "none"
+    assert cpus["load"] == "3.1, 2.8, 2.2"
+    assert "unseen" not in cpus
+    assert "host" not in cpus
+
+
+def test_parts_become_a_table() -> None:
+    _, evidence = sample.sick()
+    variables = fields(evidence, "node-1", "environment")["variables"]
+    assert isinstance(variables, Grid)
+    assert variables.head[:2] == ("name", "value")
+    assert [row[:2] for row in variables.rows] == [
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_SOCKET_IFNAMES", "eth0"),
+    ]
+
+
+def test_what_could_not_be_seen_is_told() -> None:
+    _, evidence = sample.sick()
+    unseen = fields(evidence, "node-1", "kernel")["unseen"]
+    assert unseen == Grid(head=("what", "why"), rows=(("ACS of PCIe bridges", "needs root"),))
+
+
+def test_every_section_there_is_can_be_read() -> None:
+    evidence = healthy.healthy()
+    shown = details(evidence, "node-1", (Gpus,))
+    assert Network.label() in shown
+    assert Gpus.label() not in shown
+    for rows in shown.values():
+        assert rows
+        for cell in _cells(rows):
+            assert not set(cell) & set("{}"), cell
+
+
+def _cells(rows: tuple[Detail, ...]) -> list[str]:
+    cells = [row.value for row in rows if isinstance(row.value, str)]
+    grids = [row.value for row in rows if isinstance(row.value, Grid)]
+    assert all(len(line) == len(grid.head) for grid in grids for line in grid.rows)
+    return [*cells, *(cell for grid in grids for line in grid.rows for cell in line)]
