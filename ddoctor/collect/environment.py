@@ -103,7 +103,7 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
                 missing=_missing(value),
             )
             for name, (origin, value) in sorted(set_by.items())
-            if name in NAMES or name.upper().startswith(PREFIXES)
+            if name in NAMES or name.startswith(PREFIXES) or name.upper().startswith("NCCL_")
         )
     )
 

@@ -1,0 +1,147 @@
+"""torch was built for another CUDA, other GPUs, or no GPU at all.
+
+A build for a newer CUDA than the driver runs fails with "The NVIDIA driver on your system is too
+old"; one without code for the GPU's architecture with "no kernel image is available for execution
+on the device"; and one for the CPU leaves the GPUs idle, often after pip replaced the right build.
+
+Seen from outside: ``nvidia-smi`` shows the newest CUDA of the driver, ``python -c "import torch;
+print(torch.version.cuda, torch.cuda.get_arch_list())"`` what torch was built for. Within one major
+release of CUDA an older driver is enough (minor version compatibility), and code for sm_80 runs on
+8.6, but not on 9.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.known_software import CudaBuild, CudaBuilds
+from ddoctor.evidence.software import Software, Torch
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+
+def built_without_cuda(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterator[Finding]:
+    torch = software.torch
+    if torch is None or torch.cuda or torch.hip or not gpus.gpus:
+        return
+    many, name = len(gpus.gpus), gpus.gpus[0].name
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"torch {torch.version} was built without CUDA, so none of the {many} GPUs here "
+            f"({name}) can be used"
+        ),
+        evidence=(Observation(name="torch.version.cuda", value="None"),),
+        fixes=tuple(_reinstall(gpus, known)),
+    )
+
+
+def driver_too_old(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterator[Finding]:
+    torch = software.torch
+    if torch is None or not torch.cuda or not gpus.gpus:
+        return
+    built_for = int(torch.cuda.partition(".")[0])
+    major = _driver_major(gpus, known)
+    needed = known.minimum_driver(built_for)
+    if major is None or major >= built_for:
+        return
+    runs = "CUDA " + (".".join(map(str, gpus.cuda)) if gpus.cuda else f"{major}.x")
+    drivers = f"driver {needed.minimum_driver} or newer" if needed else "a newer driver"
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"torch {torch.version} was built for CUDA {torch.cuda}, which needs {drivers}, and "
+            f"driver {gpus.driver} runs nothing newer than {runs}"
+        ),
+        evidence=(
+            Observation(
+                name="driver",
+                value=gpus.driver,
+                expected=f">= {needed.minimum_driver}" if needed else "",
+                source=needed.source if needed else "",
+            ),
+        ),
+        fixes=(
+            *_reinstall(gpus, known),
+            Fix(
+                summary=f"or have the administrator install {drivers}",
+                paste="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+                caution="shows the version afterwards; the node must be drained and rebooted",
+            ),
+        ),
+    )
+
+
+def no_code_for_gpu(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterator[Finding]:
+    torch = software.torch
+    if torch is None or not torch.cuda or not torch.architectures:
+        return
+    lacking = [gpu for gpu in gpus.gpus if not _has_code(torch, gpu)]
+    if not lacking:
+        return
+    capabilities = sorted({_dotted(gpu) for gpu in lacking})
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"torch {torch.version} has code for {', '.join(torch.architectures)}, and "
+            f"{lacking[0].name} has compute capability {', '.join(capabilities)}"
+        ),
+        evidence=(
+            Observation(
+                name="torch.cuda.get_arch_list()",
+                value=" ".join(torch.architectures),
+                expected=" or ".join(f"sm_{one.replace('.', '')}" for one in capabilities),
+                source="CUDA C++ Programming Guide, Binary Compatibility and PTX Compatibility",
+            ),
+        ),
+        where=Where(devices=tuple(f"cuda:{gpu.index}" for gpu in lacking)),
+        fixes=tuple(_reinstall(gpus, known)),
+    )
+
+
+def _has_code(torch: Torch, gpu: Gpu) -> bool:
+    if gpu.capability is None:
+        return True
+    for architecture in torch.architectures:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+        if match is None:
+            return True  # a form that is not known here
+        kind, capability, specific = match[1], (int(match[2]), int(match[3])), match[4]
+        if capability == gpu.capability:
+            return True
+        older = capability <= gpu.capability and not specific
+        if older and (kind == "compute" or capability[0] == gpu.capability[0]):
+            return True
+    return False
+
+
+def _reinstall(gpus: Gpus, known: CudaBuilds) -> Iterator[Fix]:
+    major = _driver_major(gpus, known)
+    capabilities = [gpu.capability for gpu in gpus.gpus if gpu.capability is not None]
+    build: CudaBuild | None = None
+    if major is not None:
+        build = known.build_for(major, max(capabilities, default=None))
+    if build is None:
+        return
+    pinned = f"torch=={build.torch}" if build.torch else "torch"
+    yield Fix(
+        summary=f"install a build that driver {gpus.driver} and these GPUs run",
+        paste=(
+            "pip uninstall -y torch\n"
+            f"pip install {pinned} --index-url https://download.pytorch.org/whl/{build.tag}"
+        ),
+        caution="packages with compiled extensions (flash-attn, apex, …) must be built again",
+    )
+
+
+def _driver_major(gpus: Gpus, known: CudaBuilds) -> int | None:
+    """The newest major release of CUDA that the driver runs: as it says, or by its version."""
+    return gpus.cuda[0] if gpus.cuda is not None else known.newest_major(gpus.driver)
+
+
+def _dotted(gpu: Gpu) -> str:
+    return ".".join(map(str, gpu.capability or ()))

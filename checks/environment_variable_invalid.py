@@ -1,0 +1,234 @@
+"""An environment variable is misspelt, outdated, contradictory, or has a value nobody reads.
+
+NCCL, torch and Accelerate pass over a name that they do not know without a word, so a misspelt
+setting looks set and does nothing. NCCL reads any word as 0 where it wants a number, so
+NCCL_IB_DISABLE=true switches nothing off and NCCL_BUFFSIZE=8M makes buffers of 8 bytes; torch and
+Accelerate raise an error instead.
+
+Known are all names of NCCL from 2.3 to 2.30, those of torch 2.13, Accelerate 1.15 and OpenMP, with
+where each was taken from. A name that none of them has may belong to a plug-in: unless it resembles
+a known one it is only a note. From outside: ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV`` makes NCCL
+print the settings that it really took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ddoctor.evidence.environment import HIDDEN, Environment, Variable
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.known_software import within
+from ddoctor.evidence.known_variables import KnownVariable, KnownVariables, c_integer
+from ddoctor.evidence.software import Software
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+# torch/cuda/__init__.py, _parse_visible_devices, and the CUDA C++ Programming Guide: only the
+# devices before the first invalid entry are visible, and a repeated one leaves none.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+    for variable in environment.variables:
+        name = variable.name
+        foreign = name.startswith(tuple(one.prefix for one in known.foreign))
+        if name in known.by_name or foreign or variable.value == HIDDEN:
+            continue
+        meant = known.intended(name)
+        if meant is not None and environment.get(meant) is None:
+            yield _finding(
+                Severity.WARNING,
+                Confidence.LIKELY,
+                f"nothing reads {_set(variable)}; {meant} was probably meant",
+                variable,
+                expected=meant,
+                source=known.sources[known.by_name[meant].source].text,
+                fix=environment.rewrite(name, meant, variable.value),
+            )
+        elif name.startswith(known.families):
+            yield _finding(
+                Severity.NOTE,
+                Confidence.POSSIBLE,
+                f"{_set(variable)} is no variable of NCCL 2.30, torch 2.13, Accelerate 1.15 or "
+                "OpenMP; a plug-in or a newer release may read it, and its documentation tells",
+                variable,
+            )
+
+
+def outdated_names(
+    environment: Environment, known: KnownVariables, software: Software | None
+) -> Iterator[Finding]:
+    installed = {"NCCL": software.version("nccl") if software is not None else None}
+    for variable, row in _rows(environment, known):
+        reader, source = known.reader(row), known.sources[row.source].text
+        version = installed.get(reader)
+        replacement = (
+            environment.rewrite(variable.name, row.now, variable.value)
+            if row.now and environment.get(row.now) is None
+            else environment.unset(variable.name)
+        )
+        if row.removed and (version is None or within(version, f">={row.removed}")):
+            yield _finding(
+                Severity.WARNING,
+                Confidence.LIKELY if version is None else Confidence.CERTAIN,
+                f"{reader} {version or row.removed} does not read {_set(variable)}: it went with "
+                f"{row.removed}" + (f", and {row.now} took its place" if row.now else ""),
+                variable,
+                source=source,
+                fix=replacement,
+            )
+        elif row.now and not row.removed:
+            yield _finding(
+                Severity.NOTE,
+                Confidence.CERTAIN,
+                f"{reader} still reads {_set(variable)}, and calls it {row.now} now",
+                variable,
+                source=source,
+                fix=replacement,
+            )
+        elif row.since and version is not None and within(version, f"<{row.since}"):
+            yield _finding(
+                Severity.NOTE,
+                Confidence.CERTAIN,
+                f"{reader} {version} does not read {_set(variable)}, which came with {row.since}",
+                variable,
+                source=source,
+                fix=environment.unset(variable.name),
+            )
+
+
+def misread_values(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+    for variable, row in _rows(environment, known):
+        misread = row.misread(variable.value, known.reader(row))
+        if misread is not None:
+            yield _finding(
+                Severity.ERROR if misread.fatal else Severity.WARNING,
+                Confidence.CERTAIN,
+                f"{_set(variable)}: {misread.happens}",
+                variable,
+                expected=misread.intended or "",
+                source=known.sources[row.source].text,
+                fix=(
+                    environment.rewrite(row.name, row.name, misread.intended)
+                    if misread.intended is not None
+                    else environment.unset(row.name)
+                ),
+            )
+
+
+def missing_files(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+    for variable, row in _rows(environment, known):
+        reads = row.kind == "input-file" and variable.missing
+        if reads or (row.kind == "output-file" and variable.missing == "folder"):
+            what = f"{variable.value} is not there" if reads else "its folder is not there"
+            yield _finding(
+                Severity.WARNING,
+                Confidence.CERTAIN,
+                f"{_set(variable)}, and {what}",
+                variable,
+                source=known.sources[row.source].text,
+                fix=environment.unset(row.name),
+            )
+
+
+def contradictions(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+    for row in known.contradictions:
+        values = {name: environment.get(name) for name in row.settings}
+        if all(known.holds(name, values[name], row.settings[name]) for name in row.settings):
+            yield Finding(
+                severity=Severity(row.severity),
+                confidence=Confidence.LIKELY,
+                because=f"{_both(values)}: {row.effect}",
+                evidence=tuple(_observations(values, known.sources[row.source].text)),
+                fixes=(environment.unset(row.unset),),
+            )
+    for bounds in known.bounds:
+        values = {name: environment.get(name) for name in (bounds.lower, bounds.upper)}
+        lower, upper = values[bounds.lower], values[bounds.upper]
+        if lower and upper and c_integer(lower)[0] > c_integer(upper)[0] > 0:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.CERTAIN,
+                because=f"{_both(values)}: the least is more than the most",
+                evidence=tuple(_observations(values, known.sources[bounds.source].text)),
+                fixes=(environment.unset(bounds.lower),),
+            )
+
+
+def invisible_devices(environment: Environment, gpus: Gpus) -> Iterator[Finding]:
+    value = environment.get(VISIBLE)
+    if not value or not gpus.gpus or any(gpu.mig for gpu in gpus.gpus):
+        return
+    entries = [entry.strip() for entry in value.split(",")]
+    if not all(entry.isdigit() for entry in entries):
+        return
+    count = len(gpus.gpus)
+    indices = [int(entry) for entry in entries]
+    every = ",".join(map(str, range(count)))
+    absent = next((index for index in indices if index >= count), None)
+    repeated = next((index for index in indices if indices.count(index) > 1), None)
+    if repeated is not None:
+        visible, why = 0, f"{repeated} is named twice, which hides all of them"
+    elif absent is not None:
+        visible = indices.index(absent)
+        why = f"there is no GPU {absent} among the {count} here, which hides it and all after it"
+    else:
+        return
+    yield Finding(
+        severity=Severity.WARNING if visible else Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=f"{VISIBLE}={value} leaves {visible} of {count} GPUs visible: {why}",
+        evidence=(
+            Observation(
+                name=VISIBLE,
+                value=value,
+                expected=f"of {every}",
+                source="CUDA C++ Programming Guide, CUDA Environment Variables",
+            ),
+        ),
+        fixes=(environment.rewrite(VISIBLE, VISIBLE, every),),
+    )
+
+
+def _rows(
+    environment: Environment, known: KnownVariables
+) -> Iterator[tuple[Variable, KnownVariable]]:
+    for variable in environment.variables:
+        if variable.name in known.by_name and variable.value != HIDDEN:
+            yield variable, known.by_name[variable.name]
+
+
+def _finding(
+    severity: Severity,
+    confidence: Confidence,
+    because: str,
+    variable: Variable,
+    *,
+    expected: str = "",
+    source: str = "",
+    fix: Fix | None = None,
+) -> Finding:
+    return Finding(
+        severity=severity,
+        confidence=confidence,
+        because=because,
+        evidence=(
+            Observation(
+                name=variable.name, value=variable.value, expected=expected or None, source=source
+            ),
+        ),
+        fixes=(fix,) if fix is not None else (),
+    )
+
+
+def _set(variable: Variable) -> str:
+    where = f" (set in {variable.origin})" if variable.origin else ""
+    return f"{variable.name}={variable.value}{where}"
+
+
+def _both(values: Mapping[str, str | None]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _observations(values: Mapping[str, str | None], source: str) -> Iterator[Observation]:
+    for name, value in values.items():
+        yield Observation(name=name, value=value or "", source=source)

@@ -1,0 +1,105 @@
+"""A stop-gap that switches off a fast path is still set, though the path works here.
+
+Variables such as NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 or CUDA_LAUNCH_BLOCKING=1 help to find a
+fault, get copied from a forum into a start script, and stay there. The run works, slower: NCCL's
+guide says of them that they "should generally not be set for production code".
+
+It is told only where the path would really be taken: peer-to-peer that the driver calls sound
+between the GPUs, an RDMA device with an active port, an NVSwitch fabric that is up. From outside:
+``env | grep -E 'NCCL|CUDA'``, and NCCL's two files ``~/.nccl.conf`` and ``/etc/nccl.conf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.host import SharedMemory
+from ddoctor.evidence.known_variables import KnownVariables, Stopgap
+from ddoctor.evidence.network import Rdma
+from ddoctor.models import Confidence, Finding, Observation, Severity
+
+EXPLAINS = ("collective-slow-for-hardware", "rdma-not-used-tcp-fallback", "slow-network-link")
+
+# Below it NCCL fails anyway (checks/shm_too_small.py), and the stop-gap may be what keeps it going.
+SHARED_MEMORY_WORKS = 2**30
+# NVLink SHARP came with the third generation of NVSwitch, which came with Hopper (NCCL 2.17).
+NVLS_SINCE = (9, 0)
+
+
+def switched_off(
+    environment: Environment,
+    known: KnownVariables,
+    gpus: Gpus | None,
+    rdma: Rdma | None,
+    shared_memory: SharedMemory | None,
+) -> Iterator[Finding]:
+    for stopgap in known.stopgaps:
+        value = environment.get(stopgap.name)
+        if value is None or not known.holds(stopgap.name, value, stopgap.values):
+            continue
+        if stopgap.unless and environment.any_with(stopgap.unless):
+            continue
+        works = _works(stopgap, gpus, rdma, shared_memory)
+        if works:
+            yield Finding(
+                severity=Severity(stopgap.severity),
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{stopgap.name}={value} {stopgap.effect}; {works}. A run with it and one "
+                    "without it settle what it costs"
+                ),
+                evidence=(
+                    Observation(
+                        name=stopgap.name,
+                        value=value,
+                        expected="not set",
+                        source=known.sources[stopgap.source].text,
+                    ),
+                ),
+                fixes=(environment.unset(stopgap.name),),
+            )
+
+
+def _works(
+    stopgap: Stopgap, gpus: Gpus | None, rdma: Rdma | None, shared_memory: SharedMemory | None
+) -> str:
+    """What tells that the path which is switched off would work here; empty: nothing does."""
+    peers = gpus.peers if gpus is not None else None
+    count = len(gpus.gpus) if gpus is not None else 0
+    all_peers_sound = bool(peers) and all(pair.read == "ok" for pair in peers or ())
+    active = [device.name for device in rdma.devices if device.active] if rdma is not None else []
+    named = ", ".join(active)
+    match stopgap.path:
+        case "p2p" if all_peers_sound:
+            return f"the driver calls peer-to-peer sound between all {count} GPUs"
+        case "shm" if (
+            count > 1
+            and peers
+            and not all_peers_sound
+            and shared_memory is not None
+            and shared_memory.size >= SHARED_MEMORY_WORKS
+        ):
+            size = shared_memory.size / 2**30
+            return f"{count} GPUs without peer-to-peer would meet in {size:.0f} GiB of /dev/shm"
+        case "nvls" if gpus is not None and _has_nvls(gpus):
+            return f"all {count} GPUs hang on NVSwitches whose fabric is up"
+        case "rdma" if active:
+            return f"RDMA has an active port on {named}"
+        case "gdr" if active and rdma is not None and (rdma.peer_memory or rdma.dma_buf):
+            how = rdma.peer_memory or "DMA-BUF"
+            return f"{named} is active, and {how} lets it reach GPU memory"
+        case "gpu" if count:
+            return f"{count} GPUs are here"
+    return ""
+
+
+def _has_nvls(gpus: Gpus) -> bool:
+    return len(gpus.gpus) > 1 and all(
+        gpu.capability is not None
+        and gpu.capability >= NVLS_SINCE
+        and gpu.fabric_state == "completed"
+        and any(link.remote == "switch" for link in gpu.nvlinks or ())
+        for gpu in gpus.gpus
+    )
