@@ -279,7 +279,9 @@ def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
 
 
 def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
-    why = evidence.why_absent(section, host)
+    hosts = (host,) if host else evidence.hosts
+    reasons = dict.fromkeys(evidence.why_absent(section, one) for one in hosts)
+    why = ", ".join(reason for reason in reasons if reason)
     return f"no {section.label()} evidence: {why or f'get it with `{section.obtain}`'}"
 
 

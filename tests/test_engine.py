@@ -112,6 +112,13 @@ def test_the_collectors_own_reason_is_passed_on() -> None:
     assert result.skipped == "no shared-memory evidence: no /dev/shm here"
 
 
+def test_a_check_of_all_hosts_passes_their_reasons_on() -> None:
+    hosts = ("a", "b")
+    absent = [Absent(host=h, sections=(Absence(section="clock", why="no kernel"),)) for h in hosts]
+    (result,) = run(on_all, *absent)
+    assert result.skipped == "no clock evidence: no kernel"
+
+
 def test_a_host_without_the_evidence_is_named_among_several() -> None:
     results = run(on_each, shm("a"), Clock(host="b", synchronised=True))
     assert [bool(result.findings) for result in results] == [True, False]
