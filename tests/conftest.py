@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.models import Finding
+from tests.driver import PlayedDriver
 
 Findings = Callable[..., tuple[Finding, ...]]
 
@@ -24,3 +33,73 @@ def findings() -> Findings:
         return tuple(finding for result in results for finding in result.findings)
 
     return run
+
+
+LIMIT_SECONDS = 240
+
+# A developer's own settings must not be found in place of the provoked fault.
+STEERING = ("NCCL_", "TORCH", "GLOO_", "OMP_", "CUDA_", "ACCELERATE_", "FSDP_", "HF_", "PYTORCH_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """One run of the command line."""
+
+    exit_code: int
+    report: Mapping[str, Any]
+    stderr: str
+
+    @property
+    def causes(self) -> list[str]:
+        """The causes found, in the order to fix them."""
+        return [finding["cause"] for finding in self.report["findings"]]
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The finding to fix first."""
+        findings: Sequence[Mapping[str, Any]] = self.report["findings"]
+        assert findings, self.report
+        return findings[0]
+
+
+Doctor = Callable[..., Examined]
+
+
+@pytest.fixture
+def doctor() -> Doctor:
+    """Run ``ddoctor doctor --json -`` with these arguments, by default without probes.
+
+    ``within`` is a command that prepares the fault and then executes its own arguments, such as
+    ``("prlimit", "--nofile=64", "--")``.
+    """
+
+    def run(
+        *arguments: str,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Examined:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
+        command = [sys.executable, "-m", "ddoctor", "doctor", "--json", "-"]
+        done = subprocess.run(
+            [*within, *command, *(arguments or ("--no-probes",))],
+            env=inherited | {"PYTHONSAFEPATH": "1"} | dict(environment or {}),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+        assert done.stdout.strip(), f"no report, exit code {done.returncode}:\n{done.stderr}"
+        return Examined(
+            exit_code=done.returncode, report=json.loads(done.stdout), stderr=done.stderr
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def played_driver(tmp_path_factory: pytest.TempPathFactory) -> PlayedDriver:
+    """A driver with NVML's ABI that plays GPUs from a scenario file."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler to build the played driver with")
+    return PlayedDriver.build(tmp_path_factory.mktemp("driver"))

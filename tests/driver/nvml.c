@@ -2,13 +2,15 @@
  * the real collectors run where there is no GPU.
  *
  * PLAYED_NVML_SCENARIO names the file. Its lines are `key = value`; `#` starts a comment, and
- * `include NAME` reads another file of the same folder first. A key of one GPU, `gpu.3.temperature`,
- * goes before that of all of them, `gpu.*.temperature`; the last line of a key wins. What no line
- * gives is NVML_ERROR_NOT_SUPPORTED, as on a real card, and `key = error 15` returns that error.
- * Structures and version suffixes are those of nvml.h 12, as nvidia-ml-py calls them.
+ * `include NAME` reads another file first, by its path or from the same folder. A key of one GPU,
+ * `gpu.3.temperature`, goes before that of all of them, `gpu.*.temperature`; the last line of a key
+ * wins. What no line gives is NVML_ERROR_NOT_SUPPORTED, as on a real card, and `key = error 15`
+ * returns that error. Structures and version suffixes are those of nvml.h 12, as nvidia-ml-py calls
+ * them.
  */
 #include <libgen.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,8 @@ typedef struct { int index; } *device_t;
 static struct { char key[LENGTH], value[LENGTH]; } lines[MOST_LINES];
 static int line_count;
 static struct { int index; } devices[MOST_GPUS];
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static int started; /* times, as NVML counts them: several users share one process */
 
 /* ---- the scenario ---- */
 
@@ -42,8 +46,9 @@ static int read_scenario(const char *path) {
         char *line = trimmed(buffer), *equals = strchr(line, '=');
         if (!strncmp(line, "include ", 8)) {
             char folder[PATH_MAX], included[2 * PATH_MAX];
+            char *name = trimmed(line + 8);
             snprintf(folder, sizeof folder, "%s", path);
-            snprintf(included, sizeof included, "%s/%s", dirname(folder), trimmed(line + 8));
+            snprintf(included, sizeof included, "%s/%s", *name == '/' ? "" : dirname(folder), name);
             if (read_scenario(included)) { fclose(file); return UNKNOWN; }
         } else if (equals && line_count < MOST_LINES) {
             *equals = 0;
@@ -69,7 +74,7 @@ static const char *find(const char *key) {
 /* The text of `gpu.INDEX.NAME`, or else of `gpu.*.NAME`. */
 static int text_of(device_t device, const char *name, const char **value) {
     char key[LENGTH];
-    if (!line_count) return UNINITIALIZED;
+    if (!started) return UNINITIALIZED;
     snprintf(key, sizeof key, "gpu.%d.lost", device->index);
     if (find(key)) return GPU_IS_LOST;
     snprintf(key, sizeof key, "gpu.%d.%s", device->index, name);
@@ -122,17 +127,30 @@ static int listed(device_t device, const char *name, int wanted) {
 
 /* ---- the library ---- */
 
-int nvmlInitWithFlags(u32 flags) {
+static int start(void) {
     const char *path = getenv("PLAYED_NVML_SCENARIO"), *error;
-    (void)flags;
     line_count = 0;
     if (!path || read_scenario(path)) return UNKNOWN;
     for (int i = 0; i < MOST_GPUS; i++) devices[i].index = i;
     error = find("init");
     return error ? atoi(error) : SUCCESS;
 }
+int nvmlInitWithFlags(u32 flags) {
+    (void)flags;
+    pthread_mutex_lock(&starting);
+    int code = started ? SUCCESS : start();
+    if (!code) started++;
+    pthread_mutex_unlock(&starting);
+    return code;
+}
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-int nvmlShutdown(void) { line_count = 0; return SUCCESS; }
+int nvmlShutdown(void) {
+    pthread_mutex_lock(&starting);
+    int code = started ? SUCCESS : UNINITIALIZED;
+    if (!code) started--;
+    pthread_mutex_unlock(&starting);
+    return code;
+}
 const char *nvmlErrorString(int code) {
     return code == 18 ? "Driver/library version mismatch" : code ? "played error" : "Success";
 }
@@ -148,7 +166,7 @@ int nvmlSystemGetCudaDriverVersion_v2(int *out) { return nvmlSystemGetCudaDriver
 int nvmlDeviceGetCount_v2(u32 *out) {
     const char *value = find("gpus");
     *out = value ? (u32)atoi(value) : 0;
-    return line_count ? SUCCESS : UNINITIALIZED;
+    return started ? SUCCESS : UNINITIALIZED;
 }
 int nvmlDeviceGetHandleByIndex_v2(u32 index, device_t *out) {
     const char *unused;

@@ -9,9 +9,5 @@ def is_available() -> bool:
     return True
 
 
-def device_count() -> int:
-    return 8
-
-
 def get_arch_list() -> list[str]:
     return ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

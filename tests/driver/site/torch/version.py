@@ -1,5 +1,3 @@
 __version__ = "2.7.1+cu128"
 cuda = "12.8"
 hip = None
-git_version = "played"
-debug = False
