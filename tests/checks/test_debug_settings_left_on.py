@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.environment import Environment, Variable
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "debug-settings-left-on"
+
+
+def environment(**values: str) -> Environment:
+    return Environment(
+        host="a",
+        variables=tuple(Variable(name=name, value=value) for name, value in values.items()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail"),
+        ("ACCELERATE_DEBUG_MODE", "true"),
+    ],
+)
+def test_what_costs_time_at_each_step_is_a_warning(
+    findings: Findings, name: str, value: str
+) -> None:
+    (finding,) = findings(CAUSE, environment(**{name: value}))
+    assert finding.severity is Severity.WARNING
+    assert "settle what it costs" in finding.because
+    assert finding.fixes[0].paste == f"unset {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_DEBUG", "trace"),
+        ("TORCH_CPP_LOG_LEVEL", "0"),
+        ("TORCH_NCCL_NAN_CHECK", "1"),
+        ("NCCL_CHECK_POINTERS", "1"),
+        ("TORCH_COMPILE_DISABLE", "1"),
+    ],
+)
+def test_what_costs_little_is_a_note(findings: Findings, name: str, value: str) -> None:
+    (finding,) = findings(CAUSE, environment(**{name: value}))
+    assert finding.severity is Severity.NOTE
+
+
+def test_a_line_for_every_collective_is_a_warning(findings: Findings) -> None:
+    section = environment(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,COLL")
+    severities = {
+        finding.evidence[0].name: finding.severity for finding in findings(CAUSE, section)
+    }
+    assert severities == {"NCCL_DEBUG": Severity.NOTE, "NCCL_DEBUG_SUBSYS": Severity.WARNING}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"NCCL_DEBUG": "WARN"},
+        {"NCCL_DEBUG": "VERSION"},
+        {"NCCL_DEBUG_SUBSYS": "ALL"},
+        {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
+        {"TORCH_DISTRIBUTED_DEBUG": "OFF"},
+        {"TORCH_DISTRIBUTED_DEBUG": "INFO"},
+        {"TORCH_CPP_LOG_LEVEL": "WARNING"},
+        {"TORCH_NCCL_NAN_CHECK": "0"},
+        {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+        {"ACCELERATE_DEBUG_MODE": "false"},
+        {"OMP_NUM_THREADS": "8"},
+    ],
+)
+def test_quiet_about_what_belongs_in_production(findings: Findings, values: dict[str, str]) -> None:
+    assert findings(CAUSE, environment(**values)) == ()
