@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -18,6 +19,9 @@ WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
+
+CODE = re.compile(r"`[^`]+`")
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def render(report: Report, evidence: Evidence, console: Console) -> None:
@@ -173,8 +177,10 @@ def _paragraph(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines that break at spaces only, so that names and addresses stay whole."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    """Lines that break at spaces, but not in `code`, so that a name or a command stays whole."""
+    whole = CODE.sub(lambda code: code[0].replace(" ", NO_BREAK), text)
+    lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _padded(text: str, width: int) -> str:

@@ -66,6 +66,11 @@ def test_what_is_to_be_pasted_stands_alone_and_is_never_wrapped() -> None:
     assert "       torchrun --standalone --nproc-per-node=7 train.py" in lines("sick", 60)
 
 
+def test_a_command_in_running_text_stays_on_one_line() -> None:
+    text = "\n".join(lines("sick"))
+    assert "`ddoctor doctor --probe storage_read --data FOLDER`" in text
+
+
 def test_a_note_is_shorter_than_a_finding() -> None:
     text = "\n".join(lines("sick"))
     note = text[text.index("note: A debug") : text.index("skipped")]
