@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "dead-rank"
+RESET = "RuntimeError: Read error [127.0.0.1]:51630: Connection reset by peer."
+
+
+def state(rank: int, code: int | None = None, words: str = "", age: float = 1.0) -> RankState:
+    last = "all-reduce of 1024 bytes, round 3"
+    return RankState(
+        rank=rank, host="a", last=last, age=age, pid=100 + rank, exit_code=code, words=words
+    )
+
+
+def runs(*states: RankState, outcome: str = "crashed") -> ProbeRuns:
+    run = ProbeRun(probe="allreduce", outcome=outcome, ranks=states)  # type: ignore[arg-type]
+    return ProbeRuns(host="a", runs=(run,), backend="gloo", world_size=len(states))
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "command"),
+    [
+        (-9, "SIGKILL", "dmesg"),
+        (-7, "SIGBUS", "df -h /dev/shm"),
+        (-11, "SIGSEGV", "PYTHONFAULTHANDLER=1"),
+        (-6, "SIGABRT", "PYTHONFAULTHANDLER=1"),
+    ],
+)
+def test_a_killed_rank_is_named_and_not_its_victims(
+    findings: Findings, code: int, name: str, command: str
+) -> None:
+    (finding,) = findings(CAUSE, runs(state(0, 1, RESET), state(1, code), state(2, 1, RESET)))
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert name in finding.because
+    assert "pid 101" in finding.because
+    assert command in finding.fixes[0].paste
+
+
+def test_an_error_of_one_rank_alone_is_quoted(findings: Findings) -> None:
+    words = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    (finding,) = findings(CAUSE, runs(state(0), state(1, 1, words), state(2)))
+    assert finding.where.ranks == (1,)
+    assert words in finding.because
+
+
+def test_the_first_of_several_errors_is_the_one(findings: Findings) -> None:
+    late, early = state(0, 1, "KeyError: 'b'", age=0.1), state(1, 1, "KeyError: 'a'", age=2.0)
+    (finding,) = findings(CAUSE, runs(late, early))
+    assert finding.where.ranks == (1,)
+
+
+def test_an_exit_without_a_word(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, runs(state(0, 1, RESET), state(1, 3)))
+    assert finding.where.ranks == (1,)
+    assert "exit code 3" in finding.because
+
+
+def test_quiet_when_all_fail_alike(findings: Findings) -> None:
+    words = "RuntimeError: Unable to find address for: eth7"
+    assert findings(CAUSE, runs(state(0, 1, words), state(1, 1, words))) == ()
+
+
+def test_quiet_when_there_are_victims_only(findings: Findings) -> None:
+    assert findings(CAUSE, runs(state(0, 1, RESET), state(1))) == ()
+
+
+def test_quiet_when_torchrun_itself_failed(findings: Findings) -> None:
+    assert findings(CAUSE, runs()) == ()
+
+
+@pytest.mark.parametrize("outcome", ["completed", "skipped", "hung", "interrupted"])
+def test_quiet_on_every_other_end(findings: Findings, outcome: str) -> None:
+    assert findings(CAUSE, runs(state(0), state(1), outcome=outcome)) == ()

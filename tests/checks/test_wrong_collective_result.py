@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, RankRate, WrongValue
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.healthy.probes import sweep
+
+CAUSE = "wrong-collective-result"
+PLACES = tuple(
+    RankPlace(rank=n, host="a", device=f"cuda:{n}", device_name="NVIDIA L4") for n in range(4)
+)
+WRONG = (WrongValue(rank=2, bytes=4096, expected=10.0, got=10.5),)
+
+
+def all_reduce(wrong: tuple[WrongValue, ...], places: tuple[RankPlace, ...] = PLACES) -> AllReduce:
+    return AllReduce(host="a", backend="nccl", ranks=places, points=sweep({4096: 1.0}), wrong=wrong)
+
+
+def matmul(wrong: tuple[WrongValue, ...]) -> Matmul:
+    rates = tuple(RankRate(place=place, rate=100.0) for place in PLACES)
+    return Matmul(host="a", dtype="bfloat16", size=8192, rates=rates, wrong=wrong)
+
+
+def test_a_wrong_sum_names_rank_device_and_values(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, all_reduce(WRONG))
+    assert finding.severity is Severity.ERROR
+    assert "10.5 in place of 10 at 4096 bytes" in finding.because
+    assert finding.where.ranks == (2,)
+    assert finding.where.devices == ("cuda:2",)
+    assert "NCCL_P2P_DISABLE=1" in finding.fixes[0].paste
+    assert finding.fixes[1].paste == "export CUDA_VISIBLE_DEVICES=0,1,3"
+
+
+def test_a_wrong_product_names_its_own_device(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, matmul(WRONG))
+    assert finding.where.devices == ("cuda:2",)
+    assert finding.fixes[0].paste == "export CUDA_VISIBLE_DEVICES=0,1,3"
+
+
+def test_no_gpu_is_left_out_where_there_is_none(findings: Findings) -> None:
+    places = tuple(RankPlace(rank=n, host="a", device="cpu") for n in range(4))
+    (finding,) = findings(CAUSE, all_reduce(WRONG, places))
+    assert not any("CUDA_VISIBLE_DEVICES" in fix.paste for fix in finding.fixes)
+
+
+def test_quiet_when_every_sum_is_right(findings: Findings) -> None:
+    assert findings(CAUSE, all_reduce(())) == ()
+
+
+def test_quiet_when_every_product_is_right(findings: Findings) -> None:
+    assert findings(CAUSE, matmul(())) == ()
+
+
+def test_quiet_when_both_are_right(findings: Findings) -> None:
+    assert findings(CAUSE, all_reduce(()), matmul(())) == ()
