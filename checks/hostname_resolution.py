@@ -46,7 +46,8 @@ def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Findin
     yield Finding(
         severity=severity,
         confidence=Confidence.LIKELY if severity > Severity.NOTE else Confidence.CERTAIN,
-        because=because + (f"; this run spans nodes ({nodes})" if nodes else ""),
+        because=because
+        + (f"; this run spans nodes ({nodes})" if nodes else "; a single node can live with that"),
         evidence=(
             Observation(
                 name=f"what {name.name} resolves to",

@@ -72,9 +72,12 @@ def network() -> Network:
 def interfaces() -> Iterator[Interface]:
     """Every interface, in the order in which the kernel lists their addresses."""
     states = psutil.net_if_stats()
-    for name, rows in psutil.net_if_addrs().items():
+    addresses = psutil.net_if_addrs()
+    # A tunnel without any address has no row of its own among the addresses.
+    for name in dict.fromkeys((*addresses, *states)):
         if (state := states.get(name)) is None:
             continue
+        rows = addresses.get(name, [])
         flags = state.flags.split(",")
         yield Interface(
             name=name,
