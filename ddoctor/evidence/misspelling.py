@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 
-# The names of one library resemble each other: of NCCL's own, one in four has a sibling that
-# difflib calls 0.88 alike, so a new name would often be taken for a slip of an old one. Compared
-# word by word, as here, one in eighty has (tests/knowledge/test_variables.py measures it).
+# The names of one library resemble each other: of those in variables.toml one in six has a sibling
+# that difflib calls 0.88 alike, so a new name would often be taken for a slip of an old one.
+# Compared word by word, as here, it is one in sixty (tests/knowledge/test_variables.py).
 SIMILAR = 0.75
 ABBREVIATED = 0.8
 
