@@ -85,15 +85,7 @@ SECRET_VALUE = re.compile(
 
 
 def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Environment:
-    """The variables of the allow-list, and what NCCL's files add to them.
-
-    NCCL sets what its files say where the environment does not: first NCCL_CONF_FILE, or else
-    ``~/.nccl.conf``, then ``/etc/nccl.conf`` (its src/misc/param.cc).
-    """
-    set_by = {name: ("", value) for name, value in variables.items()}
-    for file in _configuration_files(variables, root):
-        for name, value in _settings(file):
-            set_by.setdefault(name, (f"/{file.relative_to(root)}", value))
+    """The variables of the allow-list, and what NCCL's files add to them."""
     return Environment(
         variables=tuple(
             Variable(
@@ -102,10 +94,25 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
                 origin=origin,
                 missing=_missing(value),
             )
-            for name, (origin, value) in sorted(set_by.items())
+            for name, (origin, value) in sorted(in_force(variables, root).items())
             if name in NAMES or name.startswith(PREFIXES) or name.upper().startswith("NCCL_")
         )
     )
+
+
+def in_force(
+    variables: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> Mapping[str, tuple[str, str]]:
+    """Every variable as NCCL will see it: the file that sets it (empty: none), and its value.
+
+    NCCL sets what its files say where the environment does not: first NCCL_CONF_FILE, or else
+    ``~/.nccl.conf``, then ``/etc/nccl.conf`` (its src/misc/param.cc).
+    """
+    set_by = {name: ("", value) for name, value in variables.items()}
+    for file in _configuration_files(variables, root):
+        for name, value in _settings(file):
+            set_by.setdefault(name, (f"/{file.relative_to(root)}", value))
+    return set_by
 
 
 def _configuration_files(variables: Mapping[str, str], root: Path) -> Iterator[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import fcntl
-import os
 import socket
 import struct
 import sys
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 import psutil
 
+from ddoctor.collect.environment import in_force
 from ddoctor.evidence.interfaces import Address, Interface, InterfaceKind
 from ddoctor.evidence.network import Network, ResolvedName, Route
 from ddoctor.evidence.section import Unseen
@@ -54,7 +54,7 @@ LEADING_NOWHERE = ("veth", "tun", "dummy")
 
 def network() -> Network:
     """Interfaces, the default route, the own name, and the variables that choose among them."""
-    settings = nccl_settings(os.environ)
+    settings = {name: value for name, (_, value) in in_force().items()}
     announced = bounded(socket.getfqdn)
     return Network(
         interfaces=tuple(interfaces()),
@@ -141,27 +141,6 @@ def bounded(look: Callable[[], T]) -> T | None:
     thread.start()
     thread.join(NAME_LIMIT_SECONDS)
     return answers[0] if answers else None
-
-
-def nccl_settings(environment: Mapping[str, str], root: Path = Path("/")) -> Mapping[str, str]:
-    """The environment, and below it what NCCL's own files set: a user's before the system's.
-
-    Source: initEnvFunc in NCCL's src/misc/param.cc.
-    """
-    settings = dict(environment)
-    user = environment.get("NCCL_CONF_FILE")
-    home = environment.get("HOME")
-    files = [Path(user)] if user else [Path(home) / ".nccl.conf"] if home else []
-    for path in (*files, root / "etc/nccl.conf"):
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, equals, value = line.partition("=")
-            if equals and not line.startswith("#"):
-                settings.setdefault(name, value)
-    return settings
 
 
 def _kind(name: str) -> InterfaceKind:

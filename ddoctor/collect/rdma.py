@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from ddoctor.collect.network import nccl_settings
+from ddoctor.collect.environment import in_force
 from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort, VerbsNode
 
 DMA_BUF_KERNEL = (5, 12)
@@ -27,7 +27,7 @@ PEER_MEMORY_FILES = {
 
 def rdma(root: Path = Path("/")) -> Rdma:
     """Devices from sysfs; libibverbs is loaded and asked, as NCCL would do it."""
-    settings = nccl_settings(os.environ, root)
+    settings = {name: value for name, (_, value) in in_force(root=root).items()}
     library, offered = verbs(settings)
     dma_buf, reason = dma_buf_export(root, platform.release())
     return Rdma(

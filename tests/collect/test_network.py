@@ -139,13 +139,7 @@ def test_a_resolver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyP
     assert collector.bounded(lambda: "a name") == "a name"
 
 
-def test_nccls_files_count_below_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/nccl.conf").write_text("# NCCL_NET=IB\nNCCL_IB_HCA=mlx5\nNCCL_DEBUG=INFO\n")
-    (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=eth1\nNCCL_DEBUG=WARN\n")
-    own = {"HOME": str(tmp_path), "NCCL_SOCKET_IFNAME": "eth0"}
-    settings = collector.nccl_settings(own, tmp_path)
-    assert settings["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert settings["NCCL_DEBUG"] == "WARN"
-    assert settings["NCCL_IB_HCA"] == "mlx5"
-    assert "NCCL_NET" not in settings
+def test_a_setting_in_nccls_own_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=lo\n")
+    seen = look(NCCL_CONF_FILE=str(tmp_path / "nccl.conf"))
+    assert seen.nccl.interfaces == ("lo",)
