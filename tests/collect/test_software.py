@@ -108,11 +108,8 @@ def test_the_nccl_that_importing_torch_loads(
     library = tmp_path / "libnccl.so.2"
     library.write_bytes(NCCL)
     mapped = (
-        f"import mmap
-file = open({str(library)!r}, 'rb')
-"
-        "held = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-"
+        f"import mmap\nfile = open({str(library)!r}, 'rb')\n"
+        "held = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
     )
     play(monkeypatch, tmp_path, mapped + PLAYED)
     section = software()
