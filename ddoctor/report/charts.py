@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from io import StringIO
@@ -38,6 +39,9 @@ Points = Sequence[tuple[int, float]]
 
 def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
     """Both curves in one SVG: the measured one solid, the expected one dashed."""
+    # It complains of homes that cannot be written, which concerns no reader of a report.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -58,7 +62,9 @@ def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> st
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         if expected:
-            axes.plot(*zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--")
+            axes.plot(
+                *zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--", zorder=3
+            )
         axes.plot(*zip(*measured, strict=True), color=ACCENT, linewidth=2, marker="o", markersize=5)
         _dress(axes, (*measured, *expected), ticks=9 if pixels == WIDE else 5)
         text = StringIO()
@@ -76,7 +82,7 @@ def _dress(axes: Axes, points: Points, ticks: int) -> None:
     shown = [2**power for power in reversed(powers[::-1][::step])]
     axes.set_xticks(shown, [size(x) for x in shown])
     axes.minorticks_off()
-    axes.locator_params(axis="y", nbins=5)
+    axes.locator_params(axis="y", nbins=6)
     axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
     axes.set_title("GB/s", loc="left", color=MUTED, fontsize=FONT_PIXELS)
     axes.tick_params(colors=MUTED, length=0, pad=6)
