@@ -20,9 +20,6 @@ EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed"
 
 SOURCE = "NVML API reference, nvmlClocksEventReasons"
 
-COOLER_POWER = 0.8
-"""Of the default power limit, as a stop-gap: a fifth less heat to carry away."""
-
 
 def throttled(gpus: Gpus) -> Iterator[Finding]:
     for gpu in gpus.answering:
@@ -76,16 +73,16 @@ def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
     yield Fix(
         summary="cool it: air path, fans, filters, cold plate; watch it meanwhile",
         paste=(
-            f"nvidia-smi -i {gpu.index} -l 2 --format=csv --query-gpu=temperature.gpu,clocks.sm,"
-            "power.draw,fan.speed,clocks_throttle_reasons.hw_thermal_slowdown,"
-            "clocks_throttle_reasons.sw_thermal_slowdown"
+            f"nvidia-smi -i {gpu.index} -l 2 --format=csv "
+            "--query-gpu=temperature.gpu,clocks.sm,power.draw"
         ),
     )
-    if gpu.power_default is not None:
+    if gpu.busy and gpu.power is not None:
         yield Fix(
-            summary="until then, a lower power limit on all, so that none is far behind",
-            paste=f"sudo nvidia-smi -pl {gpu.power_default * COOLER_POWER:.0f}",
-            caution="all become a little slower; it is gone after a reboot",
+            summary="until then, limit its power to what its cooling carries: what it draws now",
+            paste=f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power:.0f}",
+            caution="it stays slower than its equals, but is not halved by the hardware; gone "
+            "after a reboot",
         )
     if len(gpus.answering) > 1:
         yield Fix(

@@ -22,9 +22,11 @@ SOURCE = "NVML API reference, nvmlReturn_t"
 
 
 def failed(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
-    nowhere = not nvml.pci_gpus and not nvml.device_nodes and not nvml.module_version
-    if nvml.state != "failed" or nowhere:
-        return  # the library alone, as images and laptops have it: there is no GPU to talk to
+    # The library alone, as images and laptops have it, has no GPU to talk to; a module of another
+    # version has answered it.
+    loaded = nvml.module_version or nvml.error == "LIB_RM_VERSION_MISMATCH"
+    if nvml.state != "failed" or not (loaded or nvml.pci_gpus or nvml.device_nodes):
+        return
     container = kernel.container if kernel is not None else ""
     because = f"NVML does not start: {nvml.error}"
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
