@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ddoctor.evidence.section import Part, Section
 
 
@@ -150,3 +152,14 @@ class Kernel(Section, frozen=True, kw_only=True):
     acs_redirecting: tuple[str, ...] | None = None
     """Switch ports above a GPU whose Access Control Services send peer requests up to the root,
     as PCI addresses; None: not readable."""
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """Indices as taskset and the kernel write them: 0, 1, 2 and 8 are ``0-2,8``."""
+    spans: list[list[int]] = []
+    for index in sorted(cpus):
+        if spans and index == spans[-1][1] + 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

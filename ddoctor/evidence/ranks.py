@@ -1,0 +1,59 @@
+"""How many ranks a host is to run, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.probes import ProbeRuns
+
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """The ranks of one host."""
+
+    number: int
+    told_by: str
+    """For a sentence: ``LOCAL_WORLD_SIZE``, ``one per GPU``, ``as the probes ran``."""
+    certain: bool
+    """It is so, and not only usual."""
+
+
+def local_ranks(
+    gpus: Gpus | None, environment: Environment | None, runs: ProbeRuns | None
+) -> LocalRanks | None:
+    """The launcher's own word, else one per visible GPU, else as many as the probes had here."""
+    told = environment.get("LOCAL_WORLD_SIZE") if environment is not None else None
+    if told is not None and told.isdigit() and int(told) > 0:
+        return LocalRanks(int(told), "LOCAL_WORLD_SIZE", certain=True)
+    visible = visible_gpus(gpus, environment)
+    if visible:
+        return LocalRanks(len(visible), "one per GPU", certain=False)
+    if runs is not None and runs.host and runs.world_size:
+        return LocalRanks(runs.world_size, "as the probes ran", certain=True)
+    return None
+
+
+def visible_gpus(gpus: Gpus | None, environment: Environment | None) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA would offer: those of CUDA_VISIBLE_DEVICES, or all."""
+    if gpus is None:
+        return ()
+    chosen = environment.get("CUDA_VISIBLE_DEVICES") if environment is not None else None
+    if chosen is None:
+        return gpus.gpus
+    return tuple(_chosen(gpus.gpus, chosen))
+
+
+def _chosen(gpus: tuple[Gpu, ...], chosen: str) -> Iterator[Gpu]:
+    """CUDA takes indices and (shortened) UUIDs, and stops at the first that names nothing."""
+    for name in chosen.split(","):
+        word = name.strip()
+        found = next(
+            (gpu for gpu in gpus if word == str(gpu.index) or (word and gpu.uuid.startswith(word))),
+            None,
+        )
+        if found is None:
+            return
+        yield found
