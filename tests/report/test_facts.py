@@ -6,7 +6,7 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.probes import Matmul, RankRate
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.facts import comparisons, facts
-from tests.report import sample
+from tests.report import machines, sample
 
 
 def told(evidence: Evidence) -> dict[str, str]:
@@ -28,7 +28,7 @@ def test_ten_percent_below_the_median_is_where_a_rank_stands_apart() -> None:
     def text(slow: float) -> str:
         rates = tuple(
             RankRate(place=place, rate=slow if place.rank == 3 else 100.0)
-            for place in sample.places("a")
+            for place in machines.places("a")
         )
         (comparison,) = comparisons(Evidence((Matmul(dtype="f", size=1, rates=rates),)))
         return str(comparison)

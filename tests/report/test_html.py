@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.report import html
-from tests.report import sample
+from tests.report import machines, sample
 
 STYLE = Path(html.__file__).with_name("page.css.j2").read_text()
 READABLE = 4.5
@@ -80,7 +80,7 @@ def test_tables_have_headers_with_a_scope(page: Page) -> None:
 
 def test_hostile_text_is_only_text() -> None:
     page = Page("hostile")
-    assert sample.HOSTILE not in page.source
+    assert machines.HOSTILE not in page.source
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page.source
 
 
