@@ -98,7 +98,7 @@ def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
 def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
     """Name, value and expected value in columns; the source beside them or, where long, below.
 
-    Rows that do not fit columns are told in running text.
+    Rows that do not fit columns are told in running text; rows in sequence share a source.
     """
     cells = [(row.name, *wording.observed(row)) for row in rows]
     names, values, expectations = (max(map(cell_len, c)) for c in zip(*cells, strict=True))
@@ -111,10 +111,12 @@ def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
             told = f"expected {expected}" if expected else ""
             line.append(_padded(told, len("expected ") + expectations + 2))
         columns.append(line)
-    table = tuple(zip(columns, cells, (row.source for row in rows), strict=True))
-    beside = all(line.cell_len + cell_len(source) <= width for line, _, source in table)
+    sources = [row.source for row in rows]
+    following = [*sources[1:], ""]
+    table = tuple(zip(columns, cells, sources, following, strict=True))
+    beside = all(line.cell_len + cell_len(source) <= width for line, _, source, _ in table)
     fit = all(cell_len(line.plain.rstrip()) <= width for line in columns)
-    for line, (name, value, expected), source in table:
+    for line, (name, value, expected), source, next_source in table:
         if beside:
             line.append(source, style="dim")
         line.rstrip()
@@ -123,7 +125,7 @@ def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
         else:
             told = f", expected {expected}" if expected else ""
             yield from _paragraph(f"{name}: {value}{told}", width, hanging=2)
-        if not beside:
+        if not beside and source != next_source:
             yield from _paragraph(source, width, indent=INDENT + 2, style="dim")
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Verdict
 from ddoctor.report import terminal
 from tests.report import sample
 
@@ -64,6 +67,18 @@ def test_what_is_to_be_pasted_stands_alone_and_is_never_wrapped() -> None:
     (paste,) = (line for line in text if "echo '<script>" in line)
     assert paste.endswith("x" * 300)
     assert "       torchrun --standalone --nproc-per-node=7 train.py" in lines("sick", 60)
+
+
+def test_rows_of_one_source_name_it_once() -> None:
+    source = "a source whose name is too long to stand beside the rows of a table"
+    rows = tuple(
+        sample.observation(f"figure {number}", number, "GB/s", 10, source) for number in range(3)
+    )
+    report = sample.report(replace(sample.CAPPED, evidence=rows), verdict=Verdict.FINDINGS)
+    text = StringIO()
+    terminal.render(report, Evidence(), Console(file=text, width=80))
+    assert text.getvalue().count(source) == 1
+    assert text.getvalue().count("expected 10 GB/s") == 3
 
 
 def test_a_command_in_running_text_stays_on_one_line() -> None:
