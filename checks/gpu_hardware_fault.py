@@ -93,10 +93,10 @@ def _own_account(gpu: Gpu) -> Iterator[Sign]:
         row = Observation(name="row remapping failed", value=True, source=MEMORY_ERRORS)
         words = "a memory row could not be remapped: NVIDIA's criterion for replacing the GPU"
         yield Sign(words, error, certain, row, "replace")
-    if gpu.recovery_action not in (None, "none"):
+    if gpu.recovery_action not in (None, "none", "recover_imex_domain"):
         action = gpu.recovery_action or ""
         row = Observation(name="recovery action", value=action, source=MEMORY_ERRORS)
-        remedy = "restart-machine" if action == "node_reboot" else "reset-gpu"
+        remedy = "restart-machine" if "reboot" in action else "reset-gpu"
         yield Sign(f"the driver asks for {action.replace('_', ' ')}", error, certain, row, remedy)
     if gpu.ecc_uncorrected_volatile:
         pending = ", and a row remapping waits for a reset" if gpu.remap_pending else ""

@@ -36,9 +36,12 @@ def failed(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
         )
     elif nvml.error == "DRIVER_NOT_LOADED":
         because += f", with {len(nvml.pci_gpus)} NVIDIA GPUs on the PCI bus"
+    withheld = bool(container) and not nvml.device_nodes
+    if withheld:
+        because += ", and this container has no GPU device nodes: was it meant to have any?"
     yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
+        severity=Severity.WARNING if withheld else Severity.ERROR,
+        confidence=Confidence.POSSIBLE if withheld else Confidence.CERTAIN,
         because=because,
         evidence=(
             Observation(name="nvmlInit", value=nvml.error, expected="SUCCESS", source=SOURCE),
@@ -86,6 +89,12 @@ def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:
                 "sudo modprobe nvidia && sudo modprobe nvidia_uvm"
             ),
             caution="rmmod refuses while any process holds a GPU: sudo fuser -v /dev/nvidia*",
+        )
+    elif container and not nvml.device_nodes:
+        yield Fix(
+            summary="start the container with the GPUs",
+            paste="docker run --gpus all …",
+            caution="needs NVIDIA's container toolkit on the host",
         )
     elif container:
         yield Fix(

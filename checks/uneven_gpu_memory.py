@@ -31,9 +31,10 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
             continue
         free, room = gpu.memory_free / GIB, max(one.memory_free for one in alike) / GIB
         strangers = [one for one in gpu.processes or () if one.holder != "own"]
+        seen = any(one.holder != "hidden" for one in strangers)
         yield Finding(
             severity=Severity.WARNING,
-            confidence=Confidence.CERTAIN if strangers else Confidence.LIKELY,
+            confidence=Confidence.CERTAIN if seen else Confidence.LIKELY,
             because=(
                 f"{gpu.title} has {free:.1f} GiB free where its equals have {room:.1f}: "
                 + ("; ".join(map(_who, strangers)) or "held by a process that cannot be seen here")
@@ -56,7 +57,7 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
 def _foreign(gpu: Gpu) -> int:
     """Bytes in use that are not the user's own; none where NVML does not tell whose they are."""
     own = [one.memory for one in gpu.processes or () if one.holder == "own"]
-    if gpu.mig or None in own:
+    if gpu.mig or None in own or not gpu.memory_total:
         return 0
     return gpu.memory_used - sum(memory or 0 for memory in own)
 
@@ -64,7 +65,10 @@ def _foreign(gpu: Gpu) -> int:
 def _who(process: GpuProcess) -> str:
     held = f"{process.memory / GIB:.1f} GiB" if process.memory is not None else "some"
     if process.holder == "hidden":
-        return f"process {process.pid}, which cannot be seen from here, holds {held}"
+        return (
+            f"process {process.pid} of another container, or of this one by the host's number, "
+            f"holds {held}"
+        )
     return f"process {process.pid} ({process.name}) of {process.user} holds {held}"
 
 

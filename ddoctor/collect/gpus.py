@@ -25,7 +25,17 @@ THROTTLE_REASONS = {
 
 RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which the pynvml of older releases does not name."""
-RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
+RECOVERY_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+"""NVML_GPU_RECOVERY_ACTION_*."""
 
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 
@@ -87,8 +97,8 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
     bus_id = bus_id_of(ask("nvmlDeviceGetPciInfo"))
     name = ask("nvmlDeviceGetName")
     memory = ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
-    if device.lost or memory is None:
-        return _lost(device.index, device.lost or "no answer about its memory", bus_id)
+    if device.lost:
+        return _lost(device.index, device.lost, bus_id)
     utilisation = ask("nvmlDeviceGetUtilizationRates")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
@@ -105,8 +115,8 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
         name=name or "",
         bus_id=bus_id,
         capability=ask("nvmlDeviceGetCudaComputeCapability"),
-        memory_total=memory.total,
-        memory_used=memory.used,
+        memory_total=memory.total if memory else 0,
+        memory_used=memory.used if memory else 0,
         memory_reserved=getattr(memory, "reserved", 0),
         processes=processes,
         utilisation=None if utilisation is None else utilisation.gpu,

@@ -62,6 +62,7 @@ class Gpu(Part, frozen=True, kw_only=True):
     """As the kernel writes it, say ``0000:1b:00.0``."""
     capability: tuple[int, int] | None = None
     memory_total: int
+    """0: not told, as of GPUs that share the host's memory."""
     memory_used: int
     memory_reserved: int = 0
     """What the driver keeps for itself; not in ``memory_used``."""
@@ -93,7 +94,8 @@ class Gpu(Part, frozen=True, kw_only=True):
     """Rows to remap, or pages to retire, at the next reset."""
     remap_failed: bool | None = None
     recovery_action: str | None = None
-    """What the driver itself asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset."""
+    """What the driver itself asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset,
+    recover_imex_domain, bus_reset, system_reboot."""
     pcie: PcieLink | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     fabric_state: Literal["not_supported", "not_started", "in_progress", "completed"] | None = None

@@ -125,6 +125,11 @@ def test_only_a_note_about_a_remapping_that_can_wait(findings: Findings) -> None
     assert finding.severity is Severity.NOTE
 
 
+def test_quiet_about_a_domain_of_many_nodes_that_recovers(findings: Findings) -> None:
+    recovering = {"recovery_action": "recover_imex_domain"}
+    assert findings(CAUSE, otherwise({-1: recovering}), log()) == ()
+
+
 def test_does_without_the_kernel_log(findings: Findings) -> None:
     lost = {"lost": True, "error": "UNKNOWN"}
     (finding,) = findings(CAUSE, otherwise({2: lost}))

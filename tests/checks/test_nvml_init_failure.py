@@ -45,8 +45,16 @@ def test_a_module_that_is_not_loaded_for_gpus_that_are_there(findings: Findings)
 
 
 def test_a_container_that_lost_its_device_nodes_is_restarted(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, failed("UNKNOWN", pci_gpus=BUS), kernel("docker"))
+    lost = failed("UNKNOWN", pci_gpus=BUS, device_nodes=NODES)
+    (finding,) = findings(CAUSE, lost, kernel("docker"))
+    assert finding.confidence is Confidence.CERTAIN
     assert "create-dev-char-symlinks" in finding.fixes[0].paste
+
+
+def test_a_container_that_was_given_no_gpu_may_be_meant_so(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, failed("DRIVER_NOT_LOADED", pci_gpus=BUS), kernel("docker"))
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "--gpus all" in finding.fixes[0].paste
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,17 @@ def test_memory_of_a_process_that_is_not_shown(findings: Findings, processes: ob
     assert "cannot be seen" in finding.because
 
 
+def test_a_number_that_means_nothing_here_is_only_likely(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, otherwise({4: held("hidden")}))
+    assert finding.confidence is Confidence.LIKELY
+    assert "another container" in finding.because
+
+
+def test_quiet_about_gpus_that_share_the_hosts_memory(findings: Findings) -> None:
+    shared = held("foreign") | {"memory_total": 0, "memory_used": 0}
+    assert findings(CAUSE, otherwise({0: shared})) == ()
+
+
 def test_quiet_about_the_users_own_run_or_notebook(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({-1: held("own", 60)})) == ()
     assert findings(CAUSE, otherwise({0: held("own", 60)})) == ()

@@ -135,6 +135,11 @@ def test_what_a_card_does_not_support_is_no_complaint(gpus: Callable[..., Gpus])
     ]
 
 
+def test_a_gpu_that_shares_the_hosts_memory_is_not_lost(gpus: Callable[..., Gpus]) -> None:
+    gpu = gpus("healthy_8xh100", "gpu.*.memory_total = error 3").gpus[0]
+    assert (gpu.lost, gpu.memory_total, gpu.memory_free) == (False, 0, 0)
+
+
 def test_clocks_heat_and_their_reasons(gpus: Callable[..., Gpus]) -> None:
     hot = gpus("hot_gpu").gpus[3]
     assert hot.throttle_reasons == ("hw_slowdown", "hw_thermal_slowdown")
