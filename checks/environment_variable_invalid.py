@@ -5,7 +5,7 @@ setting looks set and does nothing. NCCL reads any word as 0 where it wants a nu
 NCCL_IB_DISABLE=true switches nothing off and NCCL_BUFFSIZE=8M makes buffers of 8 bytes; torch and
 Accelerate raise an error instead.
 
-Known are all names of NCCL from 2.3 to 2.30, those of torch 2.13, Accelerate 1.15 and OpenMP, with
+Known are all names of NCCL from 2.3 to 2.32, those of torch 2.13, Accelerate 1.15 and OpenMP, with
 where each was taken from. A name that none of them has may belong to a plug-in: unless it resembles
 a known one it is only a note. From outside: ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV`` makes NCCL
 print the settings that it really took.
@@ -48,7 +48,7 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
             yield _finding(
                 Severity.NOTE,
                 Confidence.POSSIBLE,
-                f"{_set(variable)} is no variable of NCCL 2.30, torch 2.13, Accelerate 1.15 or "
+                f"{_set(variable)} is no variable of NCCL 2.32, torch 2.13, Accelerate 1.15 or "
                 "OpenMP; a plug-in or a newer release may read it, and its documentation tells",
                 variable,
             )
@@ -96,14 +96,21 @@ def outdated_names(
             )
 
 
-def misread_values(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+def misread_values(
+    environment: Environment, known: KnownVariables, software: Software | None
+) -> Iterator[Finding]:
+    nccl = software.version("nccl") if software is not None else None
     for variable, row in _rows(environment, known):
-        misread = row.misread(variable.value, known.reader(row))
+        reader, newest = known.reader(row), known.sources[row.source].newest
+        misread = row.misread(variable.value, reader)
         if misread is not None:
+            severity = Severity.ERROR if misread.fatal else Severity.WARNING
+            newer = bool(newest and nccl and within(nccl, f">{newest}"))
             yield _finding(
-                Severity.ERROR if misread.fatal else Severity.WARNING,
-                Confidence.CERTAIN,
-                f"{_set(variable)}: {misread.happens}",
+                Severity.NOTE if newer else severity,
+                Confidence.POSSIBLE if newer else Confidence.CERTAIN,
+                f"{_set(variable)}: {misread.happens}"
+                + (f"; so it is up to {newest}, and {nccl} is installed" if newer else ""),
                 variable,
                 expected=misread.intended or "",
                 source=known.sources[row.source].text,

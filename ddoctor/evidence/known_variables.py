@@ -56,6 +56,8 @@ class VariableSource(Part, frozen=True, kw_only=True):
 
     reader: str
     text: str
+    newest: str = ""
+    """The reader's release up to which the rows hold; empty: it does not matter."""
 
 
 class KnownVariable(Part, frozen=True, kw_only=True):

@@ -121,6 +121,15 @@ def test_a_hidden_value_is_not_judged(findings: Findings) -> None:
     assert findings(CAUSE, environment(NCCL_IB_TIMEOUT=HIDDEN, NCCL_DEBGU=HIDDEN)) == ()
 
 
+def test_a_newer_nccl_than_the_table_may_read_it(findings: Findings) -> None:
+    section = environment(NCCL_IB_DISABLE="true")
+    (finding,) = findings(CAUSE, section, with_nccl("2.30.7"))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.CERTAIN)
+    (finding,) = findings(CAUSE, section, with_nccl("2.32.3"))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "2.32.3 is installed" in finding.because
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words", "intended"),
     [
@@ -171,6 +180,8 @@ def test_values_at_which_the_run_stops_are_errors(
     [
         ("NCCL_DEBUG", "info"),
         ("NCCL_DEBUG", "VERSION"),
+        ("NCCL_DEBUG", "ATTN"),  # since NCCL 2.32
+        ("NCCL_DEBUG_LEVELS", "COLL"),
         ("NCCL_DEBUG_SUBSYS", "^NET,init"),
         ("NCCL_IB_DISABLE", "0"),
         ("NCCL_IB_DISABLE", "false"),
