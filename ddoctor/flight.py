@@ -47,6 +47,7 @@ class Flight:
         self._steps: dict[int, int] = {}
         self._ends: dict[str, dict[int, Line]] = {name: {} for name in names}
         self._states: tuple[RankState, ...] = ()
+        self._agent_words = ""
 
     def watch(
         self,
@@ -71,6 +72,7 @@ class Flight:
                 limit = min(limit, self.began[pending] + PROBE_LIMIT_SECONDS)
             if gone or time.monotonic() > limit:
                 self._states = self._look()
+                self._agent_words = _last_words(self.agent_output)
                 failed = gone or any(state.words for state in self._states)
                 self.outcome = "crashed" if failed else "hung"
                 return
@@ -179,7 +181,7 @@ class Flight:
     def _why_crashed(self) -> str:
         dead = [state for state in self._states if state.words or state.exit_code is not None]
         if not dead:
-            return f"torchrun ended: {_last_words(self.agent_output) or 'without a word'}"
+            return f"torchrun ended: {self._agent_words or 'without a word'}"
         # One that was killed writes no error; the errors of the others are that it is gone.
         first = max(dead, key=lambda state: ((state.exit_code or 0) < 0, state.age))
         return f"rank {first.rank} {how_it_ended(first)}, at: {first.last}"
@@ -213,7 +215,7 @@ def how_it_ended(state: RankState) -> str:
 
 
 def _last_words(path: Path) -> str:
-    lines = path.read_text(errors="replace").split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

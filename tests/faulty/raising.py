@@ -1,0 +1,12 @@
+"""Rank 1 fails, and the others wait for it."""
+
+import torch
+import torch.distributed as dist
+
+from ddoctor.harness import World
+
+
+def measure(world: World) -> None:
+    if world.rank == 1:
+        raise ValueError("no such luck")
+    dist.all_reduce(torch.ones(1))

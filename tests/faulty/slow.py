@@ -1,0 +1,11 @@
+"""Every rank works on and on."""
+
+import time
+
+from ddoctor.harness import World
+
+
+def measure(world: World) -> None:
+    for step in range(10_000):
+        world.doing(f"step {step}")
+        time.sleep(0.1)

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from ddoctor.evidence.probes import MemoryBandwidth
+from ddoctor.evidence.section import Evidence
+
+
+def test_every_rank_moves_memory(evidence: Evidence) -> None:
+    (section,) = evidence.all(MemoryBandwidth)
+    # Between a very slow memory and eight stacks of HBM.
+    assert all(0.1 < rate.rate < 2e4 for rate in section.rates)
+    assert all(rate.spread >= 0 for rate in section.rates)

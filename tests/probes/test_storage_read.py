@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor import launch
+from ddoctor.evidence.probes import ProbeRuns, StorageRead
+from ddoctor.evidence.section import Evidence
+from tests.probes.conftest import LARGE_BYTES, SMALL_BYTES, SMALL_FILES
+
+
+@pytest.fixture
+def section(evidence: Evidence) -> StorageRead:
+    (section,) = evidence.all(StorageRead)
+    return section
+
+
+def test_the_large_file_is_read_as_a_stream(section: StorageRead) -> None:
+    assert section.sequential_bytes == LARGE_BYTES
+    assert section.sequential is not None
+    assert section.sequential > 0
+
+
+def test_small_files_are_counted_without_hidden_ones(section: StorageRead) -> None:
+    assert section.small_file_count == SMALL_FILES
+    assert section.small_file_bytes == SMALL_FILES * SMALL_BYTES
+    assert section.small_files is not None
+    assert section.small_files > 0
+
+
+def test_names_folder_and_file_system(section: StorageRead) -> None:
+    assert Path(section.path).is_dir()
+    assert section.filesystem
+
+
+def test_an_empty_folder_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    (runs,) = launch.launch(["storage_read"], limit=120, data=tmp_path)
+    assert isinstance(runs, ProbeRuns)
+    (run,) = runs.runs
+    assert run.outcome == "skipped"
+    assert "no files" in run.reason
+    assert "--data" in run.reason

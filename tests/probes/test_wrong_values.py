@@ -1,0 +1,32 @@
+"""A probe notices one wrong number among all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor import launch
+from ddoctor.evidence.probes import AllReduce, Matmul
+from ddoctor.evidence.section import Evidence
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def measured(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return Evidence(launch.launch([f"tests.faulty.{name}"], limit=120, data=folder))
+
+
+def test_in_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (section,) = measured("wrong_sums", tmp_path, monkeypatch).all(AllReduce)
+    assert {value.rank for value in section.wrong} == {1}
+    assert [value.bytes for value in section.wrong] == [point.bytes for point in section.points]
+    assert all(value.got == value.expected + 1 for value in section.wrong)
+
+
+def test_in_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (section,) = measured("wrong_products", tmp_path, monkeypatch).all(Matmul)
+    (value,) = section.wrong
+    assert value.rank == 1
+    assert abs(value.got - value.expected) == 1
