@@ -280,9 +280,17 @@ def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
 
 def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     hosts = (host,) if host else evidence.hosts
-    reasons = dict.fromkeys(evidence.why_absent(section, one) for one in hosts)
-    why = ", ".join(reason for reason in reasons if reason)
-    return f"no {section.label()} evidence: {why or f'get it with `{section.obtain}`'}"
+    ways = [evidence.why_absent(section, one) for one in hosts]
+    ways += [
+        f"{section.probe} was {run.outcome}: {run.reason}"
+        for one in hosts
+        if (runs := evidence.of(ProbeRuns, one)) is not None
+        for run in runs.runs
+        if run.probe == section.probe and run.outcome != "completed"
+    ]
+    told = ", ".join(dict.fromkeys(way for way in ways if way))
+    option = f" --probe {section.probe}" if section.probe else ""
+    return f"no {section.label()} evidence: {told or f'get it with `ddoctor doctor{option}`'}"
 
 
 def _placed(finding: Finding, host: str) -> Finding:

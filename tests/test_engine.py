@@ -8,9 +8,19 @@ import pytest
 from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
-from ddoctor.evidence.probes import ProbeRun, ProbeRuns
-from ddoctor.evidence.section import Absence, Absent, Evidence
-from ddoctor.models import Confidence, Cost, Finding, Report, Result, Severity, Verdict, Where
+from ddoctor.evidence.probes import Matmul, ProbeRun, ProbeRuns
+from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+from ddoctor.models import (
+    Confidence,
+    Cost,
+    Finding,
+    Report,
+    Result,
+    Severity,
+    Verdict,
+    Where,
+    World,
+)
 
 
 def a_finding(
@@ -66,7 +76,7 @@ def crashes(shared_memory: SharedMemory) -> Iterator[Finding]:
     raise ZeroDivisionError("of no use")
 
 
-def run(function: object, *sections: SharedMemory | Clock | Memory | Absent) -> list[Result]:
+def run(function: object, *sections: Section) -> list[Result]:
     check = engine.read(module(**{"way": function}))
     return list(engine.diagnose(Evidence(sections), [check]))
 
@@ -117,6 +127,18 @@ def test_a_check_of_all_hosts_passes_their_reasons_on() -> None:
     absent = [Absent(host=h, sections=(Absence(section="clock", why="no kernel"),)) for h in hosts]
     (result,) = run(on_all, *absent)
     assert result.skipped == "no clock evidence: no kernel"
+
+
+def measured(matmul: Matmul) -> Iterator[Finding]:
+    yield a_finding()
+
+
+def test_a_probe_that_did_not_complete_says_why() -> None:
+    skipped = ProbeRun(probe="matmul", outcome="skipped", reason="the GPU is in use")
+    (result,) = run(measured, ProbeRuns(host="a", runs=(skipped,)))
+    assert result.skipped == "no matmul evidence: matmul was skipped: the GPU is in use"
+    (result,) = run(measured, shm("a"))
+    assert result.skipped == "no matmul evidence: get it with `ddoctor doctor --probe matmul`"
 
 
 def test_a_host_without_the_evidence_is_named_among_several() -> None:
@@ -197,7 +219,7 @@ def report(*findings: Finding, verdict: Verdict = Verdict.FINDINGS) -> Report:
         command="doctor",
         created="",
         verdict=verdict,
-        world=engine.World(),
+        world=World(),
         findings=findings,
         skipped=(),
         crashed=(),

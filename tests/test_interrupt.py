@@ -21,14 +21,15 @@ Started = Callable[[], tuple[subprocess.Popen[str], str]]
 
 def marked(mark: str) -> list[psutil.Process]:
     """Every process that inherited the mark, however far it went from its parents."""
-    found = []
-    for process in psutil.process_iter():
+
+    def has_it(process: psutil.Process) -> bool:
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return alive and process.environ().get(MARK) == mark
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+            return False
+
+    return [process for process in psutil.process_iter() if has_it(process)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 from threading import Thread
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -65,7 +65,7 @@ class _Task(Thread):
 
     def run(self) -> None:
         try:
-            self.outcome = self._collector()
+            self.outcome = _readable(self._collector())
         except CannotSee as reason:
             self.outcome = self._absence(str(reason), crashed=False)
         except Exception as error:
@@ -73,3 +73,22 @@ class _Task(Thread):
 
     def _absence(self, why: str, *, crashed: bool) -> Absence:
         return Absence(section=self.label, why=why, crashed=crashed)
+
+
+def _readable(section: Section) -> Section:
+    """With text that is not UTF-8 (a file name, a variable) replaced: JSON cannot carry it."""
+    try:
+        msgspec.json.encode(section)
+    except UnicodeEncodeError:
+        return msgspec.convert(_replaced(msgspec.to_builtins(section)), type(section))
+    return section
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="replace")
+    if isinstance(value, dict):
+        return {key: _replaced(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(inner) for inner in value]
+    return value

@@ -43,7 +43,7 @@ class WrongValue(Part, frozen=True, kw_only=True):
 class AllReduce(Section, frozen=True, kw_only=True):
     """All-reduce over message sizes, values verified."""
 
-    obtain: ClassVar[str] = "ddoctor doctor --probe allreduce"
+    probe: ClassVar[str] = "allreduce"
 
     backend: str
     ranks: tuple[RankPlace, ...]
@@ -79,7 +79,7 @@ class RankRate(Part, frozen=True, kw_only=True):
 class Matmul(Section, frozen=True, kw_only=True):
     """Matrix multiplication on every rank, in TFLOP/s, results verified."""
 
-    obtain: ClassVar[str] = "ddoctor doctor --probe matmul"
+    probe: ClassVar[str] = "matmul"
 
     dtype: str
     size: int
@@ -90,7 +90,7 @@ class Matmul(Section, frozen=True, kw_only=True):
 class MemoryBandwidth(Section, frozen=True, kw_only=True):
     """Device memory: bytes read plus bytes written per second, in GB/s."""
 
-    obtain: ClassVar[str] = "ddoctor doctor --probe memory_bandwidth"
+    probe: ClassVar[str] = "memory_bandwidth"
 
     rates: tuple[RankRate, ...]
 
@@ -98,7 +98,7 @@ class MemoryBandwidth(Section, frozen=True, kw_only=True):
 class HostToDevice(Section, frozen=True, kw_only=True):
     """Copies between pinned host memory and the device, in GB/s."""
 
-    obtain: ClassVar[str] = "ddoctor doctor --probe host_to_device"
+    probe: ClassVar[str] = "host_to_device"
 
     to_device: tuple[RankRate, ...]
     to_host: tuple[RankRate, ...]
@@ -107,7 +107,7 @@ class HostToDevice(Section, frozen=True, kw_only=True):
 class StorageRead(Section, frozen=True, kw_only=True):
     """Reading the data folder: one large stream, and many small files."""
 
-    obtain: ClassVar[str] = "ddoctor doctor --probe storage_read --data FOLDER"
+    probe: ClassVar[str] = "storage_read"
 
     path: str
     filesystem: str = ""

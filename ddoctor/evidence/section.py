@@ -31,7 +31,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     older bundles can still be read.
     """
 
-    obtain: ClassVar[str] = "ddoctor doctor"
+    probe: ClassVar[str] = ""
+    """The probe that measures it; empty: a collector sees it."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()

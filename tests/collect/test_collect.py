@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -59,8 +62,25 @@ def test_one_that_hangs_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPa
 
 
 def test_this_machine_is_seen_without_a_crash() -> None:
-    labels = []
+    labels: list[str] = []
     for outcome in collect.collect(labels.append):
         if isinstance(outcome, Absence):
             assert not outcome.crashed, outcome
     assert len(labels) == len(set(labels)) >= 10
+
+
+def test_what_is_not_utf_8_is_replaced_and_not_lost() -> None:
+    """In a process of its own: a variable with a Latin-1 byte, as old scripts set them."""
+    script = (
+        "from ddoctor.collect import collect; from ddoctor.evidence import bundle;"
+        "from ddoctor.evidence.section import Evidence, Section; from pathlib import Path;"
+        "seen = [o for o in collect(lambda label: None) if isinstance(o, Section)];"
+        "bundle.write(Path('/dev/stdout'), Evidence(seen))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environb | {b"NCCL_SOCKET_IFNAME": b"caf\xe9"},
+        capture_output=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "caf\N{REPLACEMENT CHARACTER}" in run.stdout.decode()
