@@ -30,8 +30,8 @@ EXPLAINS = (
 MEMORY_ERRORS = "NVIDIA GPU memory error management, Error recovery and response flags"
 CATALOGUE = "NVIDIA's Xid catalogue"
 
-# DCGM_LIMIT_MAX_PCIREPLAY_RATE of DCGM's hardware limits: 8 replays a minute are too many, and an
-# error is what makes a replay. Ten minutes of them are no passing disturbance.
+# An error makes a replay, and NVIDIA's DCGM warns at more than 8 replays a minute
+# (DCGM_LIMIT_MAX_PCIREPLAY_RATE); ten minutes of them are no passing disturbance.
 STORM_RATE = 8 / 60
 STORM_SECONDS = 600.0
 
@@ -87,7 +87,8 @@ def _own_account(gpu: Gpu) -> Iterator[Sign]:
     certain, error = Confidence.CERTAIN, Severity.ERROR
     if gpu.lost:
         row = Observation(name="NVML's answer", value=gpu.error, source="NVML")
-        yield Sign(f"it answers only {gpu.error}", error, certain, row, "restart-machine")
+        remedy = "reset-gpu" if gpu.error == "RESET_REQUIRED" else "restart-machine"
+        yield Sign(f"it answers only {gpu.error}", error, certain, row, remedy)
         return
     if gpu.remap_failed:
         row = Observation(name="row remapping failed", value=True, source=MEMORY_ERRORS)

@@ -19,8 +19,8 @@ EXPLAINS = ("master-port-in-use", "uneven-gpu-memory")
 
 GIB = 2**30
 
-# A CUDA context takes 0.5 to 0.9 GiB and NCCL's start 1 to 2 GiB more (research notes on the memory
-# that torch reports): less than that held by nobody is the driver's own business.
+# A process that only has a context and torch's kernels takes about 1 GiB
+# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
 UNEXPLAINED = 2 * GIB
 
 

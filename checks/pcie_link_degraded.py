@@ -19,8 +19,9 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank")
 
-# Between sockets the RTX PRO 6000 systems reach 39 to 51 GB/s where they reach 53 to 56 within one
-# (the rtx6kpro notes on PCIe bandwidth): 0.7 at worst. Half of the lanes give 0.5.
+# Where copies within a socket reach 53 to 56 GB/s, those between sockets reach 39 to 51, so 0.7 at
+# worst (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md); half of the lanes
+# give 0.5.
 SLOW_COPY = 0.6
 
 

@@ -18,8 +18,8 @@ EXPLAINS = ("memory-headroom-low",)
 
 GIB = 2**30
 
-# What differs between sound GPUs: contexts of 0.5 to 0.9 GiB, and 1 to 2 GiB more of NCCL (research
-# notes on the memory that torch reports).
+# A process that only has a context and torch's kernels takes about 1 GiB
+# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
 NOTABLE = 2 * GIB
 
 
