@@ -127,11 +127,10 @@ def _by_interface(network: Network, rendezvous: Rendezvous | None) -> Iterator[F
     yield Fix(
         summary=f"or let {name} resolve to {address}, as root",
         paste=(
-            "cp /etc/hosts /etc/hosts.before\n"
-            f"(echo '{address} {name}'; sed -E 's/[[:space:]]{name}([[:space:]]|$)/\\1/g' "
-            "/etc/hosts.before) > /etc/hosts"
+            f"hosts=$(sed -E 's/[[:space:]]{name}([[:space:]]|$)/\\1/g' /etc/hosts) &&\n"
+            f"printf '%s\\n' '{address} {name}' \"$hosts\" > /etc/hosts"
         ),
-        caution=f"it takes {name} out of every other line; /etc/hosts.before keeps them",
+        caution=f"it takes {name} out of every other line",
     )
 
 

@@ -105,6 +105,21 @@ def test_the_own_name_is_loopback_and_the_master_elsewhere(
     assert examined.exit_code == 1
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["interface", "hosts"])
+def test_either_fix_of_the_own_name_cures(doctor: Doctor, tmp_path: Path, which: int) -> None:
+    lines = [*wire("eth0", "10.1.0.1/24"), "route add default via 10.1.0.254"]
+    with namespace(*lines) as inside:
+        within = (*inside, *named("patient", "127.0.1.1 patient patient-2", tmp_path))
+        sick = doctor(within=within, environment={"MASTER_ADDR": "10.1.0.9"})
+        assert sick.first["cause"] == "hostname-resolution"
+        cure = sick.first["fixes"][which]["paste"]
+        cured = (*within, "sh", "-c", f'{cure}\nexec "$@"', "sh")
+        examined = doctor(within=cured, environment={"MASTER_ADDR": "10.1.0.9"})
+    assert "hostname-resolution" not in examined.causes
+    if which == 1:
+        assert "127.0.1.1 patient-2" in (tmp_path / "hosts").read_text()
+
+
 def test_the_own_name_does_not_resolve(doctor: Doctor, tmp_path: Path) -> None:
     examined = doctor(within=named("patient", "", tmp_path))
     assert examined.first["cause"] == "hostname-resolution"
