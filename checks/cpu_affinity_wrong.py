@@ -107,8 +107,7 @@ def _wider(cpus: Cpus, environment: Environment | None, kernel: Kernel | None) -
             paste=f"#SBATCH --cpus-per-task={cpus.logical}",
             caution="for one task per node that starts all ranks; divide it by the tasks per node",
         )
-    container = kernel.container if kernel is not None else ""
-    if container == "kubernetes":
+    if kernel is not None and kernel.container == "kubernetes":
         return Fix(
             summary="ask for more cores: the pod's cpuset holds no others",
             paste=f'resources:\n  requests: {{cpu: "{cpus.logical}"}}\n'
@@ -116,10 +115,11 @@ def _wider(cpus: Cpus, environment: Environment | None, kernel: Kernel | None) -
             language="yaml",
             caution="or as many as the node can allocate",
         )
-    if container:
+    if kernel is not None and kernel.engine:
         return Fix(
-            summary="start the container with more cores: its cpuset holds no others",
-            paste=f"docker run --cpuset-cpus {every} …",
+            summary="give the container more cores: its cpuset holds no others",
+            paste=f"{kernel.engine} update --cpuset-cpus {every} CONTAINER",
+            caution="on the machine that runs the container",
         )
     return Fix(
         summary="the cpuset of the session holds no others: widen that of its slice, as root",

@@ -66,7 +66,7 @@ def throttled(
         confidence=confidence,
         because=because,
         evidence=tuple(_rows(cpus, number, now, past)),
-        fixes=tuple(_fixes(cpus, kernel.container if kernel is not None else "")),
+        fixes=tuple(_fixes(cpus, kernel)),
     )
 
 
@@ -93,21 +93,21 @@ def _rows(cpus: Cpus, ranks: int, now: float | None, past: float | None) -> Iter
             )
 
 
-def _fixes(cpus: Cpus, container: str) -> Iterator[Fix]:
+def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:
     wanted = len(cpus.allowed)
     file = PurePosixPath(cpus.quota_file)
     unit = file.parent.name
-    if container == "kubernetes":
+    if kernel is not None and kernel.container == "kubernetes":
         yield Fix(
             summary="raise the CPU limit of the container, or leave it out",
             paste=f'resources:\n  limits: {{cpu: "{wanted}"}}\n',
             language="yaml",
             caution="or as many as the node can allocate",
         )
-    elif container:
+    elif kernel is not None and kernel.engine:
         yield Fix(
             summary="raise the CPU limit, on the machine that runs the container",
-            paste=f"docker update --cpus {wanted} CONTAINER",
+            paste=f"{kernel.engine} update --cpus {wanted} CONTAINER",
         )
     elif unit.endswith((".slice", ".service", ".scope")):
         yield Fix(

@@ -46,20 +46,20 @@ def low(limits: Limits, kernel: Kernel | None) -> Iterator[Finding]:
                 source="the kernel's and systemd's default",
             ),
         ),
-        fixes=(_fix(soft, hard, kernel.container if kernel is not None else ""),),
+        fixes=(_fix(hard, kernel),),
     )
 
 
-def _fix(soft: int, hard: int | None, container: str) -> Fix:
+def _fix(hard: int | None, kernel: Kernel | None) -> Fix:
     if hard is None or hard >= USUAL:
         return Fix(
             summary="raise it in the shell or script that launches the ranks",
             paste=f"ulimit -n {AMPLE if hard is None else min(hard, AMPLE)}",
         )
-    if container:
+    if kernel is not None and kernel.engine:
         return Fix(
-            summary=f"the hard limit is {hard}: start the container with a higher one",
-            paste=f"docker run --ulimit nofile={AMPLE} …",
+            summary=f"the hard limit is {hard}: start a new container with a higher one",
+            paste=f"{kernel.engine} run --ulimit nofile={AMPLE} …",
         )
     return Fix(
         summary=f"the hard limit is {hard}: raise it for every login, as root",

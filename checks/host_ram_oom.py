@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.evidence.gpus import KernelLog
-from ddoctor.evidence.host import Memory
+from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("dead-rank",)
@@ -27,7 +27,7 @@ OF_A_RUN = re.compile(
 )
 
 
-def killed_in_cgroup(memory: Memory) -> Iterator[Finding]:
+def killed_in_cgroup(memory: Memory, kernel: Kernel | None) -> Iterator[Finding]:
     if memory.limit is None or not memory.kills_in_limit:
         return
     used = "" if memory.used_in_limit is None else f", {memory.used_in_limit / GIB:.1f} in use now"
@@ -43,13 +43,7 @@ def killed_in_cgroup(memory: Memory) -> Iterator[Finding]:
             Observation(name="processes killed for memory", value=memory.kills_in_limit),
             Observation(name="memory limit", value=round(memory.limit / GIB, 1), unit="GiB"),
         ),
-        fixes=(
-            _FEWER_COPIES,
-            Fix(
-                summary="raise the memory limit of the container or the job",
-                paste=f"docker run --memory={memory.total // GIB}g …   # sbatch --mem=0",
-            ),
-        ),
+        fixes=(_FEWER_COPIES, _more(memory, kernel)),
     )
 
 
@@ -69,6 +63,26 @@ def killed_by_the_kernel(log: KernelLog) -> Iterator[Finding]:
             Observation(name="processes killed for memory", value=len(kills), source=log.source),
         ),
         fixes=(_FEWER_COPIES,),
+    )
+
+
+def _more(memory: Memory, kernel: Kernel | None) -> Fix:
+    gib = memory.total // GIB
+    if kernel is not None and kernel.container == "kubernetes":
+        return Fix(
+            summary="raise the memory limit of the container",
+            paste=f"resources:\n  limits: {{memory: {gib}Gi}}\n",
+            language="yaml",
+            caution="or as much as the node can allocate",
+        )
+    if kernel is not None and kernel.engine:
+        return Fix(
+            summary="raise the memory limit, on the machine that runs the container",
+            paste=f"{kernel.engine} update --memory={gib}g --memory-swap={gib}g CONTAINER",
+        )
+    return Fix(
+        summary="ask the batch system for all memory of the node",
+        paste="#SBATCH --mem=0",
     )
 
 

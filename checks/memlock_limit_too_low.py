@@ -51,36 +51,35 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
                 source="NCCL user guide, NCCL_BUFFSIZE",
             ),
         ),
-        fixes=tuple(_fixes(limits, kernel.container if kernel is not None else "")),
+        fixes=(_fix(limits, kernel),),
     )
 
 
-def _fixes(limits: Limits, container: str) -> Iterator[Fix]:
+def _fix(limits: Limits, kernel: Kernel | None) -> Fix:
     if limits.locked_memory.hard is None:
-        yield Fix(
+        return Fix(
             summary="lift it in the shell or script that launches the ranks",
             paste="ulimit -l unlimited",
         )
-    elif container == "kubernetes":
-        yield Fix(
+    if kernel is not None and kernel.container == "kubernetes":
+        return Fix(
             summary="give the container the right to lock memory without limit",
             paste="securityContext:\n  capabilities:\n    add: [IPC_LOCK]\n",
             language="yaml",
         )
-    elif container:
-        yield Fix(
-            summary="start the container without the limit",
-            paste="docker run --ulimit memlock=-1 --cap-add IPC_LOCK …",
+    if kernel is not None and kernel.engine:
+        return Fix(
+            summary="start a new container without the limit",
+            paste=f"{kernel.engine} run --ulimit memlock=-1 --cap-add IPC_LOCK …",
         )
-    else:
-        yield Fix(
-            summary="lift it for every login, as root",
-            paste=(
-                "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' "
-                "> /etc/security/limits.d/90-memlock.conf"
-            ),
-            caution=(
-                "needs a new login; under Slurm also LimitMEMLOCK=infinity in slurmd's unit and "
-                "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-            ),
-        )
+    return Fix(
+        summary="lift it for every login, as root",
+        paste=(
+            "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' "
+            "> /etc/security/limits.d/90-memlock.conf"
+        ),
+        caution=(
+            "needs a new login; under Slurm also LimitMEMLOCK=infinity in slurmd's unit and "
+            "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        ),
+    )

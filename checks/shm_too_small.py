@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.evidence.host import Kernel, SharedMemory
+from ddoctor.evidence.host import Kernel, Memory, SharedMemory
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 MIB = 2**20
@@ -23,13 +23,18 @@ FAILS_BELOW = 256 * MIB
 # NCCL's own guide asks for --shm-size=1g in containers
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html).
 LOW_BELOW = GIB
+# Ample for a node; but never more than half of the memory, Linux's own measure (tmpfs(5)).
+AMPLE = 16 * GIB
 
 
-def too_small(shared_memory: SharedMemory, kernel: Kernel | None) -> Iterator[Finding]:
+def too_small(
+    shared_memory: SharedMemory, kernel: Kernel | None, memory: Memory | None
+) -> Iterator[Finding]:
     size = shared_memory.size
     if size >= LOW_BELOW:
         return
-    container = kernel.container if kernel is not None else ""
+    half = AMPLE if memory is None else (memory.limit or memory.total) // 2
+    wanted = max(GIB, min(AMPLE, half)) // GIB
     yield Finding(
         severity=Severity.ERROR if size < FAILS_BELOW else Severity.WARNING,
         confidence=Confidence.CERTAIN if size < FAILS_BELOW else Confidence.LIKELY,
@@ -46,33 +51,32 @@ def too_small(shared_memory: SharedMemory, kernel: Kernel | None) -> Iterator[Fi
                 source="NCCL user guide, Troubleshooting",
             ),
         ),
-        fixes=tuple(_fixes(container)),
+        fixes=(_fix(kernel, wanted),),
     )
 
 
-def _fixes(container: str) -> Iterator[Fix]:
-    if container == "kubernetes":
-        yield Fix(
+def _fix(kernel: Kernel | None, gib: int) -> Fix:
+    if kernel is not None and kernel.container == "kubernetes":
+        return Fix(
             summary="mount a memory-backed volume at /dev/shm",
             paste=(
                 "volumes:\n"
                 "  - name: shm\n"
-                "    emptyDir: {medium: Memory, sizeLimit: 16Gi}\n"
+                f"    emptyDir: {{medium: Memory, sizeLimit: {gib}Gi}}\n"
                 "volumeMounts:\n"
                 "  - {name: shm, mountPath: /dev/shm}\n"
             ),
             language="yaml",
             caution="what is used there counts against the pod's memory limit",
         )
-    elif container:
-        yield Fix(
-            summary="start the container with more shared memory",
-            paste="docker run --shm-size=16g …",
+    if kernel is not None and kernel.engine:
+        return Fix(
+            summary="start a new container with more shared memory",
+            paste=f"{kernel.engine} run --shm-size={gib}g …",
             caution="or --ipc=host, which shares the host's whole /dev/shm with the container",
         )
-    else:
-        yield Fix(
-            summary="enlarge it now, as root",
-            paste="mount -o remount,size=16G /dev/shm",
-            caution="it uses host memory as it fills; add the size to /etc/fstab to keep it",
-        )
+    return Fix(
+        summary="enlarge it now, as root",
+        paste=f"mount -o remount,size={gib}G /dev/shm",
+        caution="it uses host memory as it fills; add the size to /etc/fstab to keep it",
+    )

@@ -153,6 +153,12 @@ class Kernel(Section, frozen=True, kw_only=True):
     """Switch ports above a GPU whose Access Control Services send peer requests up to the root,
     as PCI addresses; None: not readable."""
 
+    @property
+    def engine(self) -> str:
+        """The command whose options set this container's limits; the other kinds of container
+        take them from the shell or job that starts them."""
+        return self.container if self.container in ("docker", "podman") else ""
+
 
 def cpu_list(cpus: Iterable[int]) -> str:
     """Indices as taskset and the kernel write them: 0, 1, 2 and 8 are ``0-2,8``."""

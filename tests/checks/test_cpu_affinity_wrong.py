@@ -64,7 +64,7 @@ def test_the_launcher_knows_best(findings: Findings) -> None:
 @pytest.mark.parametrize(
     ("container", "variables", "words"),
     [
-        ("docker", {}, "--cpuset-cpus 0-95"),
+        ("podman", {}, "podman update --cpuset-cpus 0-95"),
         ("kubernetes", {}, 'cpu: "96"'),
         ("", {"SLURM_JOB_ID": "7"}, "--cpus-per-task=96"),
         ("", {}, "AllowedCPUs=0-95"),

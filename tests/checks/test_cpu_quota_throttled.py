@@ -68,7 +68,7 @@ def test_a_note_where_it_once_did(findings: Findings) -> None:
     [
         ("docker", V2, "docker update --cpus 96"),
         ("kubernetes", V2, 'limits: {cpu: "96"}'),
-        ("", V2, f"echo max > {V2}"),
+        ("enroot", V2, f"echo max > {V2}"),
         ("", V1, f"echo -1 > {V1}"),
         ("", "/sys/fs/cgroup/user.slice/cpu.max", "set-property --runtime user.slice CPUQuota="),
     ],

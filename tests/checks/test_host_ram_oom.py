@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.gpus import KernelLog
-from ddoctor.evidence.host import Memory
+from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.models import Severity
 from tests.conftest import Findings
 
@@ -28,11 +28,12 @@ def log(*names: str) -> KernelLog:
 
 
 def test_tells_of_kills_in_the_own_cgroup(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, memory(32 * GIB, 3))
+    kernel = Kernel(host="a", release="6.8", container="docker")
+    (finding,) = findings(CAUSE, memory(32 * GIB, 3), kernel)
     assert finding.severity is Severity.NOTE
     assert "3 processes" in finding.because
     assert "32.0 GiB" in finding.because
-    assert "--memory=256g" in finding.fixes[1].paste
+    assert "docker update --memory=256g" in finding.fixes[1].paste
 
 
 @pytest.mark.parametrize("name", ["python", "python3.11", "pt_main_thread", "pt_data_worker"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.host import Kernel, SharedMemory
+from ddoctor.evidence.host import Kernel, Memory, SharedMemory
 from ddoctor.models import Severity
 from tests.conftest import Findings
 
@@ -26,9 +26,16 @@ def test_warns_where_it_is_tight(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
 
 
+def test_the_fix_fits_the_memory(findings: Findings) -> None:
+    for total, gib in ((2, 1), (24, 12), (2048, 16)):
+        memory = Memory(host="a", total=total * 2**30, available=2**30)
+        (finding,) = findings("shm-too-small", shm(64 * MIB), memory)
+        assert f"size={gib}G" in finding.fixes[0].paste
+
+
 @pytest.mark.parametrize(
     ("container", "words"),
-    [("docker", "--shm-size"), ("kubernetes", "medium: Memory"), ("", "remount")],
+    [("podman", "podman run --shm-size=16g"), ("kubernetes", "medium: Memory"), ("", "remount")],
 )
 def test_the_fix_is_made_for_where_it_runs(findings: Findings, container: str, words: str) -> None:
     kernel = Kernel(host="a", release="6.1", container=container)
