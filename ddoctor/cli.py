@@ -85,9 +85,12 @@ def doctor(
 ) -> int:
     """Examine this machine, and say what to fix."""
     from ddoctor import doctor, engine
+    from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report.output import Outputs, progress
 
+    if probe and no_probes:
+        raise DoctorError("--probe and --no-probes exclude each other: give one of them")
     outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
     probes = () if no_probes else doctor.choose(probe)
     with progress() as started:
@@ -150,7 +153,8 @@ def explain(
     cause = name.strip().lower().replace("_", "-")
     if cause not in engine.names():
         raise unknown("cause", name, engine.names())
-    typer.echo(f"{cause}\n\n{engine.load(cause).explanation}")
+    explanation = engine.load(cause).explanation.replace("``", "`")
+    typer.echo(f"{cause}\n\n{explanation}")
 
 
 @app.command(name="list")

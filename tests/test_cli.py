@@ -132,6 +132,7 @@ def test_two_hosts_are_told_apart(sound: Path, tmp_path: Path) -> None:
         (["doctor", "surplus"], "surplus"),
         (["doctor", "--probe", "allreduc"], "did you mean 'allreduce'?"),
         (["doctor", "--probe", "xyzzy"], "`ddoctor list` shows"),
+        (["doctor", "--probe", "matmul", "--no-probes"], "exclude each other"),
         (["doctor", "--data", "/no/such/folder"], "/no/such/folder"),
         (["doctor", "--json"], "--json"),
         (["doctor", "--json", "/no/such/folder/r.json"], "there is no folder"),

@@ -1,13 +1,16 @@
-"""Every check behaves: named by the catalogue, explained, typed, quiet without reason."""
+"""Checks and probes behave: named by the catalogue, explained, typed, quiet without reason."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from ddoctor import engine
-from ddoctor.evidence.section import Evidence, Known
+from ddoctor import engine, launch
+from ddoctor.evidence.section import Evidence, Known, Section
+from ddoctor.harness import World
 from tests.healthy import healthy
 
 CATALOGUE = (Path(__file__).parent / "catalogue.txt").read_text().split()
@@ -57,3 +60,29 @@ def test_is_quiet_on_a_healthy_machine(check: engine.Check) -> None:
 def test_has_a_test_file(check: engine.Check) -> None:
     name = f"test_{check.name.replace('-', '_')}.py"
     assert (Path(__file__).parent / "checks" / name).exists()
+
+
+def test_no_causes_explain_one_another_in_a_circle() -> None:
+    explains = {check.name: set(check.explains) for check in CHECKS}
+
+    def beyond(cause: str) -> set[str]:
+        reached: set[str] = set()
+        ahead = explains.get(cause, set())
+        while ahead := ahead - reached:
+            reached |= ahead
+            ahead = set().union(*(explains.get(one, set()) for one in ahead))
+        return reached
+
+    assert [cause for cause in explains if cause in beyond(cause)] == []
+
+
+@pytest.mark.parametrize("probe", launch.names())
+def test_a_probe_measures_one_section_and_says_so(probe: str) -> None:
+    assert launch.describe(probe).endswith(".")
+    measure = import_module(f"{launch.PACKAGE}.{probe}").measure
+    hints = get_type_hints(measure)
+    assert hints["world"] is World
+    (section,) = set(getattr(hints["return"], "__args__", (hints["return"],))) - {type(None)}
+    assert issubclass(section, Section)
+    assert section.probe == probe
+    assert (Path(__file__).parent / "probes" / f"test_{probe}.py").exists()
