@@ -64,7 +64,7 @@ def _fix(hard: int | None, kernel: Kernel | None) -> Fix:
     return Fix(
         summary=f"the hard limit is {hard}: raise it for every login, as root",
         paste=(
-            f"printf '* soft nofile {AMPLE}\\n* hard nofile {AMPLE}\\n' "
+            f"printf '* - nofile {AMPLE}\\nroot - nofile {AMPLE}\\n' "
             "> /etc/security/limits.d/90-nofile.conf"
         ),
         caution="needs a new login; a service takes LimitNOFILE= of its unit instead",

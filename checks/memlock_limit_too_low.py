@@ -74,10 +74,7 @@ def _fix(limits: Limits, kernel: Kernel | None) -> Fix:
         )
     return Fix(
         summary="lift it for every login, as root",
-        paste=(
-            "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' "
-            "> /etc/security/limits.d/90-memlock.conf"
-        ),
+        paste=("echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf"),
         caution=(
             "needs a new login; under Slurm also LimitMEMLOCK=infinity in slurmd's unit and "
             "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
