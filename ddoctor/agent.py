@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddoctor.collect import cgroup
 from ddoctor.harness import end_with_parent
 
 CREW_FILE = "crew.json"
@@ -62,7 +63,7 @@ def main() -> int:
         crew = Crew(ranks=RANKS_WITHOUT_GPU, backend="gloo")
     _write(arguments.folder / CREW_FILE, crew)
     # torchrun would set it to 1, which no sensible run uses.
-    threads = max(1, len(os.sched_getaffinity(0)) // crew.ranks)
+    threads = max(1, int(_cpus() / crew.ranks))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     try:
         torchrun(
@@ -89,6 +90,14 @@ def main() -> int:
         _write(arguments.folder / EXITS_FILE, own or exits)
         return 1
     return 0
+
+
+def _cpus() -> float:
+    """CPUs that these processes can keep busy."""
+    allowed = len(os.sched_getaffinity(0))
+    groups = cgroup.controller("cpu")
+    quota = cgroup.quota(groups) if groups is not None else None
+    return allowed if quota is None else min(allowed, quota.cpus)
 
 
 def _write(path: Path, content: object) -> None:

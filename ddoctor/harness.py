@@ -17,7 +17,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
+
 from ddoctor import nccl_log
+from ddoctor.collect import cgroup
 from ddoctor.evidence.probes import RankPlace, RankRate
 from ddoctor.journal import Journal
 
@@ -115,9 +118,7 @@ class World:
 
             free = torch.cuda.mem_get_info(self.device)[0]
         else:
-            import psutil
-
-            free = psutil.virtual_memory().available // self.size
+            free = _free_host_memory() // self.size
         fullest: int = min(self.gather(free))
         return fullest // MEMORY_SHARE
 
@@ -153,9 +154,10 @@ class World:
         import torch
 
         events = []
+        new: Any = torch.cuda.Event
         for number in range(rounds):
             self.doing(f"{what}, round {number + 1}")
-            begin, end = (torch.Event(device=self.device, enable_timing=True) for _ in range(2))
+            begin, end = new(enable_timing=True), new(enable_timing=True)
             begin.record()
             work()
             end.record()
@@ -250,6 +252,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
+
+
+def _free_host_memory() -> int:
+    """Bytes; in a container what its limit leaves."""
+    free = int(psutil.virtual_memory().available)
+    groups = cgroup.controller("memory")
+    limit = cgroup.memory_limit(groups) if groups is not None else None
+    if limit is None or limit.used is None:
+        return free
+    return max(0, min(free, limit.limit - limit.used))
 
 
 def _identity(device: torch.device) -> tuple[str, str]:

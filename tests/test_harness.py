@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ddoctor.harness import bus_bandwidth, percentile
+from ddoctor import launch
+from ddoctor.evidence.probes import StorageRead
+from ddoctor.evidence.section import Evidence
+from ddoctor.harness import FEWEST_ROUNDS, ROUNDS, bus_bandwidth, percentile
 
 
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
@@ -22,3 +27,13 @@ def test_percentiles_are_values_that_were_seen() -> None:
     assert percentile(rounds, 99) == 20
     assert percentile([*range(1, 201)], 99) == 198
     assert percentile([7.0], 50) == 7.0
+
+
+def test_ranks_agree_on_fewer_rounds_where_one_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    evidence = Evidence(launch.launch(["tests.faulty.unhurried"], limit=120, data=tmp_path))
+    (section,) = evidence.all(StorageRead)
+    assert section.path == "True True True True"
+    assert FEWEST_ROUNDS <= section.small_file_count < ROUNDS

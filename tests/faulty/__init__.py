@@ -1,1 +1,1 @@
-"""Probes that end badly, named by their modules; and one that does not."""
+"""Probes that end badly or behave oddly, named by their modules; and one that is sound."""
