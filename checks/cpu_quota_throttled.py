@@ -10,7 +10,6 @@ Seen from outside: ``nr_throttled`` in the cgroup's ``cpu.stat`` grows while the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
@@ -95,8 +94,8 @@ def _rows(cpus: Cpus, ranks: int, now: float | None, past: float | None) -> Iter
 
 def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:
     wanted = len(cpus.allowed)
-    file = PurePosixPath(cpus.quota_file)
-    unit = file.parent.name
+    folder, _, file = cpus.quota_file.rpartition("/")
+    unit = folder.rpartition("/")[2]
     if kernel is not None and kernel.container == "kubernetes":
         yield Fix(
             summary="raise the CPU limit of the container, or leave it out",
@@ -117,5 +116,5 @@ def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:
     elif cpus.quota_file:
         yield Fix(
             summary="lift the quota of the cgroup, as root",
-            paste=f"echo {'max' if file.name == 'cpu.max' else -1} > {cpus.quota_file}",
+            paste=f"echo {'max' if file == 'cpu.max' else -1} > {cpus.quota_file}",
         )

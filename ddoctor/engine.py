@@ -1,4 +1,4 @@
-"""Find the checks, give each the evidence that it names, and order what they find."""
+"""Find the checks, give each the evidence that it names, and make the report of their findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.models import (
     Command,
-    Confidence,
     Crashed,
     Finding,
     Report,
@@ -28,9 +27,9 @@ from ddoctor.models import (
     Severity,
     Skipped,
     Verdict,
-    Where,
     World,
 )
+from ddoctor.order import order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,45 +123,11 @@ def diagnose(evidence: Evidence, checks: Iterable[Check]) -> tuple[Result, ...]:
     )
 
 
-def order(results: Iterable[Result], checks: Iterable[Check]) -> tuple[Finding, ...]:
-    """The findings in the order to fix them, each consequence folded under its root.
-
-    A finding explains another when its check says so, both may speak of the same place, and it is
-    more than a guess. A root is as severe as the worst of what follows from it.
-    """
-    explains = {check.name: check.explains for check in checks}
-    findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
-    parents: dict[Finding, Finding] = {}
-
-    def root(finding: Finding) -> Finding:
-        while finding in parents:
-            finding = parents[finding]
-        return finding
-
-    for finding in findings:
-        for other in findings:
-            if (
-                finding.cause in explains.get(other.cause, ())
-                and other.confidence > Confidence.POSSIBLE
-                and other.where.meets(finding.where)
-                and root(other) != finding
-            ):
-                parents[finding] = other
-                break
-    roots = []
-    for finding in (finding for finding in findings if finding not in parents):
-        family = [one for one in findings if root(one) == finding]
-        consequences = dict.fromkeys(one.cause for one in family if one != finding)
-        severity = max(one.severity for one in family)
-        roots.append(replace(finding, severity=severity, consequences=tuple(consequences)))
-    return tuple(sorted(roots, key=_urgency))
-
-
 def examine(evidence: Evidence, command: Command) -> Report:
     """Judge the evidence by every check there is."""
     checks = discover()
     results = diagnose(evidence, checks)
-    findings = order(results, checks)
+    findings = order(results, {check.name: check.explains for check in checks})
     runs = evidence.all(ProbeRuns)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),
@@ -297,30 +262,6 @@ def _placed(finding: Finding, host: str) -> Finding:
     if not host or finding.where.hosts:
         return finding
     return replace(finding, where=replace(finding.where, hosts=(host,)))
-
-
-def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The same words about several hosts are one finding about all of them."""
-    groups: dict[Finding, list[str]] = {}
-    for finding in findings:
-        bare = replace(finding, where=replace(finding.where, hosts=()))
-        groups.setdefault(bare, []).extend(finding.where.hosts)
-    for finding, hosts in groups.items():
-        where: Where = replace(finding.where, hosts=tuple(sorted(set(hosts))))
-        yield replace(finding, where=where)
-
-
-def _urgency(finding: Finding) -> tuple[int, float, int, str]:
-    """Roots by severity, then by their share of the time, then by confidence."""
-    cost = finding.cost
-    share = cost.value if cost is not None and cost.unit.startswith("share") else 0.0
-    severities, confidences = list(Severity), list(Confidence)
-    return (
-        -severities.index(finding.severity),
-        -share,
-        -confidences.index(finding.confidence),
-        finding.cause,
-    )
 
 
 def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:

@@ -12,7 +12,6 @@ from ddoctor.evidence.probes import Matmul, ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 from ddoctor.models import (
     Confidence,
-    Cost,
     Finding,
     Report,
     Result,
@@ -23,30 +22,13 @@ from ddoctor.models import (
 )
 
 
-def a_finding(
-    cause: str = "a",
-    severity: Severity = Severity.WARNING,
-    confidence: Confidence = Confidence.CERTAIN,
-    where: Where | None = None,
-    cost: Cost | None = None,
-) -> Finding:
+def a_finding(where: Where | None = None, severity: Severity = Severity.WARNING) -> Finding:
     return Finding(
-        cause=cause,
         severity=severity,
-        confidence=confidence,
-        because=f"because of {cause}",
+        confidence=Confidence.CERTAIN,
+        because="of the test",
         where=where or Where(),
-        cost=cost,
     )
-
-
-def a_check(name: str, *explains: str) -> engine.Check:
-    return engine.Check(name=name, title="", explanation="", explains=explains, ways=())
-
-
-def ordered(findings: list[Finding], *checks: engine.Check) -> list[tuple[str, tuple[str, ...]]]:
-    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
-    return [(one.cause, one.consequences) for one in engine.order(results, checks)]
 
 
 def module(**functions: object) -> ModuleType:
@@ -163,54 +145,6 @@ def test_a_parameter_that_is_no_evidence_is_refused() -> None:
 
     with pytest.raises(TypeError, match="no kind of evidence"):
         engine.read(module(way=wrong))
-
-
-def test_severity_comes_first_then_share_then_confidence() -> None:
-    findings = [
-        a_finding("note", Severity.NOTE),
-        a_finding("unsure", confidence=Confidence.POSSIBLE),
-        a_finding("sure"),
-        a_finding("costly", cost=Cost(value=0.4, unit="share of step")),
-        a_finding("broken", Severity.ERROR),
-    ]
-    assert [cause for cause, _ in ordered(findings)] == [
-        "broken",
-        "costly",
-        "sure",
-        "unsure",
-        "note",
-    ]
-
-
-def test_consequences_are_folded_under_the_root_over_several_steps() -> None:
-    findings = [a_finding("c", Severity.ERROR), a_finding("b"), a_finding("a")]
-    assert ordered(findings, a_check("a", "b"), a_check("b", "c")) == [("a", ("c", "b"))]
-
-
-def test_a_root_is_as_severe_as_what_follows_from_it() -> None:
-    findings = [a_finding("b", Severity.ERROR), a_finding("a", Severity.NOTE)]
-    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
-    (root,) = engine.order(results, [a_check("a", "b")])
-    assert (root.cause, root.severity) == ("a", Severity.ERROR)
-
-
-def test_nothing_is_folded_elsewhere_or_by_a_guess() -> None:
-    here, there = Where(devices=("GPU 0",)), Where(devices=("GPU 1",))
-    apart = [a_finding("a", where=here), a_finding("b", where=there)]
-    assert len(ordered(apart, a_check("a", "b"))) == 2
-    guess = [a_finding("a", confidence=Confidence.POSSIBLE), a_finding("b")]
-    assert len(ordered(guess, a_check("a", "b"))) == 2
-
-
-def test_two_that_explain_each_other_do_not_vanish() -> None:
-    findings = [a_finding("a"), a_finding("b")]
-    assert len(ordered(findings, a_check("a", "b"), a_check("b", "a"))) == 1
-
-
-def test_the_same_words_about_several_hosts_are_one_finding() -> None:
-    findings = [a_finding(where=Where(hosts=(host,))) for host in ("b", "a")]
-    (merged,) = engine.order([Result(check="a", findings=tuple(findings))], [])
-    assert merged.where.hosts == ("a", "b")
 
 
 def report(*findings: Finding, verdict: Verdict = Verdict.FINDINGS) -> Report:

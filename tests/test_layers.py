@@ -22,7 +22,9 @@ ALLOWED = {
         "ddoctor.evidence",
         "ddoctor.knowledge",
         "ddoctor.models",
+        "ddoctor.order",
     },
+    "ddoctor/order.py": {"ddoctor.models"},
     "ddoctor/report": {
         "ddoctor.errors",
         "ddoctor.evidence",

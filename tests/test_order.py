@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from ddoctor.models import Confidence, Cost, Finding, Result, Severity, Where
+from ddoctor.order import order
+
+
+def a_finding(
+    cause: str = "a",
+    severity: Severity = Severity.WARNING,
+    confidence: Confidence = Confidence.CERTAIN,
+    where: Where | None = None,
+    cost: Cost | None = None,
+) -> Finding:
+    return Finding(
+        cause=cause,
+        severity=severity,
+        confidence=confidence,
+        because=f"because of {cause}",
+        where=where or Where(),
+        cost=cost,
+    )
+
+
+def ordered(
+    findings: list[Finding], **explains: tuple[str, ...]
+) -> list[tuple[str, tuple[str, ...]]]:
+    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
+    return [(one.cause, one.consequences) for one in order(results, explains)]
+
+
+def test_severity_comes_first_then_share_then_confidence() -> None:
+    findings = [
+        a_finding("note", Severity.NOTE),
+        a_finding("unsure", confidence=Confidence.POSSIBLE),
+        a_finding("sure"),
+        a_finding("costly", cost=Cost(value=0.4, unit="share of step")),
+        a_finding("broken", Severity.ERROR),
+    ]
+    assert [cause for cause, _ in ordered(findings)] == [
+        "broken",
+        "costly",
+        "sure",
+        "unsure",
+        "note",
+    ]
+
+
+def test_consequences_are_folded_under_the_root_over_several_steps() -> None:
+    findings = [a_finding("c", Severity.ERROR), a_finding("b"), a_finding("a")]
+    assert ordered(findings, a=("b",), b=("c",)) == [("a", ("c", "b"))]
+
+
+def test_a_root_is_as_severe_as_what_follows_from_it() -> None:
+    findings = [a_finding("b", Severity.ERROR), a_finding("a", Severity.NOTE)]
+    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
+    (root,) = order(results, {"a": ("b",)})
+    assert (root.cause, root.severity) == ("a", Severity.ERROR)
+
+
+def test_nothing_is_folded_elsewhere_or_by_a_guess() -> None:
+    here, there = Where(devices=("GPU 0",)), Where(devices=("GPU 1",))
+    apart = [a_finding("a", where=here), a_finding("b", where=there)]
+    assert len(ordered(apart, a=("b",))) == 2
+    guess = [a_finding("a", confidence=Confidence.POSSIBLE), a_finding("b")]
+    assert len(ordered(guess, a=("b",))) == 2
+
+
+def test_two_that_explain_each_other_do_not_vanish() -> None:
+    findings = [a_finding("a"), a_finding("b")]
+    assert len(ordered(findings, a=("b",), b=("a",))) == 1
+
+
+def test_the_same_words_about_several_hosts_are_one_finding() -> None:
+    findings = [a_finding(where=Where(hosts=(host,))) for host in ("b", "a")]
+    (merged,) = order([Result(check="a", findings=tuple(findings))], {})
+    assert merged.where.hosts == ("a", "b")
