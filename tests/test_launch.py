@@ -28,6 +28,7 @@ Launch = Callable[..., tuple[ProbeRuns, tuple[Section, ...]]]
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Launch]:
     """Launch probes of ``tests/faulty``; afterwards no process may be left."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     before = set(psutil.Process().children(recursive=True))
 
     def launched(

@@ -1,4 +1,4 @@
-"""All probes, measured once for real: torchrun, two ranks, or one per GPU where there are any."""
+"""All probes, measured once for real: torchrun and two ranks on gloo, wherever the tests run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     for number in range(SMALL_FILES):
         (folder / "small" / f"{number}.jpg").write_bytes(b"\1" * SMALL_BYTES)
     before = _state(folder)
-    collected = Evidence(launch.launch(launch.names(), limit=200, data=folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        collected = Evidence(launch.launch(launch.names(), limit=200, data=folder))
     assert _state(folder) == before, "a probe only reads"
     return collected
 

@@ -6,7 +6,10 @@ import pytest
 
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
-from ddoctor.harness import ROUNDS, bus_bandwidth
+from ddoctor.harness import FEWEST_ROUNDS, ROUNDS, bus_bandwidth
+
+# All rounds of these fit into the time even on a loaded machine.
+QUICK_UP_TO = 2**16
 
 
 @pytest.fixture
@@ -24,7 +27,8 @@ def test_sizes_double_from_small_ones(section: AllReduce) -> None:
 
 def test_each_size_is_timed_often_enough(section: AllReduce) -> None:
     for point in section.points:
-        assert point.rounds == ROUNDS
+        assert FEWEST_ROUNDS <= point.rounds <= ROUNDS
+        assert point.rounds == ROUNDS or point.bytes > QUICK_UP_TO
         assert 0 < point.minimum <= point.p50 <= point.p99
 
 

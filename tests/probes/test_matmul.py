@@ -7,7 +7,7 @@ from ddoctor.evidence.section import Evidence
 def test_every_rank_reaches_something_and_the_result_is_right(evidence: Evidence) -> None:
     (section,) = evidence.all(Matmul)
     assert section.wrong == ()
-    assert len(section.rates) == 2 or section.dtype != "float32"
-    # A CPU core gives at least 1 GFLOP/s, and no device of today 10 000 TFLOP/s.
-    assert all(1e-3 < rate.rate < 1e4 for rate in section.rates)
-    assert [rate.place.rank for rate in section.rates] == list(range(len(section.rates)))
+    assert section.dtype == "float32"
+    assert [rate.place.rank for rate in section.rates] == [0, 1]
+    # Between a loaded core and a large socket.
+    assert all(1e-4 < rate.rate < 100 for rate in section.rates)

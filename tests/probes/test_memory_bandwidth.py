@@ -6,6 +6,6 @@ from ddoctor.evidence.section import Evidence
 
 def test_every_rank_moves_memory(evidence: Evidence) -> None:
     (section,) = evidence.all(MemoryBandwidth)
-    # Between a very slow memory and eight stacks of HBM.
-    assert all(0.1 < rate.rate < 2e4 for rate in section.rates)
+    # Between a loaded channel and a dozen of them.
+    assert all(0.05 < rate.rate < 2000 for rate in section.rates)
     assert all(rate.spread >= 0 for rate in section.rates)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def measured(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return Evidence(launch.launch([f"tests.faulty.{name}"], limit=120, data=folder))
 
 
