@@ -11,7 +11,7 @@ from ddoctor.harness import World
 
 SECONDS = 1.5
 
-# Eight times the largest L2 of a GPU (B200: 126 MiB).
+# Many times the L2 cache of any GPU, or the copy would be served from there.
 BYTES = {"cuda": 2**30, "cpu": 2**28}
 
 
