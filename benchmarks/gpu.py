@@ -23,14 +23,13 @@ def main() -> int:
         return 2
     count, model = torch.cuda.device_count(), torch.cuda.get_device_name()
     name = f"{date.today()}-{count}x-{model.replace(' ', '-').lower()}"
-    bundle = FOLDER / f"{name}.json"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    doctor = _output("-m", "ddoctor", "doctor", "--markdown", "-", "--bundle", str(bundle))
+    doctor = _output("-m", "ddoctor", "doctor", "--markdown", "-")
     bench = _output("-m", "benchmarks.allreduce")
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     text = (
         f"# {count} × {model}, {date.today()}\n\n"
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, "
-        f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}\n\n"
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}\n\n"
         f"{doctor}\n## The all-reduce probe against a bare loop\n\n```\n{bench}```\n"
     )
     (FOLDER / f"{name}.md").write_text(text)

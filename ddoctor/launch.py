@@ -68,8 +68,11 @@ def launch(
     runs: list[ProbeRun] = []
     crew = Crew(ranks=0, backend="")
     waiting = list(names)
-    if find_spec("torch") is None:
-        runs, waiting = _skipped(waiting, "torch is not installed: pip install torch"), []
+    if waiting and find_spec("torch") is None:
+        why = "torch is not installed here: pip install torch, or use the run's own environment"
+        runs.append(ProbeRun(probe=waiting[0], outcome="crashed", reason=why))
+        runs += _skipped(waiting[1:], f"the ranks could not start, see {waiting[0]}")
+        waiting = []
     while waiting:
         flight = _fly(waiting, deadline, data, force, started)
         crew = flight.crew or crew

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -46,9 +47,7 @@ def measure(world: World) -> AllReduce | None:
         if not world.agree(_worthwhile(points, left, STEADY_FROM[world.backend])):
             break
         tensor = buffer[: size // BYTES].zero_()
-        work = partial(dist.all_reduce, tensor)
-        seconds = world.rounds(f"all-reduce of {size} bytes", work, seconds=left)
-        points.append(_point(world, size, seconds))
+        points.append(one_size(world, tensor, seconds=left))
         wrong += _verify(world, size, tensor)
     chosen = world.nccl()
     ranks = world.places()
@@ -65,6 +64,23 @@ def measure(world: World) -> AllReduce | None:
     )
 
 
+def one_size(world: World, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
+    """One point of the sweep, in about ``seconds``; the time is that of the slowest rank."""
+    size = tensor.numel() * BYTES
+    work = partial(dist.all_reduce, tensor)
+    rounds = world.rounds(f"all-reduce of {size} bytes", work, seconds=seconds)
+    mine = (median(rounds), percentile(rounds, 99), min(rounds))
+    p50, p99, minimum = max(world.gather(mine))
+    return SweepPoint(
+        bytes=size,
+        rounds=len(rounds),
+        p50=p50,
+        p99=p99,
+        minimum=minimum,
+        bus_bandwidth=bus_bandwidth(size, p50, world.size),
+    )
+
+
 def _worthwhile(points: Sequence[SweepPoint], left: float, steady_from: int) -> bool:
     """Whether the next size fits into the time that is left, and can still show more."""
     if not points:
@@ -75,19 +91,6 @@ def _worthwhile(points: Sequence[SweepPoint], left: float, steady_from: int) -> 
         return True
     before, middle, last = (point.bus_bandwidth for point in points[-3:])
     return middle > before * (1 + GROWTH) or last > middle * (1 + GROWTH)
-
-
-def _point(world: World, size: int, seconds: Sequence[float]) -> SweepPoint:
-    mine = (percentile(seconds, 50), percentile(seconds, 99), min(seconds))
-    p50, p99, minimum = max(world.gather(mine))
-    return SweepPoint(
-        bytes=size,
-        rounds=len(seconds),
-        p50=p50,
-        p99=p99,
-        minimum=minimum,
-        bus_bandwidth=bus_bandwidth(size, p50, world.size),
-    )
 
 
 def _verify(world: World, size: int, tensor: torch.Tensor) -> list[WrongValue]:

@@ -169,6 +169,35 @@ def test_a_reader_that_leaves_early_is_no_failure() -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+WITHOUT_TORCH = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+"""
+
+
+def test_without_torch_the_rest_is_examined(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    run = ddoctor("doctor", "--json", "-", environment={"PYTHONPATH": str(tmp_path)})
+    assert (run.returncode, run.stderr) == (2, "")
+    report = json.loads(run.stdout)
+    assert report["verdict"] == "incomplete"
+    (failed,) = report["crashed"]
+    assert "torch is not installed here: pip install torch" in failed["error"]
+    assert "skipped" in report
+
+
+def test_a_read_only_working_folder_is_no_obstacle(tmp_path: Path) -> None:
+    """Mounted read-only, for even root cannot write there."""
+    script = f"mount -t tmpfs -o ro tmpfs {tmp_path} && cd {tmp_path} && exec {sys.executable} "
+    script += "-m ddoctor doctor --json - --probe matmul"
+    run = subprocess.run(["unshare", "-m", "bash", "-c", script], capture_output=True, text=True)
+    if "not permitted" in run.stderr or "denied" in run.stderr:
+        pytest.skip("no mount namespaces for this user")
+    assert run.stderr == ""
+    assert json.loads(run.stdout)["verdict"] in ("healthy", "findings")
+
+
 def test_a_mistake_of_ours_gets_one_line_and_keeps_the_traceback(tmp_path: Path) -> None:
     """Provoked with a dependency that breaks at import."""
     (tmp_path / "msgspec.py").write_text("raise RuntimeError('broken on purpose')\n")

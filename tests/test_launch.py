@@ -157,13 +157,6 @@ def test_the_limit_holds_even_for_the_start(run: Launch) -> None:
     assert "start" in runs.runs[0].reason
 
 
-def test_without_torch_everything_is_skipped(run: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "find_spec", lambda name: None)
-    runs, _ = run([SOUND, SLOW])
-    assert outcomes(runs) == ["skipped", "skipped"]
-    assert "torch" in runs.runs[0].reason
-
-
 def test_an_absent_interface_is_a_crash_with_its_words(
     run: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
