@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ def main() -> NoReturn:
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
+        _accept_any_terminal()
         code = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -25,6 +27,15 @@ def main() -> NoReturn:
     except Exception as error:
         code = _complain(f"internal error: {type(error).__name__}: {error}; {_kept_traceback()}")
     sys.exit(code)
+
+
+def _accept_any_terminal() -> None:
+    """A terminal without UTF-8 gets `?` for what it cannot show; a closed one gets nothing."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run() -> int:

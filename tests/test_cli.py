@@ -169,6 +169,18 @@ def test_a_reader_that_leaves_early_is_no_failure() -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+def test_a_terminal_without_utf_8_gets_what_it_can_show(sick: Path) -> None:
+    run = ddoctor("diagnose", sick, environment={"PYTHONIOENCODING": "ascii"})
+    assert (run.returncode, run.stderr) == (1, "")
+    assert "node-1 ? certain" in run.stdout
+
+
+def test_a_closed_stdout_still_gives_the_exit_code(sick: Path) -> None:
+    script = f"{sys.executable} -m ddoctor diagnose {sick} >&-"
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (1, "")
+
+
 WITHOUT_TORCH = """
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
