@@ -32,6 +32,10 @@ from ddoctor.models import (
 from ddoctor.order import order
 
 
+ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
+"""How it is said that a probe ended; one that hung or crashed did so itself."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """What one parameter of a check asks for."""
@@ -247,7 +251,7 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     hosts = (host,) if host else evidence.hosts
     ways = [evidence.why_absent(section, one) for one in hosts]
     ways += [
-        f"{section.probe} was {run.outcome}: {run.reason}"
+        f"{section.probe} {ENDINGS.get(run.outcome, run.outcome)}: {run.reason}"
         for one in hosts
         if (runs := evidence.of(ProbeRuns, one)) is not None
         for run in runs.runs
