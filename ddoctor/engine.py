@@ -31,7 +31,6 @@ from ddoctor.models import (
 )
 from ddoctor.order import order
 
-
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """How it is said that a probe ended; one that hung or crashed did so itself."""
 

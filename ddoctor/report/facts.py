@@ -8,6 +8,7 @@ from statistics import median
 
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, Memory
+from ddoctor.evidence.network import Network, Rdma
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -187,12 +188,35 @@ def _software(evidence: Evidence, host: str) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions if version) + missing
 
 
+def _network(evidence: Evidence, host: str) -> str:
+    network = evidence.of(Network, host)
+    if network is None:
+        return ""
+    choices = (("NCCL", network.nccl), ("gloo", network.gloo))
+    return "; ".join(
+        f"{library} takes {listed(choice.interfaces) or 'no interface'} ({choice.rule})"
+        for library, choice in choices
+    )
+
+
+def _rdma(evidence: Evidence, host: str) -> str:
+    rdma = evidence.of(Rdma, host)
+    if rdma is None or not rdma.devices:
+        return ""
+    ports = [port for device in rdma.devices for port in device.ports if port.state == "ACTIVE"]
+    kinds = [f"{quantity(port.rate or 0.0, 'Gbit/s')} {port.link_layer}".strip() for port in ports]
+    active = ", ".join(f"{kinds.count(kind)} × {kind}" for kind in dict.fromkeys(kinds))
+    return f"{counted(len(rdma.devices), 'device')}, active: {active or 'none'}"
+
+
 MACHINE: tuple[tuple[str, Callable[[Evidence, str], str]], ...] = (
     ("system", _system),
     ("CPUs", _cpus),
     ("memory", _memory),
     ("GPUs", _gpus),
     ("software", _software),
+    ("network", _network),
+    ("RDMA", _rdma),
 )
 
 

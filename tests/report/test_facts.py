@@ -6,6 +6,7 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.probes import Matmul, RankRate
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.facts import comparisons, facts
+from tests.healthy import healthy as whole_machine
 from tests.report import machines, sample
 
 
@@ -65,3 +66,9 @@ def test_absent_gpus_are_told_with_the_reason() -> None:
 
 def test_nothing_is_told_of_nothing() -> None:
     assert facts(Evidence()) == ()
+
+
+def test_the_interfaces_and_the_fabric_are_told() -> None:
+    lines = told(whole_machine())
+    assert lines["network"].startswith("NCCL takes eth0 (all but docker*, lo* and virbr*); gloo")
+    assert lines["RDMA"] == "8 devices, active: 8 × 400 Gbit/s InfiniBand"
