@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -31,9 +31,11 @@ HELD = ("stopped", "tracing-stop", "disk-sleep")
 class Flight:
     """What is known of one launch; ``watch`` returns when it has ended or must be ended."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...], mark: Mapping[str, str]) -> None:
         self.folder = folder
         self.names = names
+        self.mark = mark
+        """The environment variable that all processes of this launch carry."""
         self.agent_output = folder / "agent.txt"
         self.outcome: Literal["completed", "hung", "crashed", "interrupted"] = "interrupted"
         self.crew: Crew | None = None
@@ -135,6 +137,7 @@ class Flight:
 
     def _look(self) -> tuple[RankState, ...]:
         """How each rank is, while the processes are still there."""
+        self._find_the_silent()
         states = processes.statuses([line.pid for line in self._last.values()])
         exits = self.folder / EXITS_FILE
         codes = {}
@@ -157,6 +160,18 @@ class Flight:
             )
             for rank, line in sorted(self._last.items())
         )
+
+    def _find_the_silent(self) -> None:
+        """Ranks that never wrote a line count as starting, since they were made."""
+        for rank in range(self.crew.ranks if self.crew else 0):
+            if rank not in self._last:
+                for process in processes.carrying(**self.mark, RANK=str(rank)):
+                    age = time.time() - process.create_time()
+                    line = Line(
+                        time=time.monotonic() - age, pid=process.pid, probe="", doing="starting"
+                    )
+                    self._last[rank] = line
+                    self._steps[rank] = 0
 
     def _words(self, rank: int, line: Line, code: int | None) -> str:
         if line.outcome == "failed":

@@ -110,7 +110,7 @@ def _fly(
     mark = uuid.uuid4().hex
     agent: subprocess.Popen[bytes] | None = None
     with TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True) as folder:
-        flight = Flight(Path(folder), tuple(names))
+        flight = Flight(Path(folder), tuple(names), {MARK: mark})
         try:
             agent = _start(flight, mark, data, force)
             flight.watch(agent.poll, deadline, started)
@@ -120,7 +120,7 @@ def _fly(
         except KeyboardInterrupt:
             flight.outcome = "interrupted"
         finally:
-            flight.survivors = processes.end(MARK, mark, GRACE_SECONDS)
+            flight.survivors = processes.end(GRACE_SECONDS, **{MARK: mark})
             flight.read()
         if agent is not None:
             agent.poll()

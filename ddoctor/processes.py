@@ -38,36 +38,36 @@ def _status(pid: int) -> str:
         return GONE
 
 
-def end(variable: str, value: str, grace: float) -> tuple[int, ...]:
+def carrying(**variables: str) -> list[psutil.Process]:
+    """The processes that have all of these environment variables, the eldest first."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone meanwhile, or another user's
+            if variables.items() <= process.environ().items():
+                found.append(process)
+    return sorted(found, key=psutil.Process.create_time)
+
+
+def end(grace: float, **mark: str) -> tuple[int, ...]:
     """End every process that carries this environment variable, the eldest gently; who remains.
 
     The mark finds them whatever became of their parents. An interruption waits until this is done:
     half of it would leave processes behind.
     """
     with _undisturbed():
-        marked = _marked(variable, value)
+        marked = carrying(**mark)
         if marked:
             # torchrun ends its ranks in order when it is asked to.
             with suppress(psutil.NoSuchProcess):
                 marked[0].terminate()
             psutil.wait_procs(marked, timeout=grace)
         deadline = time.monotonic() + END_LIMIT_SECONDS
-        while (marked := _marked(variable, value)) and time.monotonic() < deadline:
+        while (marked := carrying(**mark)) and time.monotonic() < deadline:
             for process in marked:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(marked, timeout=0.2)
         return tuple(process.pid for process in marked)
-
-
-def _marked(variable: str, value: str) -> list[psutil.Process]:
-    """The eldest first."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # gone meanwhile, or another user's
-            if process.environ().get(variable) == value:
-                found.append(process)
-    return sorted(found, key=psutil.Process.create_time)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment: what was measured is shown, and no process stays behind."""
+"""Ctrl-C, SIGTERM, a stopped rank: what was measured is shown, and no process stays behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -90,3 +91,30 @@ def test_between_its_first_breath_and_its_last(started: Started) -> None:
         assert marked(mark) == [], delay
         if output:
             json.loads(output)
+
+
+def rank(number: int, mark: str) -> psutil.Process | None:
+    """The process of a rank of the probes, once it is there."""
+    for process in marked(mark):
+        with suppress(psutil.Error):
+            environment = process.environ()
+            if environment.get("RANK") == str(number) and "ddoctor.probe" in process.cmdline():
+                return process
+    return None
+
+
+def test_a_rank_that_is_stopped_is_the_first_finding(started: Started) -> None:
+    """doctor ends by itself, names the rank, and leaves nothing behind."""
+    process, mark = started()
+    until(lambda: rank(1, mark) is not None, process)
+    victim = rank(1, mark)
+    assert victim is not None
+    victim.send_signal(signal.SIGSTOP)
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    report = json.loads(output)
+    assert report["verdict"] == "incomplete"
+    assert report["findings"][0]["cause"] == "rank-stuck-outside-collective"
+    assert report["findings"][0]["where"]["ranks"] == [1]
+    assert "stopped by a signal" in report["findings"][0]["because"]
+    assert marked(mark) == []

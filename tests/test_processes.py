@@ -66,7 +66,7 @@ def test_an_orphan_is_found_by_its_mark() -> None:
     with start(ORPHANING, mark) as parent:
         orphan = pid_from(parent)
     assert alive(orphan)
-    assert processes.end(VARIABLE, mark, grace=5) == ()
+    assert processes.end(5, **{VARIABLE: mark}) == ()
     assert not alive(orphan)
 
 
@@ -76,14 +76,14 @@ def test_a_stopped_process_ends_too() -> None:
         pid_from(process)
         process.send_signal(signal.SIGSTOP)
         until(lambda: processes.statuses([process.pid])[process.pid] == "stopped")
-        assert processes.end(VARIABLE, mark, grace=0.2) == ()
+        assert processes.end(0.2, **{VARIABLE: mark}) == ()
     assert not alive(process.pid)
 
 
 def test_nobody_elses_process_is_touched() -> None:
     with start("import time; print(0, flush=True); time.sleep(1000)", "theirs") as process:
         pid_from(process)
-        assert processes.end(VARIABLE, uuid.uuid4().hex, grace=0.2) == ()
+        assert processes.end(0.2, **{VARIABLE: uuid.uuid4().hex}) == ()
         assert process.poll() is None
         process.kill()
 
