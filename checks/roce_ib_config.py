@@ -28,7 +28,10 @@ SIBLINGS_UP = 0.75
 
 def device_list(rdma: Rdma) -> Iterator[Finding]:
     value = rdma.nccl_ib_hca
-    if not value or not rdma.devices or value.startswith("^"):
+    if not value or value.startswith("^"):
+        return
+    if not rdma.devices:
+        yield _no_device_at_all(value)
         return
     prefix = "=" if value.startswith("=") else ""
     names = [device.name for device in rdma.devices]
@@ -50,6 +53,25 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
         fixes=(
             Fix(summary="let NCCL find the devices", paste="unset NCCL_IB_HCA"),
             Fix(summary="or name those with an active port", paste=f"export NCCL_IB_HCA=={there}"),
+        ),
+    )
+
+
+def _no_device_at_all(value: str) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"NCCL_IB_HCA={value}, and this host shows no RDMA device at all: NCCL runs over TCP; "
+            "whether there should be one `lspci` settles"
+        ),
+        evidence=(Observation(name="RDMA devices", value=0, source="/sys/class/infiniband"),),
+        fixes=(
+            Fix(
+                summary="see whether a card is there without its driver",
+                paste="lspci -nn | grep -iE 'mellanox|infiniband|connectx|efa'\nlsmod | grep ib_core",
+            ),
+            Fix(summary="if none should be there", paste="unset NCCL_IB_HCA"),
         ),
     )
 

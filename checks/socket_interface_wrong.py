@@ -94,7 +94,8 @@ def _what(meant: Sequence[Interface], names: Sequence[str], network: Network) ->
         return f"{' and '.join(names)}, which has no address"
     close = [match for name in names for match in get_close_matches(name, present, n=1)]
     guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(present)}"
-    return f"{' and '.join(names)}, which is not there: {guess}"
+    are = "is" if len(names) == 1 else "are"
+    return f"{' and '.join(names)}, which {are} not there: {guess}"
 
 
 def _finding(

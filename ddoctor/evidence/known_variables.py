@@ -86,7 +86,7 @@ class KnownVariable(Part, frozen=True, kw_only=True):
                 return self._misread_number(value, reader) if value else None
             case "torch-integer":
                 if re.match(r"\s*[+-]?\d", value):
-                    return None
+                    return self._out_of_bounds(c_integer(value)[0], reader, fatal=True)
                 return Misread(happens=f"{reader} takes a number and raises an error", fatal=True)
             case "torch-boolean" | "accelerate-boolean":
                 return self._not_one_of(BOOLEANS[self.kind], value, reader, fatal=True)
@@ -114,10 +114,13 @@ class KnownVariable(Part, frozen=True, kw_only=True):
             return Misread(
                 happens=happens, intended="1" if value.lower() in (*TRUE, "on") else None
             )
+        return self._out_of_bounds(taken, reader)
+
+    def _out_of_bounds(self, taken: int, reader: str, *, fatal: bool = False) -> Misread | None:
         if self.minimum is not None and taken < self.minimum:
-            return Misread(happens=f"{reader} takes at least {self.minimum}")
+            return Misread(happens=f"{reader} takes at least {self.minimum}", fatal=fatal)
         if self.maximum is not None and taken > self.maximum:
-            return Misread(happens=f"{reader} takes at most {self.maximum}")
+            return Misread(happens=f"{reader} takes at most {self.maximum}", fatal=fatal)
         return None
 
     def _not_one_of(

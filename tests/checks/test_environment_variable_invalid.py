@@ -166,6 +166,8 @@ def test_values_that_are_not_taken_as_meant(
         ("FSDP_SHARDING_STRATEGY", "FULLSHARD"),
         ("NCCL_ALGO", "Rings"),
         ("NCCL_PROTO", "LL64"),
+        ("MASTER_PORT", "70000"),
+        ("WORLD_SIZE", "0"),
     ],
 )
 def test_values_at_which_the_run_stops_are_errors(
@@ -178,6 +180,9 @@ def test_values_at_which_the_run_stops_are_errors(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "29501"),
+        ("RANK", "0"),
         ("NCCL_DEBUG", "info"),
         ("NCCL_DEBUG", "VERSION"),
         ("NCCL_DEBUG", "ATTN"),  # since NCCL 2.32

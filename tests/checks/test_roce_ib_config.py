@@ -65,8 +65,17 @@ def test_quiet_where_the_named_devices_are_there(findings: Findings, value: str 
     assert findings(CAUSE, rdma(hca(0), hca(1), hcas=value)) == ()
 
 
-def test_quiet_about_names_where_there_is_no_rdma(findings: Findings) -> None:
-    assert findings(CAUSE, rdma(hcas="mlx5_0", gid="3")) == ()
+def test_a_device_is_named_where_there_is_none(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, rdma(hcas="mlx5_0"))
+    assert "no RDMA device at all" in finding.because
+    assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize("hcas", [None, "", "^mlx5_2"])
+def test_quiet_where_there_is_no_rdma_and_none_is_asked_for(
+    findings: Findings, hcas: str | None
+) -> None:
+    assert findings(CAUSE, rdma(hcas=hcas, gid="3")) == ()
 
 
 def test_the_gid_row_is_empty(findings: Findings) -> None:
