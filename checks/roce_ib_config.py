@@ -69,7 +69,7 @@ def _no_device_at_all(value: str) -> Finding:
         fixes=(
             Fix(
                 summary="see whether a card is there without its driver",
-                paste="lspci -nn | grep -iE 'mellanox|infiniband|connectx|efa'\nlsmod | grep ib_core",
+                paste="lspci -nn | grep -iE 'infiniband|mellanox|efa'\nlsmod | grep ib_core",
             ),
             Fix(summary="if none should be there", paste="unset NCCL_IB_HCA"),
         ),
