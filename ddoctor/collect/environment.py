@@ -90,7 +90,7 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
         variables=tuple(
             Variable(
                 name=name,
-                value=HIDDEN if _secret(name, value) else value,
+                value=HIDDEN if secret(name, value) else value,
                 origin=origin,
                 missing=_missing(value),
             )
@@ -137,7 +137,8 @@ def _settings(file: Path) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _secret(name: str, value: str) -> bool:
+def secret(name: str, value: str) -> bool:
+    """Whether a value might be a secret, by its name or its look."""
     return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))
 
 

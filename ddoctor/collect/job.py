@@ -1,0 +1,87 @@
+"""The launched program: its arguments, and the commit of the folder that it works in."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ddoctor.collect.environment import secret
+from ddoctor.evidence.environment import HIDDEN
+from ddoctor.evidence.job import Job
+from ddoctor.evidence.section import Unseen
+
+LAUNCHED = "ddoctor.probe"
+"""The program that launchers start; ddoctor's own commands are no job."""
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def job(
+    program: str | None = None, arguments: Sequence[str] | None = None, folder: Path | None = None
+) -> Job:
+    """What this process was started with (by default), and the commit of its working folder."""
+    if program is None:
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        program = main.name if main is not None else ""
+    given = sys.argv[1:] if arguments is None else arguments
+    commit, unseen = _commit(folder or Path.cwd())
+    return Job(
+        arguments=tuple(_without_secrets(given)) if program == LAUNCHED else None,
+        commit=commit,
+        unseen=unseen,
+    )
+
+
+def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    """``--name value`` and ``name=value`` are told like variables; others by their look alone."""
+    option = ""
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        if equals and secret(_variable(name), value):
+            yield f"{name}={HIDDEN}"
+        elif secret(_variable(option) if word[:1] != "-" else "", word):
+            yield HIDDEN
+        else:
+            yield word
+        option = word if word.startswith("-") and not equals else ""
+
+
+def _variable(option: str) -> str:
+    return option.lstrip("-+").replace("-", "_").replace(".", "_")
+
+
+def _commit(folder: Path) -> tuple[str | None, tuple[Unseen, ...]]:
+    """Read from git's files: the program may be missing, and refuses folders of other users."""
+    try:
+        home = next(one / ".git" for one in (folder, *folder.parents) if (one / ".git").exists())
+        if home.is_file():  # a worktree or a submodule
+            home = home.parent / home.read_text().removeprefix("gitdir:").strip()
+        word = (home / "HEAD").read_text().strip()
+        if word.startswith("ref:"):
+            word = _branch(home, word.removeprefix("ref:").strip())
+    except StopIteration:
+        return None, ()
+    except (OSError, UnicodeDecodeError) as error:
+        return None, (Unseen(what="the commit of the working folder", why=str(error)),)
+    if COMMIT.fullmatch(word):
+        return word, ()
+    why = f"git's files in {home} name no commit"
+    return None, (Unseen(what="the commit of the working folder", why=why),)
+
+
+def _branch(home: Path, reference: str) -> str:
+    link = home / "commondir"
+    shared = home / link.read_text().strip() if link.is_file() else home
+    if (shared / reference).is_file():
+        return (shared / reference).read_text().strip()
+    packed = shared / "packed-refs"
+    for line in packed.read_text().splitlines() if packed.is_file() else ():
+        commit, _, name = line.partition(" ")
+        if name == reference:
+            return commit
+    return ""
+
+
+COLLECTORS = (job,)

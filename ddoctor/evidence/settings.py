@@ -1,0 +1,200 @@
+"""What the hosts of one run should have in common, in words that can be compared."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.host import Kernel, Limit, Limits
+from ddoctor.evidence.job import Job
+from ddoctor.evidence.network import Network
+from ddoctor.evidence.section import Section
+from ddoctor.evidence.software import Software
+
+Kind = Literal["version", "package", "variable", "limit", "kernel", "gpus", "job"]
+
+ABSENT: Mapping[str, str] = {"variable": "not set", "package": "not installed"}
+
+# What launchers tell each process about its place; it differs by design, and where it is wrong the
+# run fails to join, which is a cause of its own.
+PLACES = ("SLURM_", "OMPI_COMM_WORLD_", "TORCHELASTIC_")
+OWN = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "NODE_RANK",
+    "NCCL_HOSTID",
+    "TMPDIR",
+}
+DEVICES = "CUDA_VISIBLE_DEVICES"
+OWN_OPTIONS = re.compile(r"--(local|node|machine)[-_]rank(=.*)?")
+
+HERE = "<host>"
+"""Stands for the names and addresses of hosts of the run."""
+
+WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One thing that hosts should agree on."""
+
+    kind: Kind
+    name: str
+
+    @property
+    def own_words(self) -> bool:
+        """Its value is free text, in which hosts may write their own names."""
+        return self.kind in ("variable", "job")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one host. NCCL's version is left out: it has a cause of its own."""
+
+    host: str
+    values: Mapping[Setting, str]
+    told: frozenset[str]
+    """The kinds of which all is known, so that what is missing is not there."""
+    names: frozenset[str]
+    """What the host calls itself: names and addresses."""
+
+    def get(self, setting: Setting) -> str | None:
+        """The value; None: it could not be seen."""
+        absent = ABSENT.get(setting.kind) if setting.kind in self.told else None
+        return self.values.get(setting, absent)
+
+
+def settings(sections: Iterable[Section]) -> tuple[Settings, ...]:
+    """The settings of each host that these sections tell of, in the order of their names."""
+    hosts: dict[str, list[Section]] = {}
+    for section in sections:
+        if section.host:
+            hosts.setdefault(section.host, []).append(section)
+    return tuple(_of(host, hosts[host]) for host in sorted(hosts))
+
+
+def _of(host: str, sections: Iterable[Section]) -> Settings:
+    values: dict[Setting, str] = {}
+    told: set[str] = set()
+    names = {host}
+    for section in sections:
+        match section:
+            case Software():
+                told.add("package")
+                values |= {Setting(kind="version", name=n): v for n, v in _versions(section)}
+                values |= {
+                    Setting(kind="package", name=one.name): one.version
+                    for one in section.packages
+                    if "nccl" not in one.name
+                }
+            case Environment():
+                told.add("variable")
+                values |= {Setting(kind="variable", name=n): v for n, v in _variables(section)}
+            case Limits():
+                values |= {Setting(kind="limit", name=n): v for n, v in _limits(section)}
+            case Kernel():
+                values[Setting(kind="kernel", name="kernel")] = section.release
+                if section.command_line is not None:
+                    words = " ".join(sorted(section.command_line.split())) or "none"
+                    values[Setting(kind="kernel", name="kernel parameters")] = words
+            case Gpus():
+                values |= {Setting(kind="gpus", name=n): v for n, v in _gpus(section)}
+            case Job():
+                values |= {Setting(kind="job", name=n): v for n, v in _job(section)}
+            case Network():
+                names |= {section.own_name.name, section.announced_name}
+                names |= {
+                    address.address
+                    for interface in section.interfaces
+                    if interface.kind != "loopback"
+                    for address in interface.addresses
+                }
+    return Settings(
+        host=host, values=values, told=frozenset(told), names=frozenset(filter(None, names))
+    )
+
+
+def without_names(value: str, names: Collection[str]) -> str:
+    """The value with these hosts' names and addresses replaced, also in front of a domain."""
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[0] in names:
+            return HERE
+        first, dot, rest = found[0].partition(".")
+        return f"{HERE}{dot}{rest}" if first in names else found[0]
+
+    return WORD.sub(replaced, value)
+
+
+def _versions(software: Software) -> Iterator[tuple[str, str]]:
+    yield "Python", software.python
+    torch = software.torch
+    if torch is None:
+        if software.torch_error:
+            yield "torch", "cannot be imported"
+        return
+    told = (
+        ("torch", torch.version),
+        ("torch's CUDA", torch.cuda),
+        ("torch's ROCm", torch.hip),
+        ("cuDNN", torch.cudnn),
+    )
+    yield from ((name, version) for name, version in told if version is not None)
+
+
+def _variables(environment: Environment) -> Iterator[tuple[str, str]]:
+    for one in environment.variables:
+        if one.name not in OWN | {DEVICES} and not one.name.startswith(PLACES):
+            yield one.name, one.value
+
+
+def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
+    """Without the number of processes: the kernel makes it of the memory's size, to the byte."""
+    yield "open files", _amount(limits.open_files)
+    if not limits.locks_without_limit:
+        yield "locked memory", _amount(limits.locked_memory)
+
+
+def _amount(limit: Limit) -> str:
+    return "unlimited" if limit.soft is None else str(limit.soft)
+
+
+def _gpus(section: Gpus) -> Iterator[tuple[str, str]]:
+    yield "driver", section.driver
+    yield "number of GPUs", str(len(section.gpus))
+    if len(section.answering) == len(section.gpus):
+        yield "GPU models", ", ".join(sorted({gpu.name for gpu in section.gpus})) or "none"
+    if section.peers:
+        paths = Counter(peer.path for peer in section.peers)
+        yield "GPU topology", ", ".join(f"{n} × {path}" for path, n in sorted(paths.items()))
+
+
+def _job(job: Job) -> Iterator[tuple[str, str]]:
+    if job.arguments is not None:
+        yield "arguments", shlex.join(_shared(job.arguments)) or "none"
+    if job.commit is not None:
+        yield "code commit", job.commit
+
+
+def _shared(arguments: Iterable[str]) -> Iterator[str]:
+    """Without the options that tell each process its own place."""
+    words = iter(arguments)
+    for word in words:
+        if not OWN_OPTIONS.fullmatch(word):
+            yield word
+        elif "=" not in word:
+            next(words, None)
