@@ -1,4 +1,4 @@
-"""The clock of a host is not synchronised, so its log lines cannot be ordered with the others'.
+"""The clock of a host is not kept in time, so its log lines cannot be ordered with the others'.
 
 Which rank failed first is told by comparing times across hosts; clocks that drift apart tell it
 wrong. Tokens and certificates fail too when the clock is far off. Training itself does not mind.
@@ -10,9 +10,66 @@ its hypervisor without the kernel knowing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
+from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.host import Clock
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+# Beyond this NTP does not steer a clock but sets it: STEPT, RFC 5905, appendix A.1.1 and section
+# 11.3. Synchronised hosts of one network are within milliseconds (section 1).
+STEP_SECONDS = 0.128
+
+FEW = 4
+"""Hosts that fit a sentence."""
+
+
+def apart(measured: tuple[ClockOffsets, ...]) -> Iterator[Finding]:
+    """Measured against the median clock of all hosts; of two, neither is known to be right."""
+    for section in measured:
+        rows = section.offsets
+        if len(rows) < 2:
+            continue
+        usual = median(row.offset for row in rows) if len(rows) > 2 else rows[0].offset
+        widest = max(row.uncertainty for row in rows)
+        away = [row for row in rows if abs(row.offset - usual) - 2 * widest > STEP_SECONDS]
+        if not away:
+            continue
+        several = len(rows) > 2
+        hosts = [row.host for row in (away if several else rows)]
+        worst = max(away, key=lambda row: abs(row.offset - usual))
+        direction = "ahead of" if worst.offset > usual else "behind"
+        others = f"the median of {len(rows)} hosts" if several else rows[0].host
+        more = f" ({len(away)} hosts are off)" if len(away) > 1 else ""
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN if several else Confidence.LIKELY,
+            because=(
+                f"the clock of {worst.host} is {abs(worst.offset - usual):.3g} s {direction} "
+                f"{others}{more}, measured to within {1e3 * 2 * widest:.2g} ms"
+                + ("" if several else "; which of the two is wrong a time server settles")
+            ),
+            evidence=tuple(
+                Observation(
+                    name=f"clock of {row.host}",
+                    value=round(row.offset - usual, 4),
+                    unit="s",
+                    expected=0.0,
+                    source=f"up to ±{STEP_SECONDS} s NTP steers a clock (RFC 5905)",
+                )
+                for row in sorted(away, key=lambda row: -abs(row.offset - usual))[:FEW]
+            ),
+            where=Where(hosts=tuple(sorted(hosts))),
+            fixes=(
+                Fix(
+                    summary="set the clock now and keep it, as root, on each of these hosts",
+                    paste="systemctl enable --now chronyd 2>/dev/null || systemctl enable --now "
+                    "chrony\nchronyc makestep && chronyc tracking",
+                    caution="a step breaks what runs on the host by the wall clock; in a container "
+                    "this belongs on the machine below",
+                ),
+            ),
+        )
 
 
 def unsynchronised(clocks: tuple[Clock, ...]) -> Iterator[Finding]:

@@ -1,0 +1,78 @@
+"""How far the clock of each host is from that of the first rank's host, as NTP measures it."""
+
+from __future__ import annotations
+
+import secrets
+from time import time as now
+
+from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
+from ddoctor.harness import Skip, World
+
+USES_DEVICE = False
+SPANS_HOSTS = True
+
+# The shortest round trip is told least wrong: whatever delayed the others is not in it. NTP keeps
+# the best of 8 (RFC 5905, section 10); hosts that are measured once get more.
+EXCHANGES = 20
+
+Stamps = tuple[float, float, float, float]
+
+
+def measure(world: World) -> ClockOffsets | None:
+    """One rank of each host in turn exchanges time stamps with rank 0, over the store."""
+    first: dict[str, int] = {}
+    for place in world.places():
+        first.setdefault(place.host, place.rank)
+    if len(first) < 2:
+        raise Skip("there is one host only")
+    talk = world.agree(secrets.token_hex(4))
+    mine = (0.0, 0.0)
+    for host, rank in first.items():
+        if rank == 0:
+            continue
+        if world.rank == 0:
+            world.doing(f"answering {host}")
+            _answer(world, f"{talk}/{rank}")
+        elif world.rank == rank:
+            world.doing("asking rank 0 for the time")
+            mine = offset(_ask(world, f"{talk}/{rank}"))
+    told = world.gather(mine)
+    if world.rank > 0:
+        return None
+    return ClockOffsets(
+        offsets=tuple(
+            ClockOffset(host=host, offset=told[rank][0], uncertainty=told[rank][1])
+            for host, rank in first.items()
+        )
+    )
+
+
+def offset(exchanges: list[Stamps]) -> tuple[float, float]:
+    """Seconds that this clock is ahead, and the uncertainty: NTP's, of the shortest round trip.
+
+    The stamps are those of RFC 5905, section 8: asked here, received there, answered there,
+    received here.
+    """
+    trip, ahead = min(
+        ((t4 - t1) - (t3 - t2), ((t1 - t2) + (t4 - t3)) / 2) for t1, t2, t3, t4 in exchanges
+    )
+    return ahead, max(0.0, trip) / 2
+
+
+def _ask(world: World, talk: str) -> list[Stamps]:
+    exchanges = []
+    for number in range(EXCHANGES):
+        asked = now()
+        world.store.set(f"{talk}/{number}/asked", "")
+        answer = world.store.get(f"{talk}/{number}/answered")
+        received = now()
+        there, back = map(float, answer.decode().split())
+        exchanges.append((asked, there, back, received))
+    return exchanges
+
+
+def _answer(world: World, talk: str) -> None:
+    for number in range(EXCHANGES):
+        world.store.get(f"{talk}/{number}/asked")
+        received = now()
+        world.store.set(f"{talk}/{number}/answered", f"{received!r} {now()!r}")

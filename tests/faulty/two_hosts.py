@@ -1,0 +1,13 @@
+"""Two ranks that are told to be on hosts of their own, by one and the same clock."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from ddoctor.harness import World
+
+
+def measure(world: World) -> Any:
+    return import_module("ddoctor.probes.clock_skew").measure(
+        replace(world, host=f"node-{world.rank}")
+    )
