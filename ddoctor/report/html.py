@@ -19,7 +19,7 @@ from ddoctor.evidence.probes import (
 )
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
-from ddoctor.report import charts, expectation, wording
+from ddoctor.report import charts, expectation, fitness, wording
 from ddoctor.report.details import Grid, details
 from ddoctor.report.facts import APART, Comparison, comparisons, facts, place_name
 from ddoctor.report.hosts import gpu_rows, holders, host_rows
@@ -59,6 +59,7 @@ def render(report: Report, evidence: Evidence) -> str:
         serious=[f for f in report.findings if f.severity > Severity.NOTE],
         notes=[f for f in report.findings if f.severity is Severity.NOTE],
         facts=facts(evidence),
+        fitness=fitness.fit(report),
         sweeps=[_sweep(section) for section in evidence.all(AllReduce) if section.points],
         ranks=_ranks(comparisons(evidence)),
         gpus=[

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import wording
+from ddoctor.report import fitness, wording
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import gpu_rows, holders, host_rows
 
@@ -29,6 +29,7 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
             yield from _note(finding, number)
         else:
             yield from _finding(finding, number)
+    yield from _fitness(report)
     yield from _endings(report, evidence)
     yield from _hosts(evidence)
     yield f"*ddoctor {report.ddoctor}, `ddoctor {report.command}`, {report.created}*"
@@ -78,6 +79,19 @@ def _fenced(fix: Fix) -> str:
     fence = "`" * (longest + 1)
     paste = fix.paste.rstrip("\n")
     return f"{fence}{fix.language}\n{paste}\n{fence}"
+
+
+def _fitness(report: Report) -> Iterator[str]:
+    parted = fitness.fit(report)
+    if parted is None:
+        return
+    yield "## Fit and unfit hosts"
+    yield "\n".join(f"- {label}: {_text(text)}" for label, text in parted.lines())
+    for way in parted.exclusions():
+        yield f"To {_text(way.summary)}:"
+        yield _fenced(way)
+        if way.caution:
+            yield f"Caution: {_text(way.caution)}"
 
 
 def _endings(report: Report, evidence: Evidence) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import wording
+from ddoctor.report import fitness, wording
 from ddoctor.report.facts import Fact, facts
 
 WIDEST = 100
@@ -41,6 +41,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
             yield from _note(finding, number, width)
         else:
             yield from _finding(finding, number, width)
+    yield from _fitness(report, width)
     yield from _endings(report, evidence, width)
 
 
@@ -154,6 +155,23 @@ def _paste(fix: Fix) -> Iterator[Text]:
 
 def _explain(finding: Finding) -> Iterator[Text]:
     yield Text(f"{' ' * INDENT}more: ddoctor explain {finding.cause}", style="dim")
+
+
+def _fitness(report: Report, width: int) -> Iterator[Text]:
+    parted = fitness.fit(report)
+    if parted is None:
+        return
+    yield Text()
+    yield Text("hosts", style="bold")
+    for label, text in parted.lines():
+        yield from _paragraph(f"{label}: {text}", width, indent=2, hanging=2)
+    for number, way in enumerate(parted.exclusions()):
+        if number:
+            yield Text()
+        yield from _paragraph(f"to {way.summary}:", width)
+        yield from _paste(way)
+        if way.caution:
+            yield from _paragraph(f"caution: {way.caution}", width)
 
 
 def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
