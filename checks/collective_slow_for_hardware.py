@@ -85,7 +85,7 @@ def unknown_gpus(
 
 
 def _largest(all_reduce: AllReduce) -> SweepPoint | None:
-    if all_reduce.device_name is None or not all_reduce.within_node:
+    if not all_reduce.within_node or all_reduce.device_name is None:
         return None
     large = [point for point in all_reduce.points if point.bytes >= JUDGED_FROM]
     return max(large, key=lambda point: point.bytes, default=None)

@@ -11,9 +11,9 @@ load. An idle GPU lowers its generation to save power: that is no fault, and not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.peers import median_of_others
 from ddoctor.evidence.probes import HostToDevice, RankPlace
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -50,19 +50,20 @@ def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
     """One GPU whose copies are slow where equal ones are fast: whatever its link says of itself."""
     slow: dict[RankPlace, list[Observation]] = {}
     for direction, rates in (("to", copies.to_device), ("from", copies.to_host)):
+        equals: dict[tuple[str, str], list[float]] = {}
         for one in rates:
-            kind = (one.place.host, one.place.device_name)
-            equals = [
-                other.rate
-                for other in rates
-                if (other.place.host, other.place.device_name) == kind and other is not one
-            ]
-            if equals and one.rate < median(equals) * SLOW_COPY:
+            equals.setdefault((one.place.host, one.place.device_name), []).append(one.rate)
+        for kind in equals.values():
+            kind.sort()
+        for one in rates:
+            kind = equals[one.place.host, one.place.device_name]
+            usual = median_of_others(kind, one.rate) if len(kind) > 1 else one.rate
+            if one.rate < usual * SLOW_COPY:
                 row = Observation(
                     name=f"copies {direction} {one.place.device}",
                     value=round(one.rate, 1),
                     unit="GB/s",
-                    expected=round(median(equals), 1),
+                    expected=round(usual, 1),
                     source="equal GPUs of this host",
                 )
                 slow.setdefault(one.place, []).append(row)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ddoctor.evidence.known_hardware import GpuModels
+from ddoctor.evidence.peers import median_of_others
 from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankRate
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -73,18 +74,17 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
 def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Finding]:
     for name in sorted({rate.place.device_name for rate in rates if rate.place.device != "cpu"}):
         equal = [rate for rate in rates if rate.place.device_name == name]
-        for rate in equal:
-            peers = [other.rate for other in equal if other is not rate]
-            if not peers:
-                continue
-            usual = median(peers)
-            enough = SLOWER_BY if len(peers) > 1 else SLOWER_BY_OF_TWO
+        ordered = sorted(rate.rate for rate in equal)
+        peers = len(equal) - 1
+        for rate in equal if peers else ():
+            usual = median_of_others(ordered, rate.rate)
+            enough = SLOWER_BY if peers > 1 else SLOWER_BY_OF_TWO
             behind = 1 - rate.rate / usual
             if behind < enough or rate.rate + rate.spread >= usual:
                 continue
             yield Finding(
                 severity=Severity.WARNING,
-                confidence=Confidence.CERTAIN if len(peers) > 1 else Confidence.LIKELY,
+                confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
                 because=(
                     f"rank {rate.place.rank} ({rate.place.device}) reaches {rate.rate:.0f} {unit} "
                     f"in {what}, {behind:.0%} less than the {usual:.0f} of its equal peers"
@@ -95,7 +95,7 @@ def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Findi
                         value=round(rate.rate, 1),
                         unit=unit,
                         expected=round(usual, 1),
-                        source=f"median of {len(peers)} other {name}",
+                        source=f"median of {peers} other {name}",
                     ),
                 ),
                 where=_where([rate]),

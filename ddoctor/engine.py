@@ -34,6 +34,9 @@ from ddoctor.order import order
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """How it is said that a probe ended; one that hung or crashed did so itself."""
 
+FEW = 6
+"""More hosts than this are not named in a reason, only counted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
@@ -118,12 +121,11 @@ def discover() -> tuple[Check, ...]:
 
 def diagnose(evidence: Evidence, checks: Iterable[Check]) -> tuple[Result, ...]:
     """Run every way of every check that has its evidence; say why for the others."""
-    return tuple(
-        result
-        for check in checks
-        for way in check.ways
-        for result in _run(way, evidence.with_sections(*_knowledge(way)))
-    )
+    ways = tuple(way for check in checks for way in check.ways)
+    tables = {need.section for way in ways for need in way.needs.values()}
+    known = (knowledge.load(table) for table in tables if issubclass(table, Known))
+    informed = evidence.with_sections(*known)
+    return tuple(result for way in ways for result in _run(way, informed))
 
 
 def examine(evidence: Evidence, command: Command) -> Report:
@@ -206,15 +208,10 @@ def _need(hint: Any, who: str) -> Need:
     raise TypeError(f"{who}: {hint} is no kind of evidence")
 
 
-def _knowledge(way: Way) -> Iterator[Known]:
-    for need in way.needs.values():
-        if issubclass(need.section, Known):
-            yield knowledge.load(need.section)
-
-
 def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
-    """One result per host, except that hosts with the same reason to skip share one."""
+    """One result for all hosts with the same sections, one for all with the same reason to skip."""
     once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
+    groups: dict[tuple[int, ...], tuple[dict[str, object], list[str]]] = {}
     skips: dict[str, list[str]] = {}
     for host in ("",) if once else evidence.hosts or ("",):
         given: dict[str, object] = {}
@@ -231,19 +228,32 @@ def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
                 break
         if missing is not None:
             skips.setdefault(missing, []).append(host)
-            continue
-        try:
-            findings = tuple(_placed(finding, host) for finding in way.run(**given))
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(last.filename).name}:{last.lineno}"
-            yield Result(check=way.check, crashed=f"{type(error).__name__}: {error} ({place})")
         else:
-            yield Result(check=way.check, findings=findings)
-    several = len(evidence.hosts) > 1
+            same = tuple(map(id, given.values()))
+            groups.setdefault(same, (given, []))[1].append(host)
+    for given, hosts in groups.values():
+        yield _told(way, given, hosts)
     for reason, hosts in skips.items():
-        named = f"{reason} (on {', '.join(hosts)})" if several and any(hosts) else reason
-        yield Result(check=way.check, skipped=named)
+        yield Result(check=way.check, skipped=reason + _which(hosts, evidence.hosts))
+
+
+def _told(way: Way, given: Mapping[str, object], hosts: Sequence[str]) -> Result:
+    try:
+        findings = tuple(_placed(finding, hosts) for finding in way.run(**given))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        return Result(check=way.check, crashed=f"{type(error).__name__}: {error} ({place})")
+    return Result(check=way.check, findings=findings)
+
+
+def _which(hosts: Sequence[str], every: Sequence[str]) -> str:
+    """Which of several hosts a reason holds for; nothing where it holds for all."""
+    if len(hosts) == len(every) or not any(hosts):
+        return ""
+    if len(hosts) <= FEW:
+        return f" (on {', '.join(hosts)})"
+    return f" (on {len(hosts)} of {len(every)} hosts)"
 
 
 def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
@@ -261,10 +271,10 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     return f"no {section.label()} evidence: {told or f'get it with `ddoctor doctor{option}`'}"
 
 
-def _placed(finding: Finding, host: str) -> Finding:
-    if not host or finding.where.hosts:
+def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
+    if finding.where.hosts or not any(hosts):
         return finding
-    return replace(finding, where=replace(finding.where, hosts=(host,)))
+    return replace(finding, where=replace(finding.where, hosts=tuple(hosts)))
 
 
 def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from ddoctor.models import Confidence, Finding, Result, Severity, Where
 
@@ -19,30 +20,58 @@ def order(
     more than a guess. A root is as severe as the worst of what follows from it.
     """
     findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
-    parents: dict[Finding, Finding] = {}
+    places = _Places(findings)
+    parents: dict[int, int] = {}
 
-    def root(finding: Finding) -> Finding:
-        while finding in parents:
-            finding = parents[finding]
-        return finding
+    def root(number: int) -> int:
+        while number in parents:
+            number = parents[number]
+        return number
 
-    for finding in findings:
-        for other in findings:
+    causes = dict.fromkeys(finding.cause for finding in findings)
+    explained_by = {
+        cause: [one for one in causes if cause in explains.get(one, ())] for cause in causes
+    }
+    for number, finding in enumerate(findings):
+        for other in places.near(finding.where, explained_by[finding.cause]):
             if (
-                finding.cause in explains.get(other.cause, ())
-                and other.confidence > Confidence.POSSIBLE
-                and other.where.meets(finding.where)
-                and root(other) != finding
+                findings[other].confidence > Confidence.POSSIBLE
+                and findings[other].where.meets(finding.where)
+                and root(other) != number
             ):
-                parents[finding] = other
+                parents[number] = other
                 break
+    families: dict[int, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        families.setdefault(root(number), []).append(finding)
     roots = []
-    for finding in (finding for finding in findings if finding not in parents):
-        family = [one for one in findings if root(one) == finding]
-        consequences = dict.fromkeys(one.cause for one in family if one != finding)
+    for number, family in sorted(families.items(), key=itemgetter(0)):
+        finding = findings[number]
+        consequences = dict.fromkeys(one.cause for one in family if one is not finding)
         severity = max(one.severity for one in family)
         roots.append(replace(finding, severity=severity, consequences=tuple(consequences)))
     return tuple(sorted(roots, key=_urgency))
+
+
+class _Places:
+    """Where findings are, so that each is compared with its neighbours only."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self._by_host: dict[str, dict[str, list[int]]] = {}
+        """Of each cause, by host; the empty one holds those of everywhere."""
+        for number, finding in enumerate(findings):
+            hosts = self._by_host.setdefault(finding.cause, {})
+            for host in finding.where.hosts or ("",):
+                hosts.setdefault(host, []).append(number)
+
+    def near(self, where: Where, causes: Iterable[str]) -> list[int]:
+        """The findings of these causes that share a host with a place, in their own order."""
+        found: set[int] = set()
+        for cause in causes:
+            by_host = self._by_host[cause]
+            hosts = {*where.hosts, ""} if where.hosts else by_host.keys()
+            found.update(number for host in hosts for number in by_host.get(host, ()))
+        return sorted(found)
 
 
 def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -86,6 +86,11 @@ def test_a_section_of_the_whole_world_serves_every_host() -> None:
     assert [f.where.hosts for r in results for f in r.findings] == [("a",)]
 
 
+def test_a_check_of_the_whole_world_runs_once_for_all_hosts() -> None:
+    (result,) = run(on_each, shm(""), *(Clock(host=h, synchronised=True) for h in "ab"))
+    assert [finding.where.hosts for finding in result.findings] == [("a", "b")]
+
+
 def test_optional_evidence_is_given_where_it_is() -> None:
     assert [len(r.findings) for r in run(without, shm("a"))] == [1]
     memory = Memory(host="a", total=1, available=1)
@@ -127,6 +132,11 @@ def test_a_host_without_the_evidence_is_named_among_several() -> None:
     results = run(on_each, shm("a"), Clock(host="b", synchronised=True))
     assert [bool(result.findings) for result in results] == [True, False]
     assert str(results[1].skipped).endswith("(on b)")
+
+
+def test_a_reason_that_holds_everywhere_names_no_host() -> None:
+    (result,) = run(on_each, *(Clock(host=h, synchronised=True) for h in "ab"))
+    assert str(result.skipped).endswith("`ddoctor doctor`")
 
 
 def test_a_crash_is_told_and_the_others_go_on() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddoctor.models import Confidence, Cost, Finding, Result, Severity, Where
 from ddoctor.order import order
 
@@ -74,3 +76,14 @@ def test_the_same_words_about_several_hosts_are_one_finding() -> None:
     findings = [a_finding(where=Where(hosts=(host,))) for host in ("b", "a")]
     (merged,) = order([Result(check="a", findings=tuple(findings))], {})
     assert merged.where.hosts == ("a", "b")
+
+
+def test_consequences_are_folded_under_the_root_of_their_own_host() -> None:
+    findings = [
+        replace(a_finding(cause, where=Where(hosts=(host,))), because=f"{cause} on {host}")
+        for cause, hosts in (("b", "xyz"), ("a", "xy"))
+        for host in hosts
+    ]
+    results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
+    told = {one.because: one.consequences for one in order(results, {"a": ("b",)})}
+    assert told == {"a on x": ("b",), "a on y": ("b",), "b on z": ()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from functools import reduce
+from functools import cache, reduce
 from importlib import import_module
 from importlib.metadata import version
 from operator import or_
@@ -32,6 +32,14 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     schema: int
     ddoctor: str
     created: str
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    """Made once for the bundles of all hosts."""
+    union: Any = reduce(or_, section_types())
+    document: Any = msgspec.defstruct("_Document", [("sections", tuple[union, ...])])
+    return msgspec.json.Decoder(document)
 
 
 def write(path: Path, collected: Evidence) -> None:
@@ -75,10 +83,8 @@ def read(path: Path) -> Evidence:
             f"{path} has bundle schema {header.schema}, and this ddoctor reads up to {SCHEMA}: "
             f"upgrade ddoctor to at least {header.ddoctor}"
         )
-    union: Any = reduce(or_, section_types())
-    document: Any = msgspec.defstruct("_Document", [("sections", tuple[union, ...])])
     try:
-        return Evidence(msgspec.json.decode(text, type=document).sections)
+        return Evidence(_decoder().decode(text).sections)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DoctorError(f"{path} is a damaged evidence bundle: {error}") from error
 

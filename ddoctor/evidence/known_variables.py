@@ -143,7 +143,7 @@ class KnownVariable(Part, frozen=True, kw_only=True):
         for part in parts:
             for word in part.rpartition(":")[2].removeprefix("^").split(","):
                 if word and word.lower() not in known:
-                    meant = intended(word, [one.upper() for one in self.values])
+                    meant = intended(word, tuple(one.upper() for one in self.values))
                     return Misread(
                         happens=f"{reader} does not know {word!r} (it knows "
                         f"{', '.join(self.values)}) and "
@@ -232,7 +232,7 @@ class KnownVariables(Known, frozen=True, kw_only=True, dict=True):
 
     def intended(self, name: str) -> str | None:
         """The name in use that this unknown one is a slip of."""
-        return intended(name, [one.name for one in self.variables if not one.removed])
+        return intended(name, tuple(one.name for one in self.variables if not one.removed))
 
     def normal(self, name: str, value: str) -> str:
         """A value as its reader takes it, so that 01 and 1, or true and 1, compare equal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
+from functools import cache
 
 # The names of one library resemble each other: of those in variables.toml one in six has a sibling
 # that difflib calls 0.88 alike, so a new name would often be taken for a slip of an old one.
@@ -12,8 +13,12 @@ SIMILAR = 0.75
 ABBREVIATED = 0.8
 
 
-def intended(name: str, known: Iterable[str]) -> str | None:
-    """The known name that differs from this one by a slip in one word, their order or a ``_``."""
+@cache
+def intended(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name that differs from this one by a slip in one word, their order or a ``_``.
+
+    The hosts of a cluster share their names, so each is looked up once.
+    """
     candidates = sorted(_likenesses(name.upper(), known), reverse=True)
     return candidates[0][1] if candidates else None
 

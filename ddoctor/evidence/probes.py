@@ -64,7 +64,7 @@ class AllReduce(Section, frozen=True, kw_only=True):
     @property
     def within_node(self) -> bool:
         """Whether all ranks run on one host."""
-        return len({place.host for place in self.ranks}) == 1
+        return bool(self.ranks) and all(one.host == self.ranks[0].host for one in self.ranks)
 
 
 class RankRate(Part, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -62,38 +63,40 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 class Evidence:
-    """Sections by type and host. Immutable: ``merged`` and ``with_sections`` make a new one."""
+    """Sections by type and host. Immutable: ``with_sections`` makes a new one."""
 
     def __init__(self, sections: Iterable[Section] = ()) -> None:
-        self._sections = {(type(section), section.host): section for section in sections}
+        self._sections: dict[type[Section], dict[str, Section]] = {}
+        for section in sections:
+            self._sections.setdefault(type(section), {})[section.host] = section
 
     def __iter__(self) -> Iterator[Section]:
-        return iter(self._sections.values())
+        return (section for by_host in self._sections.values() for section in by_host.values())
 
     def __len__(self) -> int:
-        return len(self._sections)
+        return sum(map(len, self._sections.values()))
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         """Every host that a section speaks about, sorted."""
-        return tuple(sorted({section.host for section in self if section.host}))
+        return tuple(sorted(set().union(*self._sections.values()) - {""}))
 
     def all(self, wanted: type[SectionType]) -> tuple[SectionType, ...]:
         """The sections of one type, in the order of their hosts."""
-        found = (section for section in self if isinstance(section, wanted))
-        return tuple(sorted(found, key=lambda section: section.host))
+        found: Any = sorted(self._sections.get(wanted, {}).items())
+        return tuple(section for _, section in found)
 
     def of(self, wanted: type[SectionType], host: str) -> SectionType | None:
         """The section of a type for this host, or else the one that spans all hosts."""
-        found: Any = self._sections.get((wanted, host)) or self._sections.get((wanted, ""))
-        return found if isinstance(found, wanted) else None
+        by_host: Any = self._sections.get(wanted, {})
+        found: SectionType | None = by_host.get(host) or by_host.get("")
+        return found
 
     def why_absent(self, wanted: type[Section], host: str) -> str | None:
         """What the collector said about a section that it could not make."""
         absent = self.of(Absent, host)
-        reasons = (row.why for row in (absent.sections if absent else ()))
-        labels = (row.section for row in (absent.sections if absent else ()))
-        return dict(zip(labels, reasons, strict=True)).get(wanted.label())
+        rows = absent.sections if absent else ()
+        return next((row.why for row in rows if row.section == wanted.label()), None)
 
     def with_sections(self, *sections: Section) -> Evidence:
         """This evidence with these sections added, each in place of an equal type and host."""

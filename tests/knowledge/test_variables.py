@@ -16,7 +16,7 @@ from ddoctor.evidence.known_variables import Kind, KnownVariables, c_integer
 from ddoctor.evidence.misspelling import intended
 
 KNOWN = knowledge.load(KnownVariables)
-NAMES = [row.name for row in KNOWN.variables]
+NAMES = tuple(row.name for row in KNOWN.variables)
 ENUMERATED = ("choice", "exact", "list", "per-function-list")
 
 
@@ -94,7 +94,7 @@ def test_a_new_name_is_seldom_taken_for_a_slip_of_an_old_one() -> None:
     taken = {
         name: meant
         for name in NAMES
-        if (meant := intended(name, [other for other in NAMES if other != name]))
+        if (meant := intended(name, tuple(other for other in NAMES if other != name)))
     }
     # A name's own successor or alias is no other name.
     kin = {name for name, meant in taken.items() if name in meant or meant in name}
