@@ -30,6 +30,7 @@ check: $(INSTALLED) ## linter, formatter, types, tests
 bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.allreduce
+	$(BIN)/python -m benchmarks.pairing
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu

@@ -16,13 +16,14 @@ PROBE_LIMIT_SECONDS = 45.0
 
 
 def choose(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The probes to run: those named, or all.
+    """The probes to run: those named, or all that tell something of one host.
 
     Raises:
         DoctorError: there is no probe of that name.
     """
     known = launch.names()
-    chosen = tuple(dict.fromkeys(name.replace("-", "_") for name in names or known))
+    usual = [name for name in known if not launch.spans_hosts(name)]
+    chosen = tuple(dict.fromkeys(name.replace("-", "_") for name in names or usual))
     for name in chosen:
         if name not in known:
             raise unknown("probe", name, known)

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ from ddoctor.journal import Journal
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.distributed_c10d import Store
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 Agreed = TypeVar("Agreed")
 
@@ -64,6 +64,8 @@ class World:
     journal: Journal
     store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
+    group: ProcessGroup | None = None
+    """Of those ranks alone that ``within`` has chosen; None: all."""
     _meetings: count[int] = field(default_factory=count)
 
     @property
@@ -81,9 +83,20 @@ class World:
         self.store.set(f"{meeting}/{self.rank}", json.dumps(value))
         return [json.loads(self.store.get(f"{meeting}/{rank}")) for rank in range(self.size)]
 
+    def collect(self, value: Any) -> list[Any]:
+        """Everybody's value, on rank 0; empty on the others, which do not wait for it."""
+        meeting = next(self._meetings)
+        self.store.set(f"{meeting}/{self.rank}", json.dumps(value))
+        if self.rank > 0:
+            return []
+        return [json.loads(self.store.get(f"{meeting}/{rank}")) for rank in range(self.size)]
+
     def agree(self, value: Agreed) -> Agreed:
-        """Rank 0's value, on every rank."""
-        agreed: Agreed = self.gather(value)[0]
+        """Rank 0's value, on every rank; the others wait for it."""
+        meeting = str(next(self._meetings))
+        if self.rank == 0:
+            self.store.set(meeting, json.dumps(value))
+        agreed: Agreed = json.loads(self.store.get(meeting))
         return agreed
 
     def meet(self) -> None:
@@ -99,6 +112,26 @@ class World:
         return tuple(
             RankPlace(rank=rank, host=host, device=device, device_name=device_name, bus_id=bus)
             for rank, (host, device, device_name, bus) in enumerate(self.gather(mine))
+        )
+
+    def machines(self) -> tuple[tuple[str, int], ...]:
+        """The machine under each rank and its CPUs: the hosts of containers may share one."""
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        name = boot.read_text().strip() if boot.exists() else self.host
+        return tuple((name, cpus) for name, cpus in self.gather((name, os.cpu_count() or 1)))
+
+    def within(self, ranks: Sequence[int], name: str) -> World:
+        """The world of some of the ranks, of which this is one; ``name`` is its own."""
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        return replace(
+            self,
+            rank=ranks.index(self.rank),
+            size=len(ranks),
+            store=PrefixStore(name, self.store),
+            group=dist.new_group(list(ranks), use_local_synchronization=True),
+            _meetings=count(),
         )
 
     def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
@@ -172,17 +205,18 @@ class World:
         seconds = []
         for number in range(rounds):
             self.doing(f"{what}, round {number + 1}")
-            dist.barrier()
+            dist.barrier(self.group)
             begin = time.perf_counter()
             work()
             seconds.append(time.perf_counter() - begin)
         return seconds
 
 
-def join(journal: Journal, data: Path, *, folder: Path, gpus: bool) -> World:
-    """Join the ranks that torchrun started: NCCL with one GPU each, or gloo without ``gpus``.
+def join(journal: Journal, data: Path, *, folder: Path, gpus: bool, meeting: str = "") -> World:
+    """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
-    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG.
+    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``meeting`` tells these
+    ranks from others that use the same store before or after them.
     """
     import torch
     import torch.distributed as dist
@@ -195,11 +229,15 @@ def join(journal: Journal, data: Path, *, folder: Path, gpus: bool) -> World:
         log = folder / f"nccl-{os.environ['RANK']}.txt"
         os.environ |= nccl_log.SETTINGS | {"NCCL_DEBUG_FILE": str(log)}
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    # A launcher that gives each rank a GPU of its own shows it no other.
+    index = local_rank if torch.cuda.device_count() > 1 else 0
+    device = torch.device("cuda", index) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     journal.write("waiting for the other ranks to join")
     store, rank, size = next(rendezvous("env://", timeout=JOIN_LIMIT))
+    if meeting:
+        store = PrefixStore(meeting, store)
     journal.write(f"joining the {backend} group")
     dist.init_process_group(
         backend,

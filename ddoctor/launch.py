@@ -44,9 +44,21 @@ def names() -> tuple[str, ...]:
 
 def describe(name: str) -> str:
     """What a probe measures, in one line, read without importing it (and torch)."""
+    return (ast.get_docstring(_source(name)) or "").partition("\n")[0]
+
+
+def spans_hosts(name: str) -> bool:
+    """Whether a probe compares hosts, and tells little of one alone: it says SPANS_HOSTS = True."""
+    return any(
+        isinstance(line, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == "SPANS_HOSTS" for t in line.targets)
+        for line in _source(name).body
+    )
+
+
+def _source(name: str) -> ast.Module:
     (folder,) = import_module(PACKAGE).__path__
-    tree = ast.parse(Path(folder, f"{name}.py").read_text(encoding="utf-8"))
-    return (ast.get_docstring(tree) or "").partition("\n")[0]
+    return ast.parse(Path(folder, f"{name}.py").read_text(encoding="utf-8"))
 
 
 def launch(

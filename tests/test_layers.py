@@ -32,8 +32,9 @@ ALLOWED = {
         "ddoctor.models",
         "ddoctor.report",
     },
-    "checks": {"ddoctor.evidence", "ddoctor.models"},
-    "probes": {"ddoctor.evidence", "ddoctor.harness"},
+    "checks": {"ddoctor.evidence", "ddoctor.models", "ddoctor.pairing"},
+    "ddoctor/pairing.py": {"ddoctor.evidence"},
+    "probes": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.pairing", "ddoctor.sweep"},
 }
 PURE = {"__future__", "collections", "dataclasses", "difflib", "functools", "itertools", "math"}
 PURE |= {"re", "statistics", "string", "typing"}

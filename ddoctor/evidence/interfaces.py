@@ -55,6 +55,12 @@ class Interface(Part, frozen=True, kw_only=True):
         """Whether what it joins is on this host alone, unless a route to elsewhere runs over it."""
         return self.kind in ("loopback", "local-bridge", "veth")
 
+    @property
+    def networks(self) -> frozenset[str]:
+        """The subnets that it is in, without the link-local ones, which every interface has."""
+        own = (ip_interface(f"{one.address}/{one.prefix}") for one in self.addresses)
+        return frozenset(str(one.network) for one in own if not one.is_link_local)
+
 
 class Choice(Part, frozen=True, kw_only=True):
     """The interfaces that a library takes for its sockets, in its order, and by which rule."""

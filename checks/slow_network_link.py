@@ -1,0 +1,196 @@
+"""One host, direction or link is slower than its peers.
+
+A collective runs at the speed of its slowest link, so one bad cable, port or NIC costs all hosts.
+Disjoint pairs send to one another, each direction on its own; a host that is slow with everybody
+is told from a path that is slow between two, from one direction, and from a rail (the same NIC of
+all hosts). Named is what is slow in every repeat, even at its best below what sound links reach.
+
+Seen from outside: all-reduce over all hosts is slow, and fast again once one of them is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from ddoctor import pairing
+from ddoctor.evidence.interfaces import Interface
+from ddoctor.evidence.network import Network
+from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.pairing import Analysis, Slow
+
+EXPLAINS = ("collective-slow-for-hardware", "communication-bound-step")
+
+
+def between_ranks(
+    pairs: tuple[Pairs, ...], networks: tuple[Network, ...] | None
+) -> Iterator[Finding]:
+    by_host = {network.host: network for network in networks or ()}
+    for section in pairs:
+        analysis = pairing.analyse(section.flows, section.ends)
+        for slow in analysis.slow:
+            yield _finding(section, analysis, slow, by_host)
+
+
+def _finding(
+    section: Pairs, analysis: Analysis, slow: Slow, networks: Mapping[str, Network]
+) -> Finding:
+    of_rank = {end.place.rank: end.place for end in section.ends}
+    places = [of_rank[rank] for rank in slow.ranks]
+    hosts = tuple(dict.fromkeys(place.host for place in places))
+    one_host = len({end.place.host for end in section.ends}) == 1
+    names = [_name(place, one_host) for place in places]
+    sure = slow.what not in ("link", "path") and len(section.ends) > 2
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        because=(
+            f"{_said(slow, names, section)} {_speed(slow.rate)} at best in {slow.repeats} repeats, "
+            f"and sound links of this run reach {_speed(analysis.usual)}"
+        ),
+        evidence=(
+            Observation(
+                name="best transfer",
+                value=round(slow.rate, 4),
+                unit="GB/s",
+                expected=round(analysis.usual, 4),
+                source="median of the sound links of this run",
+            ),
+            *_speeds(section, hosts, networks),
+        ),
+        where=Where(
+            hosts=hosts,
+            ranks=slow.ranks,
+            devices=tuple(dict.fromkeys(place.device for place in places)),
+        ),
+        cost=Cost(value=round(1 - slow.rate / analysis.usual, 3), unit="share of a link's speed"),
+        fixes=tuple(_fixes(section, slow, names, hosts, one_host, networks)),
+    )
+
+
+def _name(place: RankPlace, one_host: bool) -> str:
+    return f"rank {place.rank} ({place.device})" if one_host else place.host
+
+
+def _said(slow: Slow, names: list[str], section: Pairs) -> str:
+    if slow.what == "host":
+        return f"{names[0]} is slow in both directions, with everybody:"
+    if slow.what == "sending":
+        return f"{names[0]} sends slowly to everybody, and receives as others do:"
+    if slow.what == "receiving":
+        return f"{names[0]} receives slowly from everybody, and sends as others do:"
+    if slow.what == "link":
+        return f"the link between {names[0]} and {names[1]} is slow in both directions:"
+    if slow.what == "path":
+        return f"the way from {names[0]} to {names[1]} is slow, in this direction alone:"
+    (rail,) = {end.rail for end in section.ends if end.place.rank in slow.ranks}
+    return f"rail {rail} is slow on all {len(names)} hosts that were measured:"
+
+
+def _speed(rate: float) -> str:
+    return f"{rate:.3g} GB/s" if rate >= 1 else f"{rate * 8000:.0f} Mbit/s"
+
+
+def _speeds(
+    section: Pairs, hosts: tuple[str, ...], networks: Mapping[str, Network]
+) -> Iterator[Observation]:
+    """What the interfaces themselves tell, beside those of the other hosts."""
+    told = {
+        host: interface
+        for host, network in networks.items()
+        if (interface := _interface(section, network)) is not None and interface.speed
+    }
+    others = [one.speed for host, one in told.items() if host not in hosts and one.speed]
+    for host in hosts:
+        if host in told:
+            yield Observation(
+                name=f"speed of {told[host].name} on {host}",
+                value=told[host].speed or 0,
+                unit="Mbit/s",
+                expected=median(others) if others else None,
+                source="its driver" + ("; median of the other hosts" if others else ""),
+            )
+
+
+def _interface(section: Pairs, network: Network) -> Interface | None:
+    """The one that the transfers took, where it is known."""
+    if section.backend == "nccl" and "NET/Socket" not in (section.transport or ""):
+        return None
+    choice = network.nccl if section.backend == "nccl" else network.gloo
+    return network.interface(choice.interfaces[0]) if choice.interfaces else None
+
+
+def _fixes(
+    section: Pairs,
+    slow: Slow,
+    names: list[str],
+    hosts: tuple[str, ...],
+    one_host: bool,
+    networks: Mapping[str, Network],
+) -> Iterator[Fix]:
+    if slow.what == "rail":
+        yield Fix(
+            summary="see the switches of this rail: their ports, errors and uplinks",
+            paste="ibstat\nibdiagnet",
+            caution="all hosts share what is slow, so it is not a host",
+        )
+        return
+    if one_host:
+        yield Fix(
+            summary="see how these devices are joined, and whether a link is down",
+            paste="nvidia-smi topo -m\nnvidia-smi nvlink --status",
+        )
+        return
+    if "NET/IB" in (section.transport or ""):
+        yield Fix(
+            summary=f"on {' and '.join(hosts)}, see rate, state and errors of the ports",
+            paste="ibstat\nperfquery -x",
+            caution="then swap cable and switch port; leave the host out until it is mended",
+        )
+        return
+    for host in hosts:
+        network = networks.get(host)
+        interface = _interface(section, network) if network is not None else None
+        name = interface.name if interface is not None else "INTERFACE"
+        yield Fix(
+            summary=f"on {host}, see speed, duplex, errors and shapers of {name}",
+            paste=(
+                f"ethtool {name} | grep -E 'Speed|Duplex|Link detected'\n"
+                f"ip -s link show dev {name}\n"
+                f"tc -s qdisc show dev {name}"
+            ),
+            caution="then swap cable and switch port; leave the host out until it is mended",
+        )
+        if interface is not None:
+            yield from _another(section, host, interface, networks)
+    if slow.what in ("link", "path"):
+        yield Fix(
+            summary="see what lies between the two, and measure it without torch",
+            paste=f"tracepath {names[1]}\niperf3 --client {names[1]} --bidir",
+            caution=f"on {names[0]}, while `iperf3 --server` runs on {names[1]}",
+        )
+
+
+def _another(
+    section: Pairs, host: str, interface: Interface, networks: Mapping[str, Network]
+) -> Iterator[Fix]:
+    """Another interface that is in one subnet with all other hosts, and not known to be slower."""
+    reached = [
+        {subnet for one in network.interfaces if one.usable for subnet in one.networks}
+        for other, network in networks.items()
+        if other != host
+    ]
+    for one in networks[host].interfaces:
+        joins = one.usable and all(one.networks & subnets for subnets in reached)
+        here_alone = one.kind in ("loopback", "local-bridge")
+        slower = one.speed and interface.speed and one.speed < interface.speed
+        if reached and joins and one.name != interface.name and not here_alone and not slower:
+            variable = "NCCL_SOCKET_IFNAME" if section.backend == "nccl" else "GLOO_SOCKET_IFNAME"
+            speed = f" ({one.speed} Mbit/s)" if one.speed else ""
+            yield Fix(
+                summary=f"take {one.name}{speed} in place of {interface.name}",
+                paste=f"export {variable}={one.name}",
+                caution="on every host that calls it so",
+            )

@@ -1,0 +1,136 @@
+"""A rank computes slower than its peers, again and again, and all the others wait for it.
+
+A step takes as long as on the slowest rank. The same work on one CPU, without network and GPU, is
+given to every rank: where it takes longer in every repeat, the host keeps the rank from its CPU (a
+quota, a neighbour on the same cores, too narrow an affinity) or its cores are slower (clock, heat,
+another model). What is slow through the network is slow because of that as well.
+
+Seen from outside: one rank enters each collective late, and the others show up as waiting in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from statistics import median, median_low
+
+from ddoctor.evidence.host import Cpus, cpu_list
+from ddoctor.evidence.pairs import LocalWork, Pairs
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("slow-network-link",)
+
+# The dose that a public benchmark of fail-slow detection calls loud (probing's ladder); NVIDIA's
+# NVRx flags at 0.75 of the peers' speed, which is about the same.
+SLOWER = 1.3
+# Slowness is persistent (per-step p90 1.06 of a job's median, OSDI'25); a slow moment is noise.
+REPEATS = 5
+# Even its best repeat is worse than the sound ones' worst tenth.
+PEERS_AT_WORST = 0.9
+# A rank that has its CPU to itself is on it for nearly all of the time.
+STARVED_BELOW = 0.9
+
+
+def working_alone(pairs: tuple[Pairs, ...], cpus: tuple[Cpus, ...] | None) -> Iterator[Finding]:
+    by_host = {section.host: section for section in cpus or ()}
+    for section in pairs:
+        work = [row for row in section.work if len(row.seconds) >= REPEATS]
+        if len(work) < 2:
+            continue
+        usual = median_low(median(row.seconds) for row in work)
+        slow = [row for row in work if min(row.seconds) >= SLOWER * usual]
+        times = sorted(time for row in work if row not in slow for time in row.seconds)
+        if not times:
+            continue
+        worst = times[ceil(len(times) * PEERS_AT_WORST) - 1]
+        slow = [row for row in slow if min(row.seconds) > worst]
+        for host in dict.fromkeys(row.place.host for row in slow):
+            yield _finding(
+                [row for row in slow if row.place.host == host],
+                usual,
+                len(work) - len(slow),
+                by_host.get(host),
+            )
+
+
+def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | None) -> Finding:
+    host = rows[0].place.host
+    best = min(min(row.seconds) for row in rows)
+    share = median(one for row in rows for one in row.cpu)
+    queued = [one for row in rows for one in row.queued]
+    ranks = tuple(row.place.rank for row in rows)
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {cpu_list(ranks)}"
+    starved = share < STARVED_BELOW
+    waiting = f", and waited in the run queue for {median(queued):.0%}" if queued else ""
+    reason = (
+        f"it was on a CPU for {share:.0%} of the time{waiting}"
+        if starved
+        else f"it was on a CPU for {share:.0%} of the time, so the CPU itself is slower"
+    )
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if sound > 1 else Confidence.LIKELY,
+        because=(
+            f"{who} on {host} took at least {best:.3f} s in each of {len(rows[0].seconds)} repeats "
+            f"for work that the others do in {usual:.3f} s: {reason}"
+        ),
+        evidence=(
+            Observation(
+                name="work on one CPU, the best repeat",
+                value=round(best, 3),
+                unit="s",
+                expected=round(usual, 3),
+                source=f"median of {sound} other rank{'s' if sound > 1 else ''} of this run",
+            ),
+            Observation(name="time on a CPU", value=round(100 * share), unit="%", expected=100),
+            *_limits(cpus),
+        ),
+        where=Where(
+            hosts=(host,),
+            ranks=ranks,
+            devices=tuple(dict.fromkeys(row.place.device for row in rows)),
+        ),
+        cost=Cost(value=round(1 - usual / best, 3), unit="share of this rank's speed"),
+        fixes=tuple(_fixes(host, cpus, starved)),
+    )
+
+
+def _limits(cpus: Cpus | None) -> Iterator[Observation]:
+    if cpus is None:
+        return
+    if cpus.quota is not None:
+        yield Observation(
+            name="CPU quota", value=round(cpus.quota, 2), unit="CPUs", source=cpus.quota_file
+        )
+    if len(cpus.allowed) < cpus.logical:
+        yield Observation(
+            name="CPUs allowed",
+            value=cpu_list(cpus.allowed),
+            source=f"affinity mask; the host has {cpus.logical}",
+        )
+    if cpus.load is not None:
+        yield Observation(name="load over a minute", value=round(cpus.load[0], 1), source="loadavg")
+
+
+def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
+    if starved:
+        quota = cpus.quota_file if cpus is not None else ""
+        yield Fix(
+            summary=f"on {host}, see who takes the CPUs: neighbours, the mask, the quota",
+            paste="\n".join(
+                (
+                    "ps -eo pid,user,psr,pcpu,args --sort=-pcpu | head -20",
+                    "grep Cpus_allowed_list /proc/self/status",
+                    *([f"cat {quota} {quota.rpartition('/')[0]}/cpu.stat"] if quota else []),
+                )
+            ),
+        )
+    else:
+        yield Fix(
+            summary=f"on {host}, see the clocks and the governor",
+            paste=(
+                "lscpu --extended=CPU,CORE,MHZ,MAXMHZ\n"
+                "cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor | sort | uniq -c"
+            ),
+            caution="leave the host out of the run if its processors are of another kind",
+        )

@@ -1,0 +1,302 @@
+"""Who meets whom, and which host, direction, path or rail the slow transfers have in common.
+
+Pure: the schedule is numbers in, pairs out; the analysis is figures in, names out.
+
+A transfer is a test of two ends at once, the sender's way out and the receiver's way in. As in
+group testing (COMP and DD of Aldridge, Baldassini and Johnson, "Group testing algorithms: bounds
+and simulations", IEEE Trans. Inf. Theory 2014), one fast transfer clears both of its ends, and a
+slow one convicts an end whose opposite is cleared. So two bad partners cannot clear each other.
+
+Noise on a machine only ever slows a transfer down, so the figure of a flow is the best of its
+repeats: what the way can do. A slow way is slow in every one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import ceil, log2
+from statistics import median
+from typing import Literal
+
+from ddoctor.evidence.pairs import End, Flow
+
+Pair = tuple[int, int]
+"""Two ends, by rank."""
+
+Key = tuple[int, int]
+"""A flow: from a sender to a receiver."""
+
+EVERYBODY_UP_TO = 16
+"""So many ends or fewer all meet one another."""
+
+REPEATS = 5
+"""A slow end or path must have been slow so often, without exception."""
+
+MOST = 4
+"""Not so many times as many rounds are added, however many look slow at first."""
+
+# A check that the change is at least 10 % is what took a published detector's false alarms away
+# (GREYHOUND, ATC'25); NVIDIA's NVRx flags below 0.75 of the peers.
+SLOWER_BY = 0.10
+SLOWER_BY_OF_FEW = 0.25
+SLOWER_BY_OF_ONE = 0.50
+# So few flows tell little about how far healthy ones differ: those between four hosts.
+FEW = 12
+# Standard deviations (1.4826 × the median absolute deviation): one in 15,000 by chance.
+FAR = 4.0
+# Even at its best it is slower than sound ones are in the worst tenth of their repeats.
+PEERS_AT_WORST = 0.10
+# Where that is a quarter of what is usual, a link of 100 Mbit/s among those of 1 Gbit/s can still
+# be told, and hardly anything less.
+NOISY = 0.25
+# More slow paths than this are how the network is built (racks, oversubscription), not a fault.
+STRUCTURE = 0.10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow:
+    """One thing that is slow, and how much."""
+
+    what: Literal["host", "sending", "receiving", "link", "path", "rail"]
+    """host: an end in both directions; sending, receiving: an end in one; link: two ends with one
+    another, both ways; path: from one end to another; rail: the same NIC of all hosts."""
+    ranks: tuple[int, ...]
+    """Of a path: the sender, the receiver."""
+    rate: float
+    """GB/s, the best of all repeats."""
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What the flows tell."""
+
+    slow: tuple[Slow, ...]
+    usual: float
+    """GB/s: the median of the flows of those that nothing is wrong with."""
+    floor: float
+    """GB/s: a flow is slow when even its best repeat is below."""
+
+    @property
+    def noisy(self) -> bool:
+        """Healthy flows differ so much that only what is many times slower could be told."""
+        return self.floor < NOISY * self.usual
+
+
+def first_rounds(ends: Sequence[int]) -> list[list[Pair]]:
+    """Everybody with everybody, or, of many, each with as many others as their number doubles."""
+    rounds = max(1, len(ends) - 1 + len(ends) % 2)
+    if len(ends) <= EVERYBODY_UP_TO:
+        return [_round(ends, number) for number in range(rounds)]
+    wanted = ceil(log2(len(ends)))
+    return [_round(ends, number * rounds // wanted) for number in range(wanted)]
+
+
+def further_rounds(
+    ends: Sequence[int], flows: Iterable[Flow], labels: Iterable[End] = ()
+) -> list[list[Pair]]:
+    """Rounds in which what looks slow so far would show itself ``REPEATS`` times, or be cleared."""
+    flows = list(flows)
+    suspicion = analyse(flows, labels, repeats=1)
+    if not suspicion.slow and not suspicion.noisy:
+        return []
+    if len(ends) <= EVERYBODY_UP_TO:
+        return first_rounds(ends) * REPEATS
+    alone = {one.ranks: REPEATS for one in suspicion.slow if len(one.ranks) == 1}
+    paths = {one.ranks: REPEATS for one in suspicion.slow if one.what in ("path", "link")}
+    suspects = {rank for ranks in alone for rank in ranks}
+    met = Counter((flow.sender, flow.receiver) for flow in flows)
+    rounds: list[list[Pair]] = []
+    while (any(alone.values()) or any(paths.values())) and len(rounds) < MOST * REPEATS:
+        free = dict.fromkeys(ends)
+        pairs = []
+        # Those that had to stand back most often come first.
+        for a, b in sorted(paths, key=lambda path: -paths[path]):
+            if paths[a, b] and a in free and b in free:
+                pairs.append((a, b))
+                paths[a, b] -= 1
+                del free[a], free[b]
+        good = [rank for rank in free if rank not in suspects]
+        for (suspect,), left in sorted(alone.items(), key=lambda row: -row[1]):
+            if left and suspect in free and good:
+                partner = min(good, key=lambda rank: met[suspect, rank])
+                met[suspect, partner] += 1
+                pairs.append((suspect, partner))
+                alone[suspect,] -= 1
+                good.remove(partner)
+        # Among themselves the others show what is usual now.
+        pairs += zip(good[::2], good[1::2], strict=False)
+        rounds.append(pairs)
+    return rounds
+
+
+def slots(
+    pairs: Iterable[Pair], machines: Mapping[int, str], capacity: Mapping[str, int]
+) -> list[list[Pair]]:
+    """One round, parted so that at most ``capacity`` ends of a machine are at work at a time."""
+    parted: list[tuple[Counter[str], list[Pair]]] = []
+    for pair in pairs:
+        load = Counter(machines[rank] for rank in pair)
+        for taken, members in parted:
+            if all(taken[name] + more <= capacity[name] for name, more in load.items()):
+                taken.update(load)
+                members.append(pair)
+                break
+        else:
+            parted.append((load, [pair]))
+    return [members for _, members in parted]
+
+
+def analyse(
+    flows: Iterable[Flow], labels: Iterable[End] = (), *, repeats: int = REPEATS
+) -> Analysis:
+    """Name what is slow. ``labels`` tell the rails; ``repeats`` each of them must have had."""
+    rates: dict[Key, list[float]] = defaultdict(list)
+    for flow in flows:
+        rates[flow.sender, flow.receiver] += flow.rates
+    if not rates:
+        return Analysis(slow=(), usual=0.0, floor=0.0)
+    best = {key: max(seen) for key, seen in rates.items()}
+    rails = {end.place.rank: end.rail for end in labels}
+    # To begin with, what the best third can do: of three hosts, one bad one spoils four flows of
+    # six. Then what those show that nothing is wrong with.
+    usual = median(sorted(best.values())[-ceil(len(best) / 3) :])
+    floor = usual * (1 - SLOWER_BY_OF_FEW)
+    for _ in range(2):
+        blame = _blame(best, floor, rails)
+        sound = [key for key in best if key not in blame.slow]
+        if _is_structure(blame, best):
+            sound += blame.paths
+        usual = median(best[key] for key in sound)
+        floor = min(
+            usual * (1 - _margin([best[key] for key in sound])),
+            _low([rate for key in sound for rate in rates[key]]),
+        )
+    blame = _blame(best, floor, rails)
+    return Analysis(slow=tuple(_named(blame, rates, rails, repeats)), usual=usual, floor=floor)
+
+
+@dataclass(frozen=True)
+class _Blame:
+    slow: frozenset[Key]
+    senders: frozenset[int]
+    receivers: frozenset[int]
+    rails: frozenset[int]
+    paths: frozenset[Key]
+    """Slow, and neither the sender nor the receiver nor the rail is to blame."""
+
+
+def _margin(rates: Sequence[float]) -> float:
+    middle = median(rates)
+    deviation = 1.4826 * median(abs(rate - middle) for rate in rates)
+    if len(rates) > FEW:
+        least = SLOWER_BY
+    else:
+        least = SLOWER_BY_OF_FEW if len(rates) > 1 else SLOWER_BY_OF_ONE
+    return max(least, FAR * deviation / middle)
+
+
+def _is_structure(blame: _Blame, keys: Collection[Key]) -> bool:
+    return len(blame.paths) > max(2, STRUCTURE * len(keys))
+
+
+def _low(rates: Sequence[float]) -> float:
+    return sorted(rates)[ceil(len(rates) * PEERS_AT_WORST) - 1]
+
+
+def _blame(best: Mapping[Key, float], floor: float, rails: Mapping[int, int]) -> _Blame:
+    slow = frozenset(key for key, rate in best.items() if rate < floor)
+    bad_rails = frozenset(_slow_rails(slow, best, rails))
+    open_cases = {key for key in slow if _rail(key, rails) not in bad_rails}
+    fast = [key for key in best if key not in slow]
+    cleared = {("from", sender) for sender, _ in fast} | {("to", receiver) for _, receiver in fast}
+    # One slow partner is a slow path; it takes two to say that it is always the same end.
+    met = Counter(chain.from_iterable((("from", a), ("to", b)) for a, b in open_cases))
+    accused = {
+        (a, b): [end for end in (("from", a), ("to", b)) if end not in cleared and met[end] > 1]
+        for a, b in open_cases
+    }
+    blamed = {ends[0] for ends in accused.values() if len(ends) == 1}
+    while unsolved := [ends for ends in accused.values() if ends and not blamed & set(ends)]:
+        votes = Counter(chain.from_iterable(unsolved))
+        blamed.add(max(sorted(votes), key=lambda end: votes[end]))
+    return _Blame(
+        slow=slow,
+        senders=frozenset(rank for way, rank in blamed if way == "from"),
+        receivers=frozenset(rank for way, rank in blamed if way == "to"),
+        rails=bad_rails,
+        paths=frozenset(key for key, ends in accused.items() if not blamed & set(ends)),
+    )
+
+
+def _slow_rails(
+    slow: Collection[Key], keys: Collection[Key], rails: Mapping[int, int]
+) -> Iterator[int]:
+    """Rails of which every flow is slow, as long as others are not."""
+    of_rail = Counter(_rail(key, rails) for key in keys)
+    slow_of_rail = Counter(_rail(key, rails) for key in slow)
+    for rail, number in of_rail.items():
+        if rail is not None and 2 < number == slow_of_rail[rail] < len(keys):
+            yield rail
+
+
+def _rail(key: Key, rails: Mapping[int, int]) -> int | None:
+    """The rail that both ends are on."""
+    sender, receiver = (rails.get(rank) for rank in key)
+    return sender if sender == receiver else None
+
+
+def _named(
+    blame: _Blame,
+    rates: Mapping[Key, Sequence[float]],
+    rails: Mapping[int, int],
+    repeats: int,
+) -> Iterator[Slow]:
+    for rail in sorted(blame.rails):
+        keys = [key for key in rates if _rail(key, rails) == rail]
+        yield from _slow("rail", sorted({rank for key in keys for rank in key}), keys, rates, 1)
+    both = blame.senders & blame.receivers
+    for rank in sorted(blame.senders | blame.receivers):
+        out = [key for key in rates if key[0] == rank and key[1] not in blame.receivers]
+        into = [key for key in rates if key[1] == rank and key[0] not in blame.senders]
+        if rank in both:
+            yield from _slow("host", [rank], [*out, *into], rates, repeats)
+        elif rank in blame.senders:
+            yield from _slow("sending", [rank], out, rates, repeats)
+        else:
+            yield from _slow("receiving", [rank], into, rates, repeats)
+    if _is_structure(blame, rates):
+        return
+    for a, b in sorted(blame.paths):
+        if (b, a) not in blame.paths:
+            yield from _slow("path", [a, b], [(a, b)], rates, repeats)
+        elif a < b:
+            yield from _slow("link", [a, b], [(a, b), (b, a)], rates, repeats)
+
+
+def _slow(
+    what: Literal["host", "sending", "receiving", "link", "path", "rail"],
+    ranks: Sequence[int],
+    keys: Sequence[Key],
+    rates: Mapping[Key, Sequence[float]],
+    repeats: int,
+) -> Iterator[Slow]:
+    directions = 2 if what in ("host", "link") else 1
+    seen = [rate for key in keys for rate in rates[key]]
+    if len(seen) >= repeats * directions:
+        yield Slow(what=what, ranks=tuple(ranks), rate=max(seen), repeats=len(seen) // directions)
+
+
+def _round(ends: Sequence[int], number: int) -> list[Pair]:
+    """A round of the tournament by the circle method: the last stays, the others turn."""
+    places: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
+    if not places:
+        return []
+    *turning, fixed = places
+    turned = [fixed, *turning[number:], *turning[:number]]
+    half = len(turned) // 2
+    met = zip(turned[:half], reversed(turned[half:]), strict=True)
+    return [(a, b) for a, b in met if a is not None and b is not None]

@@ -1,0 +1,235 @@
+"""How fast disjoint pairs of hosts send to each other, each direction on its own, and who lags."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ddoctor import pairing
+from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
+from ddoctor.evidence.section import Unseen
+from ddoctor.harness import Skip, World
+from ddoctor.pairing import Pair
+
+SPANS_HOSTS = True
+
+SMALLEST = 2**16
+LARGEST = {"gloo": 2**26, "nccl": 2**28}
+GROWTH = 4
+# Latency and the bursts that a shaper lets pass weigh little in a transfer of this length, and a
+# link of 100 Mbit/s needs no more than a few of them.
+LONG_ENOUGH = 0.05
+FIRST_REPEATS = 2
+
+# Twice the period of a CPU quota (cfs_period_us is 100 ms), so that an allowance of a share of it
+# is used up; each rank needs about this long for one repeat.
+WORK_SECONDS = 0.2
+WORK_REPEATS = 5
+WORK_BYTES = b"\1" * 2**20
+# Of a machine's CPUs: the others are for the threads of the network and the neighbours.
+BUSY_SHARE = 2
+
+
+def measure(world: World) -> Pairs | None:
+    """Rank 0 plans and tells who meets whom; each pair times itself."""
+    if world.size < 2:
+        raise Skip("there is one rank only, and nobody to send to")
+    places = world.places()
+    hosts: dict[str, list[int]] = {}
+    for place in places:
+        hosts.setdefault(place.host, []).append(place.rank)
+    ranks = (
+        [members[0] for members in hosts.values()] if len(hosts) > 1 else list(range(world.size))
+    )
+    machines = world.machines()
+    # Two at least, or nobody could meet.
+    capacity = {name: max(2, cpus // BUSY_SHARE) for name, cpus in machines}
+    names = {rank: name for rank, (name, _) in enumerate(machines)}
+    size = min(LARGEST[world.backend], world.memory())
+    meetings = _Meetings(world, torch.zeros(size, dtype=torch.uint8, device=world.device))
+
+    def meet(rounds: Iterable[Sequence[Pair]], repeats: int) -> list[Flow]:
+        steps = [step for pairs in rounds for step in pairing.slots(pairs, names, capacity)]
+        return [flow for step in world.agree(steps) for flow in meetings.hold(step, repeats)]
+
+    ends = tuple(End(place=places[rank]) for rank in ranks)
+    first = pairing.first_rounds(ranks)
+    flows = meet(first, FIRST_REPEATS)
+    further = pairing.further_rounds(ranks, flows) if world.rank == 0 else []
+    flows += meet(further, 1)
+    work = _work(world, machines)
+    chosen = world.nccl()
+    if world.rank > 0:
+        return None
+    rounds = len(first) + len(further)
+    analysis = pairing.analyse(flows)
+    return Pairs(
+        backend=world.backend,
+        ends=ends,
+        flows=_joined(flows),
+        transport=", ".join(chosen.transports) or None,
+        work=tuple(
+            LocalWork(place=place, seconds=tuple(seconds), cpu=tuple(cpu), queued=tuple(queued))
+            for place, (seconds, cpu, queued) in zip(places, work, strict=True)
+        ),
+        rounds=rounds,
+        unseen=(_too_noisy(analysis),) if analysis.noisy else (),
+    )
+
+
+class _Meetings:
+    """One rank's part in the transfers."""
+
+    def __init__(self, world: World, data: torch.Tensor) -> None:
+        self._world = world
+        self._data = data
+        self._length = torch.zeros(1, dtype=torch.int64, device=world.device)
+        self._sizes: dict[int, int] = {}
+        """By receiver, what takes long enough."""
+
+    def hold(self, pairs: Sequence[Pair], repeats: int) -> list[Flow]:
+        """Let these pairs meet at the same time; rank 0 hears what they measured."""
+        rank = self._world.rank
+        # Every rank writes one line a step: whoever has written fewer is behind.
+        partner = next((a if b == rank else b for a, b in pairs if rank in (a, b)), None)
+        self._world.doing(
+            "waiting for the other pairs"
+            if partner is None
+            else f"sending to and receiving from rank {partner}"
+        )
+        mine = None
+        if partner is not None:
+            for sender in sorted((rank, partner)):
+                if sender == rank:
+                    mine = (partner, *self._send(partner, repeats))
+                else:
+                    self._receive(partner)
+        told = enumerate(self._world.collect(mine))
+        # All have arrived when rank 0 goes on: the next pairs do not disturb these.
+        self._world.agree(None)
+        return [
+            Flow(sender=sender, receiver=one[0], bytes=one[1], rates=tuple(one[2]))
+            for sender, one in told
+            if one is not None
+        ]
+
+    def _send(self, receiver: int, repeats: int) -> tuple[int, list[float]]:
+        size = self._sizes.get(receiver, 0)
+        if not size:
+            size = min(SMALLEST, len(self._data))
+            while self._once(receiver, size) < LONG_ENOUGH and size < len(self._data):
+                size = min(size * GROWTH, len(self._data))
+            self._sizes[receiver] = size
+        rates = [size / 1e9 / self._once(receiver, size) for _ in range(repeats)]
+        self._tell(receiver, 0)
+        return size, rates
+
+    def _once(self, receiver: int, size: int) -> float:
+        self._tell(receiver, size)
+        begin = time.perf_counter()
+        dist.send(self._data[:size], receiver)
+        dist.recv(self._length, receiver)
+        self._finish()
+        return time.perf_counter() - begin
+
+    def _receive(self, sender: int) -> None:
+        while True:
+            dist.recv(self._length, sender)
+            size = int(self._length)
+            if not size:
+                return
+            dist.recv(self._data[:size], sender)
+            dist.send(self._length, sender)
+            self._finish()
+
+    def _tell(self, receiver: int, size: int) -> None:
+        self._length.fill_(size)
+        dist.send(self._length, receiver)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._world.on_gpu:
+            torch.cuda.synchronize(self._world.device)
+
+
+def _work(world: World, machines: Sequence[tuple[str, int]]) -> list[list[list[float]]]:
+    """Everybody's repeats of the same work: seconds, share on a CPU, share in the run queue.
+
+    Ranks on one machine take turns where it has few CPUs: they must not wait for each other.
+    """
+    amount = round(WORK_SECONDS / min(world.gather(min(_busy(1)[0] for _ in range(5)))))
+    turns: dict[str, list[int]] = {}
+    for rank, (name, _) in enumerate(machines):
+        turns.setdefault(name, []).append(rank)
+    at_once = {name: max(1, cpus // BUSY_SHARE) for name, cpus in machines}
+    mine = machines[world.rank][0]
+    my_turn = turns[mine].index(world.rank) // at_once[mine]
+    last = max((len(ranks) - 1) // at_once[name] for name, ranks in turns.items())
+    told: list[tuple[float, float, float | None]] = []
+    for number in range(WORK_REPEATS):
+        for turn in range(last + 1):
+            world.doing(f"work of its own, repeat {number + 1}, turn {turn + 1}")
+            if turn == my_turn:
+                told.append(_busy(amount))
+            world.collect(None)
+            world.agree(None)
+    seconds, cpu, queued = map(list, zip(*told, strict=True))
+    everybody: list[list[list[float]]] = world.gather(
+        (seconds, cpu, [share for share in queued if share is not None])
+    )
+    return everybody
+
+
+def _busy(amount: int) -> tuple[float, float, float | None]:
+    """Do the work; seconds, and the shares of them on a CPU and in the run queue."""
+    begin, on_cpu, queued = time.perf_counter(), time.thread_time(), _queued()
+    for _ in range(amount):
+        hashlib.sha256(WORK_BYTES).digest()
+    seconds = time.perf_counter() - begin
+    waited = _queued()
+    return (
+        seconds,
+        min(1.0, (time.thread_time() - on_cpu) / seconds),
+        None if queued is None or waited is None else min(1.0, (waited - queued) / seconds),
+    )
+
+
+def _queued() -> float | None:
+    """Seconds for which this thread could have run and had to wait (sched-stats.rst)."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return None
+
+
+def _joined(flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """One flow for each direction of each pair."""
+    rows: dict[Pair, list[Flow]] = {}
+    for flow in flows:
+        rows.setdefault((flow.sender, flow.receiver), []).append(flow)
+    return tuple(
+        Flow(
+            sender=sender,
+            receiver=receiver,
+            bytes=row[-1].bytes,
+            rates=tuple(chain.from_iterable(flow.rates for flow in row)),
+        )
+        for (sender, receiver), row in sorted(rows.items())
+    )
+
+
+def _too_noisy(analysis: pairing.Analysis) -> Unseen:
+    return Unseen(
+        what="a slow link",
+        why=(
+            f"too noisy: sound links reach {analysis.usual:.3g} GB/s and at times less than "
+            f"{analysis.floor:.3g}, so only what is below that could be told; "
+            "repeat it while nothing else runs on the hosts and the network"
+        ),
+    )
