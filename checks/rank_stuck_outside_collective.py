@@ -74,5 +74,5 @@ def _fix(run: ProbeRun, state: RankState) -> Fix:
         )
     return Fix(
         summary="repeat it, and look at the stack of that rank while it hangs",
-        paste=f"{again} &\nsleep 10; pgrep -f ddoctor.probe | xargs -n1 py-spy dump --pid",
+        paste=f"{again} &\nsleep 10; pgrep -f ddoctor.worker | xargs -n1 py-spy dump --pid",
     )

@@ -76,7 +76,7 @@ def main() -> int:
                 "--redirects=3",
                 f"--log-dir={arguments.folder / 'output'}",
                 "--module",
-                "ddoctor.probe",
+                "ddoctor.worker",
                 f"--folder={arguments.folder}",
                 f"--data={arguments.data}",
                 f"--hands-off={hands_off}",

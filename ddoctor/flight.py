@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -74,7 +74,7 @@ class Flight:
                 limit = min(limit, self.began[pending] + PROBE_LIMIT_SECONDS)
             if gone or time.monotonic() > limit:
                 self._states = self._look()
-                self._agent_words = _last_words(self.agent_output)
+                self._agent_words = last_words(self.agent_output)
                 failed = gone or any(state.words for state in self._states)
                 self.outcome = "crashed" if failed else "hung"
                 return
@@ -179,7 +179,7 @@ class Flight:
         if code is None:
             return ""
         errors = self.folder.glob(f"output/*/attempt_0/{rank}/stderr.log")
-        return next((words for path in errors if (words := _last_words(path))), "")
+        return next((words for path in errors if (words := last_words(path))), "")
 
     def _seconds(self, name: str) -> float:
         return time.monotonic() - self.began[name] if name in self.began else 0.0
@@ -187,35 +187,43 @@ class Flight:
     def _reason(self) -> str:
         if self.outcome == "interrupted":
             return "interrupted"
-        why = self._why_crashed() if self.outcome == "crashed" else self._why_hung()
+        if self.outcome == "crashed":
+            torchrun = f"torchrun ended: {self._agent_words or 'without a word'}"
+            why = why_crashed(self._states, torchrun)
+        else:
+            why = why_hung(self._states)
         if self.survivors:
             pids = ", ".join(map(str, self.survivors))
             why += f"; process {pids} hangs in the kernel and could not be ended"
         return why
 
-    def _why_crashed(self) -> str:
-        dead = [state for state in self._states if state.words or state.exit_code is not None]
-        if not dead:
-            return f"torchrun ended: {self._agent_words or 'without a word'}"
-        # One that was killed writes no error; the errors of the others are that it is gone.
-        first = max(dead, key=lambda state: ((state.exit_code or 0) < 0, state.age))
-        return f"rank {first.rank} {how_it_ended(first)}, at: {first.last}"
 
-    def _why_hung(self) -> str:
-        if not self._states:
-            return "the ranks did not start in time (importing torch from a slow disk?)"
-        stuck = [state for state in self._states if state.status in HELD]
-        if stuck:
-            ranks = ", ".join(f"rank {one.rank} (pid {one.pid}) is {one.status}" for one in stuck)
-            return f"{ranks}, at: {stuck[0].last}"
-        slowest = min(self._states, key=lambda state: state.steps)
-        fastest = max(self._states, key=lambda state: state.steps)
-        if slowest.steps < fastest.steps:
-            return (
-                f"rank {slowest.rank} is behind, at: {slowest.last}; "
-                f"rank {fastest.rank} was at: {fastest.last}"
-            )
-        return f"all ranks wait, at: {slowest.last}"
+def why_crashed(states: Sequence[RankState], otherwise: str) -> str:
+    """Which rank died first and how; ``otherwise`` where none is known to have died."""
+    dead = [state for state in states if state.words or state.exit_code is not None]
+    if not dead:
+        return otherwise
+    # One that was killed writes no error; the errors of the others are that it is gone.
+    first = max(dead, key=lambda state: ((state.exit_code or 0) < 0, state.age))
+    return f"rank {first.rank} {how_it_ended(first)}, at: {first.last}"
+
+
+def why_hung(states: Sequence[RankState]) -> str:
+    """Which rank is held or behind."""
+    if not states:
+        return "the ranks did not start in time (importing torch from a slow disk?)"
+    stuck = [state for state in states if state.status in HELD]
+    if stuck:
+        ranks = ", ".join(f"rank {one.rank} (pid {one.pid}) is {one.status}" for one in stuck)
+        return f"{ranks}, at: {stuck[0].last}"
+    slowest = min(states, key=lambda state: state.steps)
+    fastest = max(states, key=lambda state: state.steps)
+    if slowest.steps < fastest.steps:
+        return (
+            f"rank {slowest.rank} is behind, at: {slowest.last}; "
+            f"rank {fastest.rank} was at: {fastest.last}"
+        )
+    return f"all ranks wait, at: {slowest.last}"
 
 
 def how_it_ended(state: RankState) -> str:
@@ -229,7 +237,8 @@ def how_it_ended(state: RankState) -> str:
     return f"failed: {state.words or f'exit code {state.exit_code}'}"
 
 
-def _last_words(path: Path) -> str:
+def last_words(path: Path) -> str:
+    """The last line of a file that is not empty."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

@@ -1,56 +1,199 @@
-"""`python -m ddoctor.probe NAME…`: one rank of the probes, to be started by torchrun."""
+"""`torchrun … -m ddoctor.probe [NAME…]`: examine all hosts of a run, and report on rank 0."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from ddoctor.harness import Skip, World, end_with_parent, join, usable_gpus
-from ddoctor.journal import Journal
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from ddoctor.fleet import Fleet, Muster
+    from ddoctor.launched import Place
+
+JOIN_SECONDS = 120.0
+
+
+def parser() -> ArgumentParser:
+    """The options of the probes of a cluster."""
+    import argparse
+
+    options = argparse.ArgumentParser(
+        prog="torchrun … -m ddoctor.probe",
+        description="Examine all hosts of a run, and report on rank 0.",
+    )
+    options.add_argument("probes", nargs="*", metavar="NAME", help="a probe; by default all")
+    options.add_argument("--json", type=Path, metavar="PATH", help="the report as JSON; -: stdout")
+    options.add_argument("--markdown", type=Path, metavar="PATH", help="the report as Markdown")
+    options.add_argument("--html", type=Path, metavar="PATH", help="the report as one HTML file")
+    options.add_argument("--bundle", type=Path, metavar="PATH", help="the evidence of all hosts")
+    options.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        default=Path(),
+        help="the data folder whose reading is measured",
+    )
+    options.add_argument(
+        "--join-timeout",
+        type=float,
+        metavar="SECONDS",
+        default=JOIN_SECONDS,
+        help="how long to wait for ranks that do not come (%(default).0f)",
+    )
+    options.add_argument(
+        "--force", action="store_true", help="measure on GPUs that other processes use, too"
+    )
+    return options
 
 
 def main() -> int:
-    """Join the other ranks and run the probes one after the other, all ranks together."""
-    end_with_parent()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("probes", nargs="+", help="names of probes, or modules with a dot")
-    parser.add_argument("--folder", type=Path, required=True, help="where the journals are written")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
-    parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
-    arguments = parser.parse_args()
+    """One rank: it supervises the process that measures; rank 0 leads, and writes the report."""
+    # torchrun -m puts the user's folder first: a queue.py there would be taken for Python's own.
+    if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
+        del sys.path[0]
+    import signal
 
-    journal = Journal(arguments.folder, int(os.environ["RANK"]))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    from ddoctor.errors import DoctorError
+
     try:
-        journal.write("loading torch")
-        import torch.distributed
+        from ddoctor.harness import end_with_parent
+        from ddoctor.launched import place
 
-        gpus = not arguments.hands_off and usable_gpus() > 0
-        world = join(journal, arguments.data, folder=arguments.folder, gpus=gpus)
-        for name in arguments.probes:
-            journal.probe = name
-            _run(name, world, arguments.hands_off)
-        torch.distributed.destroy_process_group()
-    except Exception as error:
-        journal.write("failing", outcome="failed", reason=f"{type(error).__name__}: {error}")
-        raise
-    return 0
+        end_with_parent()
+        mine = place()
+        return _supervise(mine, _parse(mine.rank))
+    except DoctorError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return _complain("interrupted")
+    finally:
+        sys.stdout.flush()
 
 
-def _run(name: str, world: World, hands_off: str) -> None:
-    world.doing(f"beginning {name}")
-    module = import_module(name if "." in name else f"ddoctor.probes.{name}")
+def _parse(rank: int) -> Namespace:
+    if rank == 0:
+        return parser().parse_intermixed_args()
+    from contextlib import redirect_stderr
+
+    # One complaint is enough.
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        return parser().parse_intermixed_args()
+
+
+def _supervise(mine: Place, arguments: Namespace) -> int:
+    from ddoctor.errors import DoctorError
+    from ddoctor.fleet import Lost, connect
+    from ddoctor.supervisor import ConductorLost, serve
+
     try:
-        if hands_off and getattr(module, "USES_DEVICE", True):
-            raise Skip(hands_off)
-        section = module.measure(world)
-    except Skip as reason:
-        world.journal.write("skipping", outcome="skipped", reason=str(reason))
-    else:
-        world.journal.write("done", outcome="completed", section=section)
-    world.meet()
+        fleet = connect(
+            mine.address,
+            mine.port,
+            host_it=mine.hosts_store,
+            limit=arguments.join_timeout,
+            prefix=mine.run,
+        )
+        me = _muster(mine, fleet, arguments)
+        if mine.rank:
+            return serve(fleet, me, arguments.data)
+        return _lead(fleet, me, arguments)
+    except (Lost, ConductorLost) as error:
+        raise DoctorError(f"rank {mine.rank}: {error}") from error
+
+
+def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
+    """Say who and where this rank is."""
+    import socket
+    from importlib.metadata import version
+
+    from ddoctor.fleet import ROLL, Muster, muster_key
+    from ddoctor.gpu_use import occupied
+    from ddoctor.harness import usable_gpus
+    from ddoctor.reach import listen, own_address
+
+    address = own_address(mine.address)
+    leads = mine.local_rank == 0
+    count = usable_gpus()
+    unfit = "" if arguments.data.is_dir() else f"there is no folder {arguments.data}: give --data"
+    me = Muster(
+        rank=mine.rank,
+        local_rank=mine.local_rank,
+        local_size=mine.local_size,
+        world_size=mine.world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=version("ddoctor"),
+        address=address,
+        port=listen(address) if leads and address else 0,
+        visible_gpus=count,
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        hands_off=occupied() if leads and count and not arguments.force else "",
+        unfit=unfit,
+    )
+    fleet.tell(muster_key(fleet.count(ROLL)), me)
+    return me
+
+
+def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
+    from ddoctor import doctor, engine
+    from ddoctor.conductor import Conductor
+    from ddoctor.evidence import bundle
+    from ddoctor.report.output import Outputs, progress
+
+    conductor = Conductor(fleet, me, data=arguments.data, join_limit=arguments.join_timeout)
+    try:
+        outputs = Outputs(
+            json=arguments.json,
+            markdown=arguments.markdown,
+            html=arguments.html,
+            bundle=arguments.bundle,
+        )
+        probes = doctor.choose(arguments.probes)
+        with progress() as started:
+            evidence = conductor.examine(probes, started)
+        if arguments.bundle is not None:
+            bundle.write(arguments.bundle, evidence)
+        report = engine.examine(evidence, "probe")
+        outputs.write(report, evidence)
+        sys.stdout.flush()
+        code = report.exit_code
+    finally:
+        conductor.finish()
+    if code:
+        _explain_failure("ddoctor has found something: its report is above, or in its files")
+    return code
+
+
+def _complain(message: str) -> int:
+    line = f"ddoctor: {' '.join(message.split())}"
+    print(line, file=sys.stderr)
+    _explain_failure(line)
+    return 2
+
+
+def _explain_failure(message: str) -> None:
+    """To torchrun, which shows it in its own words about a rank whose exit code is not 0."""
+    import json
+    import time
+    from contextlib import suppress
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with suppress(OSError):
+            Path(path).write_text(
+                json.dumps({"message": message, "timestamp": int(time.time())}), encoding="utf-8"
+            )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """torchrun passes Ctrl-C on as SIGTERM or SIGINT: end alike, so that nothing stays behind."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -1,0 +1,231 @@
+"""What the supervisors of the ranks tell each other: over a store, never by a collective.
+
+Rank 0 gives numbered orders, and every rank, rank 0 included, carries them out. A word from a rank
+replaces its earlier one. No call waits for another rank, and none waits long for the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+Told = TypeVar("Told")
+
+# The store answers in under a millisecond; a host that has gone answers never.
+ANSWER_SECONDS = 20.0
+CONNECT_EVERY_SECONDS = 0.5
+ATTEMPT_SECONDS = 5.0
+
+
+CONDUCTOR = "conductor"
+"""The number that rank 0 counts up while it is there."""
+ROLL = "roll"
+"""How many ranks have called."""
+FINISHED = "finished"
+"""How many ranks have heard the last order."""
+
+
+def muster_key(ticket: int) -> str:
+    return f"muster/{ticket}"
+
+
+def order_key(number: int) -> str:
+    return f"order/{number}"
+
+
+def stop_key(number: int) -> str:
+    return f"stop/{number}"
+
+
+def word_key(number: int, rank: int) -> str:
+    return f"word/{number}/{rank}"
+
+
+def section_key(number: int, rank: int, probe: str) -> str:
+    return f"section/{number}/{rank}/{probe}"
+
+
+def host_key(rank: int) -> str:
+    return f"host/{rank}"
+
+
+def sought_key(rank: int) -> str:
+    return f"sought/{rank}"
+
+
+class Lost(Exception):
+    """The store does not answer (any more)."""
+
+
+class Muster(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says of itself as soon as it can."""
+
+    rank: int
+    local_rank: int
+    local_size: int
+    world_size: int
+    host: str
+    pid: int
+    version: str
+    address: str
+    """The own address on the way to the store."""
+    port: int = 0
+    """Where the first rank of a host listens for the others to try."""
+    visible_gpus: int = 0
+    visible_devices: str | None = None
+    hands_off: str = ""
+    """Why the GPUs of this host must not be touched."""
+    unfit: str = ""
+    """Why the probes cannot be run there at all."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it speaks for its host."""
+        return self.local_rank == 0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What every rank is to do next."""
+
+    kind: Literal["look", "seek", "measure", "finish"]
+    peers: tuple[Muster, ...] = ()
+    """look: the first ranks of all hosts, which listen."""
+    missing: tuple[int, ...] = ()
+    """seek: the ranks whose processes are looked for."""
+    probes: tuple[str, ...] = ()
+    hands_off: str = ""
+    environment: Mapping[str, str] = {}
+    """measure: variables for the processes that measure."""
+    code: int = 0
+    """finish: the exit code of every rank but rank 0."""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank ended one probe."""
+
+    outcome: Literal["completed", "skipped"]
+    reason: str
+    seconds: float
+    section: bool
+    """Whether this rank holds what was measured."""
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank's measuring process is, at the time of this word."""
+
+    beat: int
+    pid: int
+    doing: str
+    age: float
+    steps: int
+    joined: bool
+    began: tuple[str, ...] = ()
+    ended: Mapping[str, End] = {}
+    over: bool = False
+    """The last word in this order: the process is gone."""
+    status: str = ""
+    exit_code: int | None = None
+    words: str = ""
+
+
+class Sought(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of a rank that never spoke, found by its host."""
+
+    rank: int
+    host: str
+    pid: int
+    status: str
+    age: float
+
+
+class Fleet:
+    """One rank's connection with the others."""
+
+    def __init__(self, store: Store, address: str, port: int) -> None:
+        self._store = store
+        self.address = address
+        self.port = port
+
+    def tell(self, key: str, value: object) -> None:
+        """Say something under a key, in place of what was said there before."""
+        self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
+
+    def hear(self, key: str, kind: type[Told]) -> Told | None:
+        """What was said under a key; None: nothing yet."""
+        return self.hear_all([key], kind).get(key)
+
+    def hear_all(self, keys: Iterable[str], kind: type[Told]) -> dict[str, Told]:
+        """What was said under those of these keys under which something was said."""
+
+        def call() -> dict[str, Any]:
+            wanted = list(keys)
+            if not wanted or not self._store.check(wanted):
+                wanted = [key for key in wanted if self._store.check([key])]
+            values = self._store.multi_get(wanted) if wanted else []
+            return dict(zip(wanted, values, strict=True))
+
+        decoder = msgspec.json.Decoder(kind)
+        return {key: decoder.decode(value) for key, value in self._call(call).items()}
+
+    def count(self, key: str, more: int = 1) -> int:
+        """Add to a number that all share; what it comes to."""
+        return int(self._call(lambda: self._store.add(key, more)))
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        """In a thread, because a connection to a host that has gone blocks for ever."""
+        results: list[Any] = []
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                results.append(call())
+            except Exception as error:
+                errors.append(error)
+
+        thread = Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(ANSWER_SECONDS)
+        if results:
+            return results[0]
+        reason = str(errors[0]).splitlines()[0] if errors else f"{ANSWER_SECONDS:.0f} s of silence"
+        raise Lost(f"the store at {self.address}:{self.port} does not answer: {reason}")
+
+
+def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str = "") -> Fleet:
+    """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
+
+    Raises:
+        Lost: it could not be opened or reached; the message says why.
+    """
+    # torch offers it there, and does not say so to type checkers.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    deadline = time.monotonic() + limit
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            store = TCPStore(
+                address,
+                port,
+                None,
+                host_it,
+                timedelta(seconds=max(1.0, min(ATTEMPT_SECONDS, left))),
+                wait_for_workers=False,
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            if host_it or left < CONNECT_EVERY_SECONDS:
+                told = str(error).strip().splitlines()
+                why = told[0] if told else type(error).__name__
+                raise Lost(f"cannot reach the store at {address}:{port}: {why}") from error
+            time.sleep(CONNECT_EVERY_SECONDS)
+        else:
+            return Fleet(PrefixStore(f"ddoctor/{prefix}", store), address, store.port)
