@@ -138,6 +138,30 @@ def report(bundle: Bundles, markdown: MarkdownPath = None, html: HtmlPath = None
 
 
 @app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The bundle to compare with.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The bundle of now.")],
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="PATH", help="Write the difference as JSON; - : stdout."),
+    ] = None,
+) -> int:
+    """Say what became slower, what is set otherwise and what is found now; 1 if it got worse."""
+    from ddoctor import difference
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.report.output import STDOUT, Outputs, put
+    from ddoctor.report.wording import tamed
+
+    Outputs(json=json)
+    found = difference.compare(bundles.read(old), bundles.read(new))
+    if json is not None:
+        put(json, found.json())
+    if json != STDOUT:
+        typer.echo(tamed("\n".join(found.lines())))
+    return int(found.worse)
+
+
+@app.command()
 def explain(
     name: Annotated[
         str,

@@ -54,11 +54,11 @@ class Outputs:
         from ddoctor.report import html, markdown, schema
 
         if self.json is not None:
-            _write(self.json, schema.render(report))
+            put(self.json, schema.render(report))
         if self.markdown is not None:
-            _write(self.markdown, markdown.render(report, evidence))
+            put(self.markdown, markdown.render(report, evidence))
         if self.html is not None:
-            _write(self.html, html.render(report, evidence))
+            put(self.html, html.render(report, evidence))
 
 
 @contextmanager
@@ -82,7 +82,12 @@ def _settle_writable(path: Path) -> None:
         raise DoctorError(f"cannot write {path}: permission denied")
 
 
-def _write(path: Path, text: str) -> None:
+def put(path: Path, text: str) -> None:
+    """Write a file, or to stdout for ``-``.
+
+    Raises:
+        DoctorError: the file cannot be written.
+    """
     if path == STDOUT:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return

@@ -1,0 +1,95 @@
+"""Every rate that was measured, by name and place, so that two runs can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ddoctor.evidence.probes import (
+    AllReduce,
+    HostToDevice,
+    Matmul,
+    MemoryBandwidth,
+    RankRate,
+    StorageRead,
+    SweepPoint,
+)
+from ddoctor.evidence.section import Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What is measured, and where; two runs with equal figures measured the same thing."""
+
+    name: str
+    unit: str
+    host: str = ""
+    """Empty: it spans the hosts."""
+    device: str = ""
+    """A GPU, or a rank on a CPU."""
+    bytes: int | None = None
+    """The message size of a collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A rate in the figure's unit; more is better."""
+
+    rate: float
+    best: float | None = None
+    """Of the fastest round."""
+    spread: float = 0.0
+    """Interquartile range of the rounds."""
+
+
+def figures(evidence: Evidence) -> Mapping[Figure, Measured]:
+    """All rates of these sections."""
+    return dict(_figures(evidence))
+
+
+def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
+    for section in evidence:
+        match section:
+            case AllReduce():
+                name = f"all-reduce of {len(section.ranks)} ranks over {section.backend}"
+                yield from _sweep(name, section.host, section.points)
+            case Matmul():
+                name = f"matmul {section.dtype} {section.size}"
+                yield from _rates(name, "TFLOP/s", section.rates)
+            case MemoryBandwidth():
+                yield from _rates("memory copy", "GB/s", section.rates)
+            case HostToDevice():
+                yield from _rates("host to device", "GB/s", section.to_device)
+                yield from _rates("device to host", "GB/s", section.to_host)
+            case StorageRead(cold=cold) if cold is not False:  # else the page cache was measured
+                yield from _storage(section)
+
+
+def _sweep(name: str, host: str, points: Iterable[SweepPoint]) -> Iterator[tuple[Figure, Measured]]:
+    for point in points:
+        best = point.bus_bandwidth * point.p50 / point.minimum if point.minimum else None
+        yield (
+            Figure(name=name, unit="GB/s busbw", host=host, bytes=point.bytes),
+            Measured(rate=point.bus_bandwidth, best=best),
+        )
+
+
+def _rates(name: str, unit: str, rates: Iterable[RankRate]) -> Iterator[tuple[Figure, Measured]]:
+    for row in rates:
+        place = row.place
+        device = f"rank {place.rank}" if place.device == "cpu" else place.device
+        yield (
+            Figure(name=name, unit=unit, host=place.host, device=device),
+            Measured(rate=row.rate, spread=row.spread),
+        )
+
+
+def _storage(section: StorageRead) -> Iterator[tuple[Figure, Measured]]:
+    rows = (
+        ("one stream", "MB/s", section.sequential),
+        ("small files", "files/s", section.small_files),
+    )
+    for name, unit, rate in rows:
+        if rate is not None:
+            figure = Figure(name=f"{name} from {section.path}", unit=unit, host=section.host)
+            yield figure, Measured(rate=rate)
