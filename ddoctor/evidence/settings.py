@@ -40,7 +40,8 @@ OWN = {
     "TMPDIR",
 }
 DEVICES = "CUDA_VISIBLE_DEVICES"
-OWN_OPTIONS = re.compile(r"--(local|node|machine)[-_]rank(=.*)?")
+# A process's place, and where the reports of ddoctor go: one rank writes them.
+OWN_OPTIONS = re.compile(r"--((local|node|machine)[-_]rank|json|markdown|html|bundle)(=.*)?")
 
 HERE = "<host>"
 """Stands for the names and addresses of hosts of the run."""
@@ -191,7 +192,7 @@ def _job(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _shared(arguments: Iterable[str]) -> Iterator[str]:
-    """Without the options that tell each process its own place."""
+    """Without the options that each process has its own of."""
     words = iter(arguments)
     for word in words:
         if not OWN_OPTIONS.fullmatch(word):

@@ -238,6 +238,7 @@ def place(rank: int, name: str) -> tuple[Change, ...]:
                 "--node-rank",
                 str(rank),
                 f"--local_rank={rank}",
+                *(("--json", "report.json") if rank == 0 else ()),
                 "--endpoint=node-1:29500",
                 "--output",
                 f"/out/{name}/log",
