@@ -20,7 +20,7 @@ from ddoctor.evidence.environment import HIDDEN, Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limits
 from ddoctor.evidence.job import Job
-from ddoctor.evidence.network import Network
+from ddoctor.evidence.network import Network, Rdma
 from ddoctor.evidence.settings import ABSENT, HERE, Setting, settings
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -46,9 +46,10 @@ def differs_from_the_majority(
     gpus: tuple[Gpus, ...] | None,
     jobs: tuple[Job, ...] | None,
     networks: tuple[Network, ...] | None,
+    rdmas: tuple[Rdma, ...] | None,
 ) -> Iterator[Finding]:
     """One finding for the hosts that differ in the same way, and one where there is no majority."""
-    others = (environments, limits, kernels, gpus, jobs, networks)
+    others = (environments, limits, kernels, gpus, jobs, networks, rdmas)
     every = settings((*software, *(section for some in others for section in some or ())))
     found = tuple(drifts(every))
     rows: dict[str, list[tuple[Drift, str]]] = {}
@@ -126,7 +127,7 @@ def _slight(drift: Drift) -> bool:
     name, kind = drift.setting.name, drift.setting.kind
     if kind == "variable":
         return HARMLESS.fullmatch(name) is not None
-    if name == "kernel":
+    if name == "kernel" or kind == "firmware":
         return True
     if kind == "package" or name in ("Python", "driver"):
         numbers = SAME_LINE.get(name, NUMBERS)

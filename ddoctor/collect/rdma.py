@@ -59,6 +59,8 @@ def devices(root: Path) -> Iterator[RdmaDevice]:
             bus_id=physical.resolve().name if physical.exists() else "",
             driver=driver.resolve().name if driver.exists() else "",
             numa_node=int(numa) if numa.isdecimal() else None,
+            board=_text(folder / "board_id"),
+            firmware=_text(folder / "fw_ver"),
             ports=tuple(_port(port) for port in _sorted(folder / "ports")),
         )
 

@@ -144,6 +144,10 @@ class RdmaDevice(Part, frozen=True, kw_only=True):
     driver: str = ""
     """Kernel driver of the PCI device: mlx5_core, bnxt_en, efa, irdma, …"""
     numa_node: int | None = None
+    board: str = ""
+    """The maker's number of the model, say MT_0000000838."""
+    firmware: str = ""
+    """Say 28.39.1002."""
     ports: tuple[RdmaPort, ...] = ()
 
     @property

@@ -13,11 +13,11 @@ from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
 from ddoctor.evidence.job import Job
-from ddoctor.evidence.network import Network
+from ddoctor.evidence.network import Network, Rdma
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.software import Software
 
-Kind = Literal["version", "package", "variable", "limit", "kernel", "gpus", "job"]
+Kind = Literal["version", "package", "variable", "limit", "kernel", "gpus", "firmware", "job"]
 
 ABSENT: Mapping[str, str] = {"variable": "not set", "package": "not installed"}
 
@@ -114,6 +114,8 @@ def _of(host: str, sections: Iterable[Section]) -> Settings:
                     values[Setting(kind="kernel", name="kernel parameters")] = words
             case Gpus():
                 values |= {Setting(kind="gpus", name=n): v for n, v in _gpus(section)}
+            case Rdma():
+                values |= {Setting(kind="firmware", name=n): v for n, v in _firmware(section)}
             case Job():
                 values |= {Setting(kind="job", name=n): v for n, v in _job(section)}
             case Network():
@@ -182,6 +184,16 @@ def _gpus(section: Gpus) -> Iterator[tuple[str, str]]:
     if section.peers:
         paths = Counter(peer.path for peer in section.peers)
         yield "GPU topology", ", ".join(f"{n} × {path}" for path, n in sorted(paths.items()))
+
+
+def _firmware(rdma: Rdma) -> Iterator[tuple[str, str]]:
+    """By model, since hosts may have others or more of them."""
+    versions: dict[str, set[str]] = {}
+    for device in rdma.devices:
+        if device.board and device.firmware:
+            versions.setdefault(device.board, set()).add(device.firmware)
+    for board, some in versions.items():
+        yield f"firmware of {board}", ", ".join(sorted(some))
 
 
 def _job(job: Job) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
 from ddoctor.evidence.job import Job
-from ddoctor.evidence.network import Network, ResolvedName
+from ddoctor.evidence.network import Network, Rdma, ResolvedName
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.software import Package, Software
 from ddoctor.models import Confidence, Finding, Severity
@@ -19,7 +19,7 @@ from tests.healthy import healthy
 
 CAUSE = "environment-drift"
 HOSTS = ("node-1", "node-2", "node-3", "node-4")
-KINDS = (Software, Environment, Limits, Kernel, Gpus, Job, Network)
+KINDS = (Software, Environment, Limits, Kernel, Gpus, Job, Network, Rdma)
 
 Change = Callable[[Section], Section]
 Drifted = Callable[..., tuple[Finding, ...]]
@@ -198,6 +198,32 @@ def test_a_package_of_another_line_is_a_warning(drifted: Drifted) -> None:
     assert finding.fixes[0].paste == "pip install accelerate==1.10.1"
 
 
+def firmware(version: str, count: int = 8) -> Change:
+    def change(section: Section) -> Section:
+        if not isinstance(section, Rdma):
+            return section
+        devices = tuple(
+            msgspec.structs.replace(one, board="MT_0000000838", firmware=version)
+            for one in section.devices[:count]
+        )
+        return replaced(section, devices=devices)
+
+    return change
+
+
+def test_another_firmware_is_a_note(drifted: Drifted) -> None:
+    usual = (firmware("28.39.1002"),)
+    (finding,) = drifted(node_1=usual, node_2=(firmware("28.43.2026"),), node_3=usual, node_4=usual)
+    assert rows(finding) == {"firmware of MT_0000000838": ("28.43.2026", "28.39.1002")}
+    assert finding.severity is Severity.NOTE
+
+
+def test_quiet_about_the_number_of_adapters(drifted: Drifted) -> None:
+    fewer = (firmware("28.39.1002", count=4),)
+    usual = (firmware("28.39.1002"),)
+    assert drifted(node_1=usual, node_2=fewer, node_3=usual, node_4=()) == ()
+
+
 def test_quiet_on_one_host(drifted: Drifted) -> None:
     assert drifted(HOSTS[:1]) == ()
 
@@ -283,7 +309,7 @@ def test_quiet_about_nccl_which_is_a_cause_of_its_own(drifted: Drifted, findings
     assert findings("nccl-library-mismatch", *host("node-1"), *host("node-2", older))
 
 
-@pytest.mark.parametrize("kind", [Job, Gpus, Limits, Kernel, Environment, Network])
+@pytest.mark.parametrize("kind", [Job, Gpus, Limits, Kernel, Environment, Network, Rdma])
 def test_quiet_about_what_one_host_could_not_see(findings: Findings, kind: type[Section]) -> None:
     blind = [one for one in host("node-2") if not isinstance(one, kind)]
     rest = [one for name in ("node-1", "node-3", "node-4") for one in host(name)]

@@ -53,6 +53,8 @@ def card(
         ("link_layer", layer),
     ):
         write(port / file, text)
+    write(device / "board_id", "MT_0000000838")
+    write(device / "fw_ver", "28.39.1002")
     for index, (gid, kind, interface) in enumerate(rows):
         write(port / f"gids/{index}", gid)
         if gid != ZERO:
@@ -73,6 +75,7 @@ def test_infiniband(tmp_path: Path) -> None:
     assert devices[10].bus_id == "0000:0a:00.0"
     assert devices[0].driver == "mlx5_core"
     assert devices[0].numa_node == 1
+    assert (devices[0].board, devices[0].firmware) == ("MT_0000000838", "28.39.1002")
     (port,) = devices[0].ports
     assert (port.number, port.state, port.physical_state) == (1, "ACTIVE", "LinkUp")
     assert (port.rate, port.link_layer) == (400.0, "InfiniBand")
