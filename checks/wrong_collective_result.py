@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, WrongValue
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -40,6 +41,21 @@ def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
             *_exclusion(all_reduce.ranks, places),
         ),
     )
+
+
+def other_collectives(collectives: Collectives) -> Iterator[Finding]:
+    for sweep in collectives.sweeps:
+        if not sweep.wrong:
+            continue
+        places = _places(collectives.ranks, sweep.wrong)
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.CERTAIN,
+            because=f"{sweep.collective} returned {_told(sweep.wrong, places)}",
+            evidence=_rows(sweep.wrong),
+            where=_where(places),
+            fixes=tuple(_exclusion(collectives.ranks, places)),
+        )
 
 
 def matmul(matmul: Matmul) -> Iterator[Finding]:

@@ -74,8 +74,13 @@ class World:
         return self.device.type == "cuda"
 
     def doing(self, what: str) -> None:
-        """Say what this rank begins with; must come before whatever may block."""
-        self.journal.write(what)
+        """Say what this rank begins with; must come before whatever may block.
+
+        Within a part of the ranks nothing is said: parts take different numbers of steps, and
+        who is behind is told by the steps that all take.
+        """
+        if self.group is None:
+            self.journal.write(what)
 
     def gather(self, value: Any) -> list[Any]:
         """Everybody's value (anything that JSON holds), by rank."""

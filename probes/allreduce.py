@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from functools import partial
-from statistics import median
 
 import torch
 import torch.distributed as dist
 
+from ddoctor import sweep
 from ddoctor.evidence.probes import AllReduce, SweepPoint, WrongValue
-from ddoctor.harness import ROUNDS, WARM_UPS, Skip, World, bus_bandwidth, percentile
+from ddoctor.harness import Skip, World, bus_bandwidth
 
 SMALLEST = 2**10
-# The published curves end there, and are flat.
-LARGEST = 2**33
 
 # All sizes together; a size is begun when the last one says that it will fit.
 SECONDS = 6.0
-
-# The bandwidth no longer grows when each of two doublings brought less than this, counted from a
-# size where NCCL's switches of algorithm lie behind: Azure's curves of 8 GPUs (AI-benchmarking-
-# guide) still gain 5 % from 512 MiB to 1 GiB. Gloo's tops out earlier: it is bound by the memory.
-GROWTH = 0.03
-STEADY_FROM = {"nccl": 2**28, "gloo": 2**22}
 
 # The values that are verified repeat after this many elements: checking takes little memory.
 PERIOD = 2**22
@@ -37,15 +27,11 @@ def measure(world: World) -> AllReduce | None:
     if world.size < 2:
         raise Skip("there is one rank only, and nothing to sum")
     # Half of what may be taken: gloo keeps a second buffer of the same size.
-    top = min(LARGEST, 2 ** ((world.memory() // 2).bit_length() - 1))
+    top = sweep.largest(world.memory() // 2)
     buffer = torch.empty(top // BYTES, device=world.device)
     points: list[SweepPoint] = []
     wrong: list[WrongValue] = []
-    deadline = time.perf_counter() + SECONDS
-    for size in (2**power for power in range(SMALLEST.bit_length() - 1, top.bit_length())):
-        left = deadline - time.perf_counter()
-        if not world.agree(_worthwhile(points, left, STEADY_FROM[world.backend])):
-            break
+    for size, left in sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
         tensor = buffer[: size // BYTES].zero_()
         points.append(one_size(world, tensor, seconds=left))
         wrong += _verify(world, size, tensor)
@@ -67,30 +53,14 @@ def measure(world: World) -> AllReduce | None:
 def one_size(world: World, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
     """One point of the sweep, in about ``seconds``; the time is that of the slowest rank."""
     size = tensor.numel() * BYTES
-    work = partial(dist.all_reduce, tensor)
-    rounds = world.rounds(f"all-reduce of {size} bytes", work, seconds=seconds)
-    mine = (median(rounds), percentile(rounds, 99), min(rounds))
-    p50, p99, minimum = max(world.gather(mine))
-    return SweepPoint(
-        bytes=size,
-        rounds=len(rounds),
-        p50=p50,
-        p99=p99,
-        minimum=minimum,
-        bus_bandwidth=bus_bandwidth(size, p50, world.size),
+    return sweep.point(
+        world,
+        "all-reduce",
+        partial(dist.all_reduce, tensor),
+        size=size,
+        bandwidth=partial(bus_bandwidth, ranks=world.size),
+        seconds=seconds,
     )
-
-
-def _worthwhile(points: Sequence[SweepPoint], left: float, steady_from: int) -> bool:
-    """Whether the next size fits into the time that is left, and can still show more."""
-    if not points:
-        return True
-    if left < 2 * points[-1].p50 * (WARM_UPS + ROUNDS):
-        return False
-    if len(points) < 3 or points[-1].bytes < 4 * steady_from:
-        return True
-    before, middle, last = (point.bus_bandwidth for point in points[-3:])
-    return middle > before * (1 + GROWTH) or last > middle * (1 + GROWTH)
 
 
 def _verify(world: World, size: int, tensor: torch.Tensor) -> list[WrongValue]:

@@ -34,6 +34,7 @@ ALLOWED = {
     },
     "checks": {"ddoctor.evidence", "ddoctor.models", "ddoctor.pairing"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
+    "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},
     "probes": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.pairing", "ddoctor.sweep"},
 }
 PURE = {"__future__", "collections", "dataclasses", "difflib", "functools", "itertools", "math"}

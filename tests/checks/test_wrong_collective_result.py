@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from ddoctor.evidence.collectives import Collectives, Sweep
 from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, RankRate, WrongValue
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -14,6 +15,14 @@ WRONG = (WrongValue(rank=2, bytes=4096, expected=10.0, got=10.5),)
 
 def all_reduce(wrong: tuple[WrongValue, ...], places: tuple[RankPlace, ...] = PLACES) -> AllReduce:
     return AllReduce(host="a", backend="nccl", ranks=places, points=sweep({4096: 1.0}), wrong=wrong)
+
+
+def collectives(wrong: tuple[WrongValue, ...]) -> Collectives:
+    sweeps = (
+        Sweep(collective="all-gather", scope="all", ranks=(0, 1, 2, 3), points=sweep({4096: 1.0})),
+        Sweep(collective="all-to-all", scope="all", ranks=(0, 1, 2, 3), wrong=wrong),
+    )
+    return Collectives(backend="nccl", ranks=PLACES, sweeps=sweeps)
 
 
 def matmul(wrong: tuple[WrongValue, ...]) -> Matmul:
@@ -53,3 +62,14 @@ def test_quiet_when_every_product_is_right(findings: Findings) -> None:
 
 def test_quiet_when_both_are_right(findings: Findings) -> None:
     assert findings(CAUSE, all_reduce(()), matmul(())) == ()
+
+
+def test_a_wrong_exchange_names_its_collective(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, collectives(WRONG))
+    assert "all-to-all returned" in finding.because
+    assert finding.where.hosts == ("a",)
+    assert finding.where.ranks == (2,)
+
+
+def test_quiet_when_every_exchange_is_right(findings: Findings) -> None:
+    assert findings(CAUSE, collectives(())) == ()

@@ -1,12 +1,13 @@
-"""What 8 sound H100s send to one another over NVLink, and the work of their ranks' CPUs."""
+"""What 8 sound H100s send to one another over NVLink, in pairs and together."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
+from ddoctor.evidence.collectives import Collectives, Sweep
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from tests.healthy.host import HOST
-from tests.healthy.probes import PLACES, UNEVEN
+from tests.healthy.probes import CURVE, PLACES, UNEVEN, sweep
 
 # 256 MiB over 18 links of NVLink 4, with the answer (GB/s).
 USUAL = 330.0
@@ -36,5 +37,18 @@ SECTIONS = (
             for place in PLACES
         ),
         rounds=7,
+    ),
+    Collectives(
+        host=HOST,
+        backend="nccl",
+        ranks=PLACES,
+        sweeps=(
+            Sweep(
+                collective="all-reduce",
+                scope="all",
+                ranks=tuple(range(8)),
+                points=sweep({size: rate for size, rate in CURVE.items() if size >= 2**20}),
+            ),
+        ),
     ),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor import launch
+from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul
 from ddoctor.evidence.section import Evidence
 
@@ -31,3 +32,12 @@ def test_in_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = section.wrong
     assert value.rank == 1
     assert abs(value.got - value.expected) == 1
+
+
+def test_in_what_comes_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (section,) = measured("wrong_exchanges", tmp_path, monkeypatch).all(Collectives)
+    wrong = {sweep.collective: sweep.wrong for sweep in section.sweeps if sweep.wrong}
+    assert set(wrong) == {"all-to-all"}
+    for value in wrong["all-to-all"]:
+        assert value.rank == 1
+        assert value.got == value.expected + 1
