@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.joining import JoiningRank
 from ddoctor.evidence.probes import ProbeRuns
 
 
@@ -44,6 +45,14 @@ def visible_gpus(gpus: Gpus | None, environment: Environment | None) -> tuple[Gp
     if chosen is None:
         return gpus.gpus
     return tuple(_chosen(gpus.gpus, chosen))
+
+
+def device_of(rank: JoiningRank, gpus: tuple[Gpu, ...]) -> Gpu | None:
+    """The GPU that a rank takes: that of its local rank, or the only one that it sees."""
+    chosen = rank.visible_devices
+    visible = gpus if chosen is None else tuple(_chosen(gpus, chosen))
+    index = 0 if len(visible) == 1 else rank.local_rank
+    return visible[index] if index is not None and index < len(visible) else None
 
 
 def _chosen(gpus: tuple[Gpu, ...], chosen: str) -> Iterator[Gpu]:

@@ -1,0 +1,123 @@
+"""Hosts cannot reach one another's ports, though a name and an address are there.
+
+Only the port of the rendezvous is usually opened in a firewall; gloo and NCCL then connect every
+host with every other on ports that the kernel chooses (32768 to 60999 on Linux). In a container
+with a bridge network of its own, the others see addresses that mean nothing to them.
+
+Refused: the host is there, and rejects it or nothing listens. No answer: a filter drops it, or the
+host is down. No route: this host has no way to that network.
+
+Seen from outside: "Gloo connectFullMesh failed", "connect to 10.0.0.2<41234> failed : Connection
+timed out" of NCCL, or ranks that wait in init_process_group for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.joining import Attempt, HostJoining, Reach
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "rank-missing-at-init", "rank-stuck-outside-collective")
+
+MEANING = {
+    "refused": "was refused: it is there, and rejects it or nothing listens",
+    "timeout": "was not answered: a filter drops it, or the host is down",
+    "no route": "found no route",
+    "failed": "failed",
+}
+FEW = 6
+"""Rows of evidence that are enough to see what is the matter."""
+
+
+def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
+    failed = [(reach.host, one) for reach in reaches for one in reach.attempts if _broken(one)]
+    if not failed:
+        return
+    tried = [(reach.host, one) for reach in reaches for one in reach.attempts]
+    hosts = {host for host, _ in tried} | {one.host for _, one in tried}
+    # A host that nobody reaches while others reach one another is the cause of all its rows; with
+    # two hosts either end may be.
+    deaf = {
+        host
+        for host in hosts
+        if len(hosts) > 2
+        and (towards := [one for _, one in tried if one.host == host])
+        and all(map(_broken, towards))
+    }
+    culprits = deaf if len(deaf) < len(hosts) - 1 else set()
+    for host in sorted(culprits):
+        rows = [(source, one) for source, one in failed if one.host == host]
+        because = f"none of {len(rows)} hosts reaches {host}: a connection {_meaning(rows)}"
+        yield _finding(because, rows, (host,))
+    rest = [row for row in failed if row[1].host not in culprits and row[0] not in culprits]
+    if rest:
+        ends = tuple(sorted({host for source, one in rest for host in (source, one.host)}))
+        source, one = rest[0]
+        because = (
+            f"{len(rest)} of {len(tried)} connections between hosts failed; the one from {source} "
+            f"to {one.host} {_meaning(rest)}"
+        )
+        yield _finding(because, rest, ends)
+
+
+def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
+    way = host_joining.way
+    # A name that does not resolve is a cause of its own.
+    if way is None or not _broken(way) or way.outcome == "unresolved":
+        return
+    because = (
+        f"{host_joining.endpoint} was not to be reached from here for {host_joining.limit:.0f} s: "
+        f"the last connection {_meaning([('', way)])}"
+    )
+    yield _finding(because, [(host_joining.host, way)], ())
+
+
+def _broken(one: Attempt) -> bool:
+    return one.outcome != "connected"
+
+
+def _meaning(rows: Sequence[tuple[str, Attempt]]) -> str:
+    first = rows[0][1]
+    return MEANING.get(first.outcome, f"failed ({first.error})")
+
+
+def _finding(
+    because: str,
+    rows: Sequence[tuple[str, Attempt]],
+    hosts: tuple[str, ...],
+) -> Finding:
+    first = rows[0][1]
+    fixes = [
+        Fix(
+            summary="open all TCP ports between the hosts, as root on each of them",
+            paste=f"iptables -I INPUT -s {first.address}/24 -p tcp -j ACCEPT\n"
+            "ss -ltn; iptables -S; nft list ruleset",
+            caution="/24 is a guess at the network of the hosts; in a cloud it is a security group",
+        ),
+        Fix(
+            summary="test one way while the probe waits",
+            paste=f"ip route get {first.address}\n"
+            f"timeout 3 bash -c '</dev/tcp/{first.address}/{first.port}' && echo open",
+        ),
+        Fix(
+            summary="where these are containers: give them the host's network",
+            paste="docker run --network=host --ipc=host …",
+        ),
+    ]
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=because,
+        evidence=tuple(
+            Observation(
+                name=f"{source or 'here'} to {one.host} ({one.address}:{one.port})",
+                value=one.outcome,
+                expected="connected",
+                source=one.error,
+            )
+            for source, one in list(rows)[:FEW]
+        ),
+        where=Where(hosts=hosts),
+        fixes=tuple(fixes),
+    )

@@ -1,0 +1,55 @@
+"""More ranks are started on a host than GPUs are visible to them.
+
+``--nproc-per-node`` is larger than what CUDA_VISIBLE_DEVICES, the scheduler or the container leave.
+A process can use one MIG slice only, so a GPU cut into seven still counts as one.
+
+Seen from outside: "CUDA error: invalid device ordinal" from the ranks with the highest numbers, and
+a hang or a connection error from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.joining import Joining
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "rank-missing-at-init", "wrong-device-binding")
+
+
+def by_host(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
+    for joining in joinings:
+        yield from _beyond(joining)
+
+
+def _beyond(joining: Joining) -> Iterator[Finding]:
+    for host in sorted({one.host for one in joining.ranks if one.came}):
+        ranks = [one for one in joining.ranks if one.came and one.host == host]
+        visible = max(one.visible_gpus or 0 for one in ranks)
+        chosen = {one.visible_devices for one in ranks}
+        # Launchers that give each rank a GPU of its own show it no other.
+        if not visible or len(ranks) <= visible or len(chosen) > 1:
+            continue
+        value = next(iter(chosen))
+        why = f" (CUDA_VISIBLE_DEVICES={value})" if value is not None else ""
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.CERTAIN,
+            because=f"{len(ranks)} ranks run on {host}, and torch sees {visible} GPUs there{why}",
+            evidence=(
+                Observation(
+                    name="ranks on the host",
+                    value=len(ranks),
+                    expected=visible,
+                    source="torch.cuda.device_count()",
+                ),
+            ),
+            where=Where(hosts=(host,), ranks=tuple(one.rank for one in ranks)),
+            fixes=(
+                Fix(
+                    summary=f"start as many ranks as there are GPUs: {visible}",
+                    paste=f"torchrun --nproc-per-node={visible} …",
+                    caution="or make more GPUs visible: in CUDA_VISIBLE_DEVICES, the job, `--gpus`",
+                ),
+            ),
+        )

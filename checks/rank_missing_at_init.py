@@ -1,0 +1,154 @@
+"""A rank or a host never joins, and all others wait for it.
+
+The process group forms when every rank has come. A host whose launcher was not started, a rank that
+is stopped before it gets there, a container that still pulls its image: the others wait without a
+word, for minutes, and then fail with a timeout that names nobody.
+
+Seen from outside: "waiting for clients", "Timed out after 901 seconds waiting for clients. 7/8
+clients joined", or torchrun that prints nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
+from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("rank-stuck-outside-collective",)
+
+HELD = {
+    "stopped": "is stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
+    "tracing-stop": "is held by a debugger or tracer",
+    "disk-sleep": "is asleep in the kernel, in a read or write that does not return",
+    "silent": "is not heard of any more: stopped as a whole, cut off, or its host is down",
+}
+FEW = 8
+"""Names that fit a sentence."""
+
+
+def never_came(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
+    for joining in joinings:
+        missing = [one for one in joining.ranks if not one.came]
+        came = [one for one in joining.ranks if one.came]
+        if missing:
+            yield _finding(
+                f"{_ranks(missing)} of {joining.world_size} did not come to {joining.endpoint} "
+                f"within {joining.limit:.0f} s{_known(missing)}; {len(came)} came, from "
+                f"{_hosts(came)}",
+                missing,
+                joining.limit,
+            )
+
+
+def never_joined(
+    joinings: tuple[Joining, ...], probe_runs: tuple[ProbeRuns, ...]
+) -> Iterator[Finding]:
+    """They spoke to the others, and then did not enter the process group."""
+    if any(run.outcome == "crashed" for section in probe_runs for run in section.runs):
+        return
+    for joining in joinings:
+        waiting = [one for one in joining.ranks if one.came and one.joined is False]
+        held = [one for one in waiting if one.status in HELD]
+        others = [one for one in waiting if one not in held]
+        at = f"; the others were at '{others[0].last}'" if others else ""
+        if held:
+            yield _finding(
+                f"{_ranks(held)} of {joining.world_size} did not join the process group within "
+                f"{joining.limit:.0f} s{_known(held)}{at}",
+                held,
+                joining.limit,
+            )
+
+
+def hosts(host_joining: HostJoining) -> Iterator[Finding]:
+    came, expected = host_joining.came, host_joining.expected
+    if not came or len(came) >= expected:
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{len(came)} of {expected} hosts came to {host_joining.endpoint} within "
+            f"{host_joining.limit:.0f} s: {_some(came)}; the others did not"
+        ),
+        evidence=(
+            Observation(name="hosts that came", value=len(came), expected=expected, source="store"),
+        ),
+        fixes=(_start_there(host_joining.endpoint),),
+    )
+
+
+def _finding(because: str, ranks: Sequence[JoiningRank], limit: float) -> Finding:
+    known = sorted({one.host for one in ranks if one.host})
+    held = next((one for one in ranks if one.status in HELD and one.pid), None)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=because,
+        evidence=(
+            Observation(name="waited", value=limit, unit="s"),
+            *(
+                Observation(
+                    name=f"rank {one.rank} was doing last",
+                    value=one.last,
+                    source=f"on {one.host}, pid {one.pid}",
+                )
+                for one in list(ranks)[:FEW]
+                if one.last
+            ),
+        ),
+        where=Where(hosts=tuple(known), ranks=tuple(one.rank for one in ranks)),
+        fixes=(_look_at(held) if held is not None else _find(ranks),),
+    )
+
+
+def _known(ranks: Sequence[JoiningRank]) -> str:
+    first = next((one for one in ranks if one.status), None)
+    if first is None:
+        return ""
+    who = f"rank {first.rank} (pid {first.pid} on {first.host})"
+    return f": {who} {HELD.get(first.status, f'is {first.status}')}, at '{first.last}'"
+
+
+def _look_at(one: JoiningRank) -> Fix:
+    return Fix(
+        summary=f"on {one.host}, find out who stops processes; SIGCONT lets one go on",
+        paste="ps -eo pid,ppid,stat,user,args | awk '$3 ~ /[TD]/'\nkill -CONT PID",
+    )
+
+
+def _find(ranks: Sequence[JoiningRank]) -> Fix:
+    hosts = sorted({one.host for one in ranks if one.host})
+    where = f"on {_some(hosts)}" if hosts else "on each host that is not named above"
+    return Fix(
+        summary=f"{where}, see whether its processes are there and what they wait for",
+        paste="pgrep -af 'torchrun|torch.distributed.run|ddoctor.probe'\n"
+        "py-spy dump --pid $(pgrep -f ddoctor.probe | tail -1)",
+    )
+
+
+def _start_there(endpoint: str) -> Fix:
+    host, _, port = endpoint.rpartition(":")
+    return Fix(
+        summary="on each host that did not come: start the same command, and test the way",
+        paste=f"getent ahosts {host}\n"
+        f"ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')\n"
+        f"timeout 3 bash -c '</dev/tcp/{host}/{port}' && echo open",
+        caution="the port is open only while another host waits there",
+    )
+
+
+def _ranks(ranks: Sequence[JoiningRank]) -> str:
+    numbers = [str(one.rank) for one in ranks]
+    return f"rank{'s' if len(ranks) > 1 else ''} {_some(numbers)}"
+
+
+def _hosts(ranks: Sequence[JoiningRank]) -> str:
+    return _some(sorted({one.host for one in ranks if one.host}))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
