@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.report.wording import quantity, ranges
+from ddoctor.report.places import ranges
+from ddoctor.report.wording import quantity
 
 UNKNOWN = "–"
 

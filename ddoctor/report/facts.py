@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.host import Cpus, Kernel, Memory
-from ddoctor.evidence.network import Network, Rdma
+from ddoctor.evidence.host import Memory
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -17,11 +15,13 @@ from ddoctor.evidence.probes import (
     RankPlace,
     RankRate,
     StorageRead,
+    SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.software import Software
 from ddoctor.report import expectation
-from ddoctor.report.wording import counted, listed, quantity, size
+from ddoctor.report.machine import ALIKE, MACHINE
+from ddoctor.report.places import MANY, hosts, listed
+from ddoctor.report.wording import counted, quantity, size
 
 # A slowdown of less than 10 % is within what healthy devices of one kind differ by, so naming the
 # slowest one would accuse it (docs/decisions.md; the rule that the checks follow).
@@ -65,8 +65,16 @@ class Comparison:
         spread = f" ({least} to {most})" if least != most else ""
         text += f", median of {len(self.rates)}{spread}"
         if self.slowest.rate < APART * self.median:
-            text += f", slowest {place_name(self.slowest.place)}"
+            several = len({row.place.host for row in self.rates}) > 1
+            text += f", slowest {place_name(self.slowest.place, with_host=several)}"
         return text
+
+
+GROUPS = 4
+"""Hosts that differ are told in so many lines."""
+
+SWEEPS = 3
+"""All-reduces that are shown, where hosts were measured one by one."""
 
 
 def place_name(place: RankPlace, *, with_host: bool = False) -> str:
@@ -117,129 +125,100 @@ def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
 
 
 def _machines(evidence: Evidence) -> Iterator[Fact]:
-    hosts = evidence.hosts
-    if hosts:
-        yield Fact(label="host" if len(hosts) == 1 else "hosts", text=listed(hosts))
+    names = evidence.hosts
+    if names:
+        yield Fact(label="host" if len(names) == 1 else "hosts", text=hosts(names))
     for label, of in MACHINE:
-        yield from _same_or_each(label, evidence, of)
+        yield from _same_or_each(label, evidence, of if len(names) == 1 else ALIKE.get(label, of))
+    memories = [one for one in evidence.all(Memory) if one.host]
+    if len(memories) > 1:
+        least = min(memories, key=lambda one: one.available)
+        most = max(memories, key=lambda one: one.available)
+        yield Fact(
+            label="free memory",
+            text=f"{size(least.available)} ({least.host}) to {size(most.available)}",
+        )
 
 
 def _same_or_each(
     label: str, evidence: Evidence, of: Callable[[Evidence, str], str]
 ) -> Iterator[Fact]:
-    """One line where all hosts agree, else one line for each group of hosts that do."""
+    """One line where all hosts agree, else one for each group of hosts that do, the largest first.
+
+    Of many groups the small ones share a line.
+    """
     groups: dict[str, list[str]] = {}
     for host in evidence.hosts:
         groups.setdefault(of(evidence, host), []).append(host)
-    for text, hosts in groups.items():
-        if text:
-            suffix = f" ({listed(hosts)})" if len(groups) > 1 else ""
-            yield Fact(label=label, text=text + suffix)
-
-
-def _system(evidence: Evidence, host: str) -> str:
-    kernel = evidence.of(Kernel, host)
-    if kernel is None:
-        return ""
-    inside = ", ".join(filter(None, (kernel.container, kernel.virtual_machine)))
-    return f"Linux {kernel.release}" + (f", in {inside}" if inside else "")
-
-
-def _cpus(evidence: Evidence, host: str) -> str:
-    cpus = evidence.of(Cpus, host)
-    if cpus is None:
-        return ""
-    quota = f" (quota {cpus.quota:g})" if cpus.quota is not None else ""
-    model = f", {cpus.model}" if cpus.model else ""
-    return f"{cpus.usable:g} usable of {cpus.logical}{quota}{model}"
-
-
-def _memory(evidence: Evidence, host: str) -> str:
-    memory = evidence.of(Memory, host)
-    if memory is None:
-        return ""
-    limit = f", limit {size(memory.limit)}" if memory.limit is not None else ""
-    return f"{size(memory.total)}, {size(memory.available)} available{limit}"
-
-
-def _gpus(evidence: Evidence, host: str) -> str:
-    section = evidence.of(Gpus, host)
-    if section is None:
-        why = evidence.why_absent(Gpus, host)
-        return f"none: {why}" if why else ""
-    if not section.gpus:
-        return f"none, driver {section.driver}"
-    names = [gpu.name for gpu in section.gpus]
-    models = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
-    cuda = f" (CUDA up to {section.cuda[0]}.{section.cuda[1]})" if section.cuda else ""
-    return f"{models}, driver {section.driver}{cuda}"
-
-
-def _software(evidence: Evidence, host: str) -> str:
-    software = evidence.of(Software, host)
-    if software is None:
-        return ""
-    versions = (
-        ("Python", software.python),
-        ("torch", software.version("torch")),
-        ("NCCL", software.version("nccl")),
+    told = sorted(
+        ((text, names) for text, names in groups.items() if text), key=lambda group: -len(group[1])
     )
-    missing = "" if software.torch else f", no torch: {software.torch_error}"
-    return ", ".join(f"{name} {version}" for name, version in versions if version) + missing
+    shown = told if len(told) <= GROUPS else told[: GROUPS - 1]
+    for text, names in shown:
+        yield Fact(label=label, text=text + (f" ({_group(names)})" if len(groups) > 1 else ""))
+    if len(shown) < len(told):
+        rest = [host for _, names in told[len(shown) :] for host in names]
+        yield Fact(label=label, text=f"in {len(told) - len(shown)} other ways on {hosts(rest)}")
 
 
-def _network(evidence: Evidence, host: str) -> str:
-    network = evidence.of(Network, host)
-    if network is None:
-        return ""
-    choices = (("NCCL", network.nccl), ("gloo", network.gloo))
-    return "; ".join(
-        f"{library} takes {listed(choice.interfaces) or 'no interface'} ({choice.rule})"
-        for library, choice in choices
-    )
+def _group(names: Sequence[str]) -> str:
+    return listed(names) if len(names) <= MANY else f"{len(names)} hosts"
 
 
-def _rdma(evidence: Evidence, host: str) -> str:
-    rdma = evidence.of(Rdma, host)
-    if rdma is None or not rdma.devices:
-        return ""
-    ports = [port for device in rdma.devices for port in device.ports if port.state == "ACTIVE"]
-    kinds = [f"{quantity(port.rate or 0.0, 'Gbit/s')} {port.link_layer}".strip() for port in ports]
-    active = ", ".join(f"{kinds.count(kind)} × {kind}" for kind in dict.fromkeys(kinds))
-    return f"{counted(len(rdma.devices), 'device')}, active: {active or 'none'}"
+def most_telling(evidence: Evidence) -> tuple[AllReduce, ...]:
+    """The all-reduces; where each of many hosts has its own, the slowest ones."""
+    found = [section for section in evidence.all(AllReduce) if section.points]
+    found.sort(key=lambda section: _largest(section).bus_bandwidth)
+    return tuple(sorted(found[:SWEEPS], key=lambda section: section.host))
 
 
-MACHINE: tuple[tuple[str, Callable[[Evidence, str], str]], ...] = (
-    ("system", _system),
-    ("CPUs", _cpus),
-    ("memory", _memory),
-    ("GPUs", _gpus),
-    ("software", _software),
-    ("network", _network),
-    ("RDMA", _rdma),
-)
+def _largest(section: AllReduce) -> SweepPoint:
+    return max(section.points, key=lambda point: point.bytes)
 
 
 def _measured(evidence: Evidence) -> Iterator[Fact]:
-    for section in evidence.all(AllReduce):
-        if section.points:
-            first, *_, last = sorted((*section.points, section.points[0]), key=lambda p: p.bytes)
-            healthy = expectation.all_reduce(section)
-            due = f" (healthy: {healthy.text})" if healthy else ""
-            yield Fact(
-                label="all-reduce",
-                text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}{due}, "
-                f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
-                f"{counted(len(section.ranks), 'rank')}, {section.backend}",
-            )
+    every = [section for section in evidence.all(AllReduce) if section.points]
+    shown = most_telling(evidence)
+    if len(every) > len(shown):
+        usual = median(_largest(section).bus_bandwidth for section in every)
+        text = f"median of {len(every)} hosts {quantity(usual, 'GB/s')} busbw; the slowest:"
+        yield Fact(label="all-reduce", text=text)
+    for section in shown:
+        first, last = min(section.points, key=lambda point: point.bytes), _largest(section)
+        healthy = expectation.all_reduce(section)
+        due = f" (healthy: {healthy.text})" if healthy else ""
+        on = f" on {section.host}" if len(every) > 1 and section.host else ""
+        yield Fact(
+            label="all-reduce",
+            text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}{due}, "
+            f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
+            f"{counted(len(section.ranks), 'rank')}, {section.backend}{on}",
+        )
     for comparison in comparisons(evidence):
         yield Fact(label=comparison.label, text=str(comparison))
-    for storage in evidence.all(StorageRead):
+    yield from _storage(evidence.all(StorageRead))
+
+
+def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:
+    for storage in every if len(every) <= GROUPS else ():
         parts = (
             quantity(storage.sequential, "MB/s in one stream") if storage.sequential else "",
             quantity(storage.small_files, "small files/s") if storage.small_files else "",
         )
         cached = ", from the page cache" if storage.cold is False else ""
+        on = f" on {storage.host}" if len(every) > 1 else ""
         yield Fact(
-            label="storage", text=f"{', '.join(filter(None, parts))} from {storage.path}{cached}"
+            label="storage",
+            text=f"{', '.join(filter(None, parts))} from {storage.path}{cached}{on}",
         )
+    if len(every) > GROUPS:
+        streams = [(one.sequential, one.host) for one in every if one.sequential]
+        files = [(one.small_files, one.host) for one in every if one.small_files]
+        for unit, found in (("MB/s in one stream", streams), ("small files/s", files)):
+            if found:
+                usual, (least, slowest) = median(rate for rate, _ in found), min(found)
+                yield Fact(
+                    label="storage",
+                    text=f"{quantity(usual, unit)}, median of {len(found)} hosts, least "
+                    f"{quantity(least)} on {slowest}",
+                )

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.facts import MACHINE
+from ddoctor.models import Report
+from ddoctor.report.machine import ALIKE, MACHINE
 from ddoctor.report.wording import size
+
+SIDE_BY_SIDE = 16
+"""So many hosts are shown in one table."""
+
+CLOSE_UP = 8
+"""Of more hosts, so many of those that findings name are shown in detail."""
 
 THROTTLED_BY = {
     "sw_power_cap": "power",
@@ -36,12 +44,20 @@ class Row:
         """Whether all columns agree."""
         return len(set(self.values)) == 1
 
-    @property
+    @cached_property
     def odd(self) -> tuple[bool, ...]:
         """Which columns say something else than the majority; none where there is no majority."""
         usual, times = Counter(self.values).most_common(1)[0]
         majority = 2 * times > len(self.values)
         return tuple(majority and value != usual for value in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTable:
+    """Hosts side by side, a column of each row per host."""
+
+    hosts: tuple[str, ...]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +68,44 @@ class Holder:
     process: GpuProcess
 
 
-def host_rows(evidence: Evidence) -> tuple[Row, ...]:
-    """What is known of each host, a column per host; properties that no host tells are left out."""
-    rows = (
-        Row(label=label, values=tuple(of(evidence, host) for host in evidence.hosts))
-        for label, of in (*MACHINE, ("/dev/shm", _shared_memory))
+def close_up(report: Report, evidence: Evidence) -> tuple[str, ...]:
+    """The hosts to show in detail: all of a few; of many, the first that findings name."""
+    if len(evidence.hosts) <= SIDE_BY_SIDE:
+        return evidence.hosts
+    known = set(evidence.hosts)
+    named = dict.fromkeys(
+        host
+        for finding in report.findings
+        if len(finding.where.hosts) <= SIDE_BY_SIDE
+        for host in finding.where.hosts
+        if host in known
     )
-    return tuple(row for row in rows if any(row.values))
+    return tuple(named)[:CLOSE_UP]
+
+
+def host_table(evidence: Evidence) -> HostTable:
+    """What is known of each host, without what no host tells.
+
+    Of many hosts only those that differ from the majority, and what they differ in.
+    """
+    hosts = evidence.hosts
+    rows = tuple(_row(evidence, hosts, *column) for column in (*MACHINE, SHARED_MEMORY))
+    if len(hosts) <= SIDE_BY_SIDE:
+        return HostTable(hosts=hosts, rows=tuple(row for row in rows if any(row.values)))
+    rows = tuple(
+        row
+        for label, of in MACHINE
+        if any((row := _row(evidence, hosts, label, ALIKE.get(label, of))).odd)
+    )
+    odd = [n for n, _ in enumerate(hosts) if any(row.odd[n] for row in rows)][:SIDE_BY_SIDE]
+    kept = tuple(replace(row, values=tuple(row.values[n] for n in odd)) for row in rows)
+    return HostTable(hosts=tuple(hosts[n] for n in odd), rows=kept)
+
+
+def _row(
+    evidence: Evidence, hosts: Sequence[str], label: str, of: Callable[[Evidence, str], str]
+) -> Row:
+    return Row(label=label, values=tuple(of(evidence, host) for host in hosts))
 
 
 def gpu_rows(gpus: Gpus) -> tuple[Row, ...]:
@@ -81,6 +128,9 @@ def holders(gpus: Gpus) -> tuple[Holder, ...]:
 def _shared_memory(evidence: Evidence, host: str) -> str:
     section = evidence.of(SharedMemory, host)
     return f"{size(section.size)}, {size(section.free)} free" if section is not None else ""
+
+
+SHARED_MEMORY = ("/dev/shm", _shared_memory)
 
 
 def _number(value: float | None) -> str:

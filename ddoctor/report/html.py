@@ -14,24 +14,20 @@ from ddoctor.evidence.probes import (
     HostToDevice,
     Matmul,
     MemoryBandwidth,
-    RankPlace,
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
-from ddoctor.report import charts, expectation, fitness, wording
+from ddoctor.report import charts, expectation, fitness, ranks, repeats, wording
 from ddoctor.report.details import Grid, details
-from ddoctor.report.facts import APART, Comparison, comparisons, facts, place_name
-from ddoctor.report.hosts import gpu_rows, holders, host_rows
+from ddoctor.report.facts import comparisons, facts, most_telling
+from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 SHOWN_ELSEWHERE = (AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth)
 """Sections that have a place of their own on the page."""
-
-BAR_MARGIN = 1.1
-"""Room beyond the fastest rank, so that the mark of the median is seen against it."""
 
 
 def render(report: Report, evidence: Evidence) -> str:
@@ -48,6 +44,7 @@ def render(report: Report, evidence: Evidence) -> str:
     )
     environment.filters["prose"] = _prose
     script = _file("page.js.j2")
+    near = close_up(report, evidence)
     page = environment.get_template("page.html.j2").render(
         report=report,
         evidence=evidence,
@@ -57,18 +54,18 @@ def render(report: Report, evidence: Evidence) -> str:
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         serious=[f for f in report.findings if f.severity > Severity.NOTE],
-        notes=[f for f in report.findings if f.severity is Severity.NOTE],
+        repeats=repeats,
         facts=facts(evidence),
         fitness=fitness.fit(report),
-        sweeps=[_sweep(section) for section in evidence.all(AllReduce) if section.points],
-        ranks=_ranks(comparisons(evidence)),
+        sweeps=[_sweep(section) for section in most_telling(evidence)],
+        ranks=ranks.table(comparisons(evidence)),
         gpus=[
-            (section.host, section.gpus, gpu_rows(section), holders(section))
-            for section in evidence.all(Gpus)
-            if section.gpus
+            (host, section.gpus, gpu_rows(section), holders(section))
+            for host in near
+            if (section := evidence.of(Gpus, host)) is not None and section.gpus
         ],
-        host_rows=host_rows(evidence),
-        details={host: details(evidence, host, SHOWN_ELSEWHERE) for host in evidence.hosts},
+        hosts=host_table(evidence),
+        details={host: details(evidence, host, SHOWN_ELSEWHERE) for host in near},
         left_out=wording.left_out(report, evidence),
         unseen=wording.unseen(evidence),
     )
@@ -84,26 +81,6 @@ class Sweep:
     narrow: Markup
     points: tuple[SweepPoint, ...]
     healthy: expectation.Healthy | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """What one rank reached."""
-
-    text: str
-    share: float
-    """Of the length of the bar."""
-    behind: float | None = None
-    """Share of the median that is missing, where the rank stands apart from the others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranks:
-    """All rates of all ranks: a row per rank, a column per comparison."""
-
-    comparisons: tuple[Comparison, ...]
-    medians: tuple[Rate, ...]
-    rows: tuple[tuple[str, tuple[Rate | None, ...]], ...]
 
 
 def _sweep(section: AllReduce) -> Sweep:
@@ -122,38 +99,6 @@ def _sweep(section: AllReduce) -> Sweep:
         for pixels in (charts.WIDE, charts.NARROW)
     )
     return Sweep(section=section, wide=wide, narrow=narrow, points=points, healthy=healthy)
-
-
-def _ranks(compared: tuple[Comparison, ...]) -> Ranks:
-    places = {row.place.rank: row.place for comparison in compared for row in comparison.rates}
-    several = len({place.host for place in places.values()}) > 1
-    return Ranks(
-        comparisons=compared,
-        medians=tuple(_rate(comparison.median, comparison) for comparison in compared),
-        rows=tuple(
-            (
-                place_name(place, with_host=several),
-                tuple(_of(place, comparison) for comparison in compared),
-            )
-            for _, place in sorted(places.items())
-        ),
-    )
-
-
-def _of(place: RankPlace, comparison: Comparison) -> Rate | None:
-    found = (row.rate for row in comparison.rates if row.place.rank == place.rank)
-    rate = next(found, None)
-    return None if rate is None else _rate(rate, comparison)
-
-
-def _rate(rate: float, comparison: Comparison) -> Rate:
-    longest = max(row.rate for row in comparison.rates) * BAR_MARGIN
-    apart = rate < APART * comparison.median
-    return Rate(
-        text=wording.quantity(rate),
-        share=rate / longest if longest else 0.0,
-        behind=1 - rate / comparison.median if apart else None,
-    )
 
 
 def _file(name: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import fitness, wording
+from ddoctor.report import fitness, repeats, wording
 from ddoctor.report.facts import facts
-from ddoctor.report.hosts import gpu_rows, holders, host_rows
+from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
 SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
@@ -24,14 +24,16 @@ def render(report: Report, evidence: Evidence) -> str:
 def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield f"# ddoctor: {_text(wording.verdict(report))}"
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
-    for number, finding in enumerate(report.findings, start=1):
-        if finding.severity is Severity.NOTE:
-            yield from _note(finding, number)
+    for one in repeats.shown(report):
+        if one.finding.severity is Severity.NOTE:
+            yield from _note(one.finding, one.number)
         else:
-            yield from _finding(finding, number)
+            yield from _finding(one.finding, one.number)
+        if one.others:
+            yield _text(str(one))
     yield from _fitness(report)
     yield from _endings(report, evidence)
-    yield from _hosts(evidence)
+    yield from _hosts(report, evidence)
     yield f"*ddoctor {report.ddoctor}, `ddoctor {report.command}`, {report.created}*"
 
 
@@ -40,7 +42,9 @@ def _finding(finding: Finding, number: int) -> Iterator[str]:
     yield f"*{_text(wording.headline(finding))}*"
     yield _text(finding.because)
     if finding.evidence:
-        yield _observations(finding.evidence)
+        yield _observations(repeats.rows(finding))
+        if left := repeats.rows_left(finding):
+            yield _text(left)
     for fix in finding.fixes:
         yield from _fix(fix)
     if finding.consequences:
@@ -95,7 +99,7 @@ def _fitness(report: Report) -> Iterator[str]:
 
 
 def _endings(report: Report, evidence: Evidence) -> Iterator[str]:
-    failed = [f"{row.check}: {row.error}" for row in report.crashed]
+    failed = [f"{row.check}: {row.error}" for row in repeats.failed(report)]
     skipped = [
         f"{group} ({', '.join(group.names)})" if len(group.names) > 1 else str(group)
         for group in wording.left_out(report, evidence)
@@ -107,19 +111,21 @@ def _endings(report: Report, evidence: Evidence) -> Iterator[str]:
             yield "\n".join(f"- {_text(line)}" for line in lines)
 
 
-def _hosts(evidence: Evidence) -> Iterator[str]:
-    if len(evidence.hosts) > 1:
-        yield "## Hosts"
-        rows = host_rows(evidence)
+def _hosts(report: Report, evidence: Evidence) -> Iterator[str]:
+    table = host_table(evidence)
+    if len(evidence.hosts) > 1 and table.hosts:
+        whole = len(table.hosts) == len(evidence.hosts)
+        yield "## Hosts" if whole else "## Hosts that differ from the majority"
         yield _table(
-            ("host", *(row.label for row in rows)),
+            ("host", *(row.label for row in table.rows)),
             (
-                (host, *(row.values[column] for row in rows))
-                for column, host in enumerate(evidence.hosts)
+                (host, *(row.values[column] for row in table.rows))
+                for column, host in enumerate(table.hosts)
             ),
         )
-    for section in evidence.all(Gpus):
-        if section.gpus:
+    for host in close_up(report, evidence):
+        section = evidence.of(Gpus, host)
+        if section is not None and section.gpus:
             rows = gpu_rows(section)
             yield f"## GPUs of {_text(section.host)}"
             yield _table(
@@ -129,7 +135,7 @@ def _hosts(evidence: Evidence) -> Iterator[str]:
             yield _table(
                 ("all alike", ""), ((row.label, row.values[0]) for row in rows if row.same)
             )
-        if held := holders(section):
+        if section is not None and (held := holders(section)):
             yield _table(
                 ("GPU", "process", "user", "memory", "holder"),
                 (

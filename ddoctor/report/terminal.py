@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import fitness, wording
+from ddoctor.report import fitness, repeats, wording
 from ddoctor.report.facts import Fact, facts
 
 WIDEST = 100
@@ -35,12 +35,15 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     yield Text(wording.verdict(report), style=f"bold {_colour(report)}")
     yield Text()
     yield from _facts(facts(evidence), width)
-    for number, finding in enumerate(report.findings, start=1):
+    for one in repeats.shown(report):
         yield Text()
-        if finding.severity is Severity.NOTE:
-            yield from _note(finding, number, width)
+        if one.finding.severity is Severity.NOTE:
+            yield from _note(one.finding, one.number, width)
         else:
-            yield from _finding(finding, number, width)
+            yield from _finding(one.finding, one.number, width)
+        if one.others:
+            yield Text()
+            yield from _paragraph(str(one), width)
     yield from _fitness(report, width)
     yield from _endings(report, evidence, width)
 
@@ -66,7 +69,9 @@ def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:
     yield from _paragraph(finding.because, width)
     if finding.evidence:
         yield Text()
-        yield from _observations(finding.evidence, width)
+        yield from _observations(repeats.rows(finding), width)
+        if left := repeats.rows_left(finding):
+            yield from _paragraph(left, width, style="dim")
     for fix in finding.fixes:
         yield Text()
         yield from _fix(fix, width)
@@ -180,7 +185,7 @@ def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     unseen = tuple(
         f"{wording.listed(group.names)}: {group.reason}" for group in wording.unseen(evidence)
     )
-    failed = tuple(f"{row.check}: {row.error}" for row in report.crashed)
+    failed = tuple(f"{row.check}: {row.error}" for row in repeats.failed(report))
     for heading, lines in (("failed", failed), ("skipped", skipped), ("not seen", unseen)):
         if lines:
             yield Text()

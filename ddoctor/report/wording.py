@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -21,9 +20,9 @@ from ddoctor.models import (
     Verified,
     Where,
 )
-
-MANY = 6
-"""A list of more names than this is cut to its first ones, and the number of the others."""
+from ddoctor.report.places import hosts as hosts
+from ddoctor.report.places import listed as listed
+from ddoctor.report.places import ranks
 
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the direction of writing, and what UTF-8 cannot hold."""
@@ -64,17 +63,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names with commas; the tail of a long list as a number."""
-    if len(names) <= MANY:
-        return ", ".join(names)
-    return f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
-
-
 def place(where: Where) -> str:
     """Hosts, ranks and devices in one line; empty: everywhere."""
-    ranks = f"{'rank' if len(where.ranks) == 1 else 'ranks'} {ranges(where.ranks)}"
-    parts = (listed(where.hosts), ranks if where.ranks else "", listed(where.devices))
+    parts = (hosts(where.hosts), ranks(where.ranks), listed(where.devices))
     return ", ".join(part for part in parts if part)
 
 
@@ -176,14 +167,3 @@ def _split(skipped: Skipped) -> tuple[str, str, str]:
     """Reason, check and label of the missing section; the engine writes ``no X evidence: why``."""
     found = re.fullmatch(r"no (\S+) evidence: (.+)", skipped.reason, re.DOTALL)
     return (found[2], skipped.check, found[1]) if found else (skipped.reason, skipped.check, "")
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers with their runs folded, say ``0–3, 7``."""
-    return ", ".join(_runs(sorted(set(numbers))))
-
-
-def _runs(numbers: Sequence[int]) -> Iterator[str]:
-    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        run = [number for _, number in group]
-        yield str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"

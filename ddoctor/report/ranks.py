@@ -1,0 +1,112 @@
+"""Rank by rank: a table of every rank's rates, or of the odd ones where there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.report import wording
+from ddoctor.report.facts import APART, Comparison, place_name
+
+ALL = 64
+"""So many ranks are shown one by one; of more, only those that stand apart."""
+
+APART_SHOWN = 32
+"""So many of those that stand apart, the furthest behind first."""
+
+BAR_MARGIN = 1.1
+"""Room beyond the fastest rank, so that the mark of the median is seen against it."""
+
+SHARES = (("lowest", 0.0), ("1 %", 0.01), ("10 %", 0.1), ("90 %", 0.9), ("highest", 1.0))
+"""The ranks whose rates tell how all are spread, by their place when sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """What one rank reached."""
+
+    text: str
+    share: float
+    """Of the length of the bar."""
+    behind: float | None = None
+    """Share of the median that is missing, where the rank stands apart from the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """A row per rank, a column per comparison."""
+
+    comparisons: tuple[Comparison, ...]
+    medians: tuple[Rate, ...]
+    rows: tuple[tuple[str, tuple[Rate | None, ...]], ...]
+    spread: tuple[tuple[str, tuple[Rate, ...]], ...] = ()
+    """How the rates of all ranks are spread, where not every one is shown."""
+    total: int
+    apart: int
+    """Ranks that stand apart in any comparison."""
+
+
+def table(compared: Sequence[Comparison]) -> Ranks:
+    """Every rank in its order; of many, those that stand apart in the order of how far."""
+    places = {row.place.rank: row.place for comparison in compared for row in comparison.rates}
+    columns = [_Column(comparison) for comparison in compared]
+    several = len({place.host for place in places.values()}) > 1
+    behind = {rank: _behind(rank, columns) for rank in places}
+    apart = sorted((rank for rank in places if behind[rank]), key=lambda rank: -behind[rank])
+    few = len(places) <= ALL
+    return Ranks(
+        comparisons=tuple(compared),
+        medians=tuple(column.cell(column.median) for column in columns),
+        rows=tuple(
+            (_name(places[rank], several), tuple(column.of(rank) for column in columns))
+            for rank in (sorted(places) if few else apart[:APART_SHOWN])
+        ),
+        spread=()
+        if few
+        else tuple(
+            (label, tuple(column.cell(column.at(share)) for column in columns))
+            for label, share in SHARES
+        ),
+        total=len(places),
+        apart=len(apart),
+    )
+
+
+class _Column:
+    """One comparison, with what all its cells need."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.rates: Mapping[int, float] = {row.place.rank: row.rate for row in comparison.rates}
+        self.median = comparison.median
+        self._sorted = sorted(self.rates.values())
+        self._longest = self._sorted[-1] * BAR_MARGIN
+
+    def at(self, share: float) -> float:
+        """The rate at this place of all."""
+        return self._sorted[round(share * (len(self._sorted) - 1))]
+
+    def of(self, rank: int) -> Rate | None:
+        rate = self.rates.get(rank)
+        return None if rate is None else self.cell(rate)
+
+    def cell(self, rate: float) -> Rate:
+        return Rate(
+            text=wording.quantity(rate),
+            share=rate / self._longest if self._longest else 0.0,
+            behind=1 - rate / self.median if rate < APART * self.median else None,
+        )
+
+
+def _behind(rank: int, columns: Sequence[_Column]) -> float:
+    """The largest share of a median that this rank lacks; 0: it does not stand apart."""
+    lacking = (
+        1 - column.rates[rank] / column.median
+        for column in columns
+        if rank in column.rates and column.rates[rank] < APART * column.median
+    )
+    return max(lacking, default=0.0)
+
+
+def _name(place: RankPlace, several: bool) -> str:
+    return place_name(place, with_host=several)
