@@ -18,6 +18,9 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("replicas-diverged",)
 
+FEW = 4
+"""Ranks that fit a sentence, hosts that can be mended one by one."""
+
 
 def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
     if not all_reduce.wrong:
@@ -80,7 +83,8 @@ def _places(ranks: Sequence[RankPlace], wrong: Sequence[WrongValue]) -> tuple[Ra
 
 def _told(wrong: Sequence[WrongValue], places: Sequence[RankPlace]) -> str:
     first = wrong[0]
-    devices = ", ".join(f"rank {place.rank} ({place.device})" for place in places)
+    devices = ", ".join(f"rank {place.rank} ({place.device})" for place in places[:FEW])
+    devices += f" and {len(places) - FEW} more" if len(places) > FEW else ""
     return (
         f"{first.got:g} in place of {first.expected:g} at {first.bytes} bytes; wrong values came "
         f"to {devices}"
@@ -108,10 +112,17 @@ def _where(places: Sequence[RankPlace]) -> Where:
 
 
 def _exclusion(ranks: Sequence[RankPlace], bad: Sequence[RankPlace]) -> Iterator[Fix]:
-    sound = [place.device.removeprefix("cuda:") for place in ranks if place not in bad]
-    if sound and all(place.device.startswith("cuda:") for place in ranks):
+    """One line of the shell on each host, as long as it is a matter of few hosts."""
+    hosts = dict.fromkeys(place.host for place in bad)
+    several = len({place.host for place in ranks}) > 1
+    for host in hosts if len(hosts) <= FEW else ():
+        here = [place for place in ranks if place.host == host]
+        sound = [place.device.removeprefix("cuda:") for place in here if place not in bad]
+        if not sound or not all(place.device.startswith("cuda:") for place in here):
+            continue
         yield Fix(
-            summary="leave the device out until it has been tested or replaced",
+            summary="leave the device out until it has been tested or replaced"
+            + (f", on {host}" if several else ""),
             paste=f"export CUDA_VISIBLE_DEVICES={','.join(sound)}",
             caution="indices as torch counts them here; start one rank fewer for each left out",
         )

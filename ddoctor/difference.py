@@ -15,7 +15,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.settings import settings, without_names
 from ddoctor.models import Finding, Report, Severity
 from ddoctor.report import wording
-from ddoctor.report.facts import APART
+from ddoctor.report.expectation import APART
 
 MOST = 12
 """Lines of one kind on a screen; the JSON holds all."""

@@ -9,6 +9,10 @@ from ddoctor import knowledge
 from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel, GpuModels
 from ddoctor.evidence.probes import AllReduce, RankPlace
 
+# A slowdown of less than 10 % is within what healthy devices of one kind differ by, so naming the
+# slowest one would accuse it (docs/decisions.md; the rule that the checks follow).
+APART = 0.9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Healthy:

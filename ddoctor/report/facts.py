@@ -12,20 +12,17 @@ from ddoctor.evidence.probes import (
     HostToDevice,
     Matmul,
     MemoryBandwidth,
-    RankPlace,
     RankRate,
     StorageRead,
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import expectation
+from ddoctor.report.expectation import APART
+from ddoctor.report.heat import Heat, heats
 from ddoctor.report.machine import ALIKE, MACHINE
-from ddoctor.report.places import MANY, hosts, listed
+from ddoctor.report.places import MANY, hosts, listed, place_name
 from ddoctor.report.wording import counted, quantity, size
-
-# A slowdown of less than 10 % is within what healthy devices of one kind differ by, so naming the
-# slowest one would accuse it (docs/decisions.md; the rule that the checks follow).
-APART = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +70,11 @@ class Comparison:
 GROUPS = 4
 """Hosts that differ are told in so many lines."""
 
+SLOWEST = 3
+"""So many slow links are told."""
+
 SWEEPS = 3
 """All-reduces that are shown, where hosts were measured one by one."""
-
-
-def place_name(place: RankPlace, *, with_host: bool = False) -> str:
-    """A GPU by its device; a rank without one by its number."""
-    name = f"rank {place.rank}" if place.device == "cpu" else place.device
-    return f"{place.host} {name}" if with_host else name
 
 
 def facts(evidence: Evidence) -> tuple[Fact, ...]:
@@ -194,9 +188,25 @@ def _measured(evidence: Evidence) -> Iterator[Fact]:
             f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
             f"{counted(len(section.ranks), 'rank')}, {section.backend}{on}",
         )
+    for heat in heats(evidence):
+        yield from _links(heat)
     for comparison in comparisons(evidence):
         yield Fact(label=comparison.label, text=str(comparison))
     yield from _storage(evidence.all(StorageRead))
+
+
+def _links(heat: Heat) -> Iterator[Fact]:
+    rates = [link.rate for link in heat.links.values()]
+    yield Fact(
+        label="pair by pair",
+        text=f"{quantity(heat.usual, 'GB/s')}, median of {counted(len(rates), 'direction')} "
+        f"between {heat.total} ({quantity(min(rates))} to {quantity(max(rates))})",
+    )
+    slow = heat.slow
+    for link in slow[:SLOWEST]:
+        yield Fact(label="slowest", text=str(link))
+    if len(slow) > SLOWEST:
+        yield Fact(label="slowest", text=f"and {len(slow) - SLOWEST} more")
 
 
 def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -21,12 +22,13 @@ from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, fitness, ranks, repeats, wording
 from ddoctor.report.details import Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
+from ddoctor.report.heat import heats
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SHOWN_ELSEWHERE = (AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth)
+SHOWN_ELSEWHERE = (AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth, Pairs)
 """Sections that have a place of their own on the page."""
 
 
@@ -58,6 +60,7 @@ def render(report: Report, evidence: Evidence) -> str:
         facts=facts(evidence),
         fitness=fitness.fit(report),
         sweeps=[_sweep(section) for section in most_telling(evidence)],
+        heats=heats(evidence),
         ranks=ranks.table(comparisons(evidence)),
         gpus=[
             (host, section.gpus, gpu_rows(section), holders(section))

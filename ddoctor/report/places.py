@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from ddoctor.evidence.probes import RankPlace
+
 MANY = 6
 """A list of more names than this is cut to its first ones, and the number of the others."""
 
@@ -48,6 +50,12 @@ def ranks(numbers: Sequence[int]) -> str:
 def ranges(numbers: Iterable[int]) -> str:
     """Whole numbers with their runs folded, say ``0–3, 7``."""
     return ", ".join(map(_span, _runs(sorted(set(numbers)))))
+
+
+def place_name(place: RankPlace, *, with_host: bool = False) -> str:
+    """A GPU by its device; a rank without one by its number."""
+    name = f"rank {place.rank}" if place.device == "cpu" else place.device
+    return f"{place.host} {name}" if with_host else name
 
 
 def _series(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:

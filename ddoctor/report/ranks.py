@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddoctor.evidence.probes import RankPlace
 from ddoctor.report import wording
-from ddoctor.report.facts import APART, Comparison, place_name
+from ddoctor.report.expectation import APART
+from ddoctor.report.facts import Comparison
+from ddoctor.report.places import place_name
 
 ALL = 64
 """So many ranks are shown one by one; of more, only those that stand apart."""
@@ -59,7 +60,10 @@ def table(compared: Sequence[Comparison]) -> Ranks:
         comparisons=tuple(compared),
         medians=tuple(column.cell(column.median) for column in columns),
         rows=tuple(
-            (_name(places[rank], several), tuple(column.of(rank) for column in columns))
+            (
+                place_name(places[rank], with_host=several),
+                tuple(column.of(rank) for column in columns),
+            )
             for rank in (sorted(places) if few else apart[:APART_SHOWN])
         ),
         spread=()
@@ -106,7 +110,3 @@ def _behind(rank: int, columns: Sequence[_Column]) -> float:
         if rank in column.rates and column.rates[rank] < APART * column.median
     )
     return max(lacking, default=0.0)
-
-
-def _name(place: RankPlace, several: bool) -> str:
-    return place_name(place, with_host=several)

@@ -73,3 +73,22 @@ def test_a_wrong_exchange_names_its_collective(findings: Findings) -> None:
 
 def test_quiet_when_every_exchange_is_right(findings: Findings) -> None:
     assert findings(CAUSE, collectives(())) == ()
+
+
+def test_of_two_hosts_only_the_devices_of_the_bad_one_are_named(findings: Findings) -> None:
+    places = tuple(
+        RankPlace(rank=n, host="ab"[n // 4], device=f"cuda:{n % 4}", device_name="H")
+        for n in range(8)
+    )
+    (finding,) = findings(CAUSE, all_reduce(WRONG, places))
+    assert finding.fixes[1].paste == "export CUDA_VISIBLE_DEVICES=0,1,3"
+    assert finding.fixes[1].summary.endswith("on a")
+
+
+def test_where_every_rank_of_many_is_wrong_few_are_told(findings: Findings) -> None:
+    places = tuple(RankPlace(rank=n, host=f"h{n}", device="cuda:0") for n in range(1000))
+    wrong = tuple(WrongValue(rank=n, bytes=8, expected=1.0, got=2.0) for n in range(1000))
+    (finding,) = findings(CAUSE, all_reduce(wrong, places))
+    assert finding.because.endswith("rank 3 (cuda:0) and 996 more")
+    assert len(finding.fixes) == 1
+    assert len(finding.where.ranks) == 1000
