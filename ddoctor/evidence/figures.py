@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median, quantiles
 
+from ddoctor.evidence.collectives import Collectives
+from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -53,6 +56,13 @@ def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
             case AllReduce():
                 name = f"all-reduce of {len(section.ranks)} ranks over {section.backend}"
                 yield from _sweep(name, section.host, section.points)
+            case Collectives():
+                for sweep in section.sweeps:
+                    who = f"{len(sweep.ranks)} ranks over {section.backend}"
+                    name = f"{sweep.collective} of {who} ({sweep.scope})"
+                    yield from _sweep(name, sweep.host, sweep.points)
+            case Pairs():
+                yield from _flows(section)
             case Matmul():
                 name = f"matmul {section.dtype} {section.size}"
                 yield from _rates(name, "TFLOP/s", section.rates)
@@ -72,6 +82,23 @@ def _sweep(name: str, host: str, points: Iterable[SweepPoint]) -> Iterator[tuple
             Figure(name=name, unit="GB/s busbw", host=host, bytes=point.bytes),
             Measured(rate=point.bus_bandwidth, best=best),
         )
+
+
+def _flows(pairs: Pairs) -> Iterator[tuple[Figure, Measured]]:
+    places = {end.place.rank: end.place for end in pairs.ends}
+    several = len({place.host for place in places.values()}) > 1
+    for flow in pairs.flows:
+        sender, receiver = places[flow.sender], places[flow.receiver]
+        to = receiver.host if several else f"rank {receiver.rank}"
+        figure = Figure(
+            name=f"sending to {to} over {pairs.backend}",
+            unit="GB/s",
+            host=sender.host,
+            device="" if several else f"rank {sender.rank}",
+            bytes=flow.bytes,
+        )
+        low, _, high = quantiles(flow.rates, n=4) if len(flow.rates) > 1 else (0.0, 0.0, 0.0)
+        yield figure, Measured(rate=median(flow.rates), spread=high - low)
 
 
 def _rates(name: str, unit: str, rates: Iterable[RankRate]) -> Iterator[tuple[Figure, Measured]]:
