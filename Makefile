@@ -31,6 +31,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.allreduce
 	$(BIN)/python -m benchmarks.pairing
+	$(BIN)/python -m benchmarks.scale
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu

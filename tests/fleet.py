@@ -10,11 +10,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from ddoctor import pairing
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Clock, Cpus, Memory, SharedMemory
 from ddoctor.evidence.interfaces import Address
 from ddoctor.evidence.network import Network, Rendezvous, ResolvedName, Route
+from ddoctor.evidence.pairs import End, Flow, Pairs
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -39,6 +41,9 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 GPUS_PER_HOST = len(GPUS)
 MIB = 2**20
+FIRST_REPEATS = 2
+LINK = 46.0
+"""GB/s that a host sends over one 400 Gbit/s link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,8 @@ class Fault:
     matmul: float = 1.0
     """Factor on the speed of its GPU ``device``."""
     device: int = 3
+    link: float = 1.0
+    """Factor on what it sends and receives."""
 
 
 def name(index: int) -> str:
@@ -186,13 +193,40 @@ def _measured(hosts: int, faults: tuple[Fault, ...], chance: Random) -> Iterator
     yield Matmul(dtype="bfloat16", size=8192, rates=rates(720.0, slow))
     yield MemoryBandwidth(rates=rates(2970.0, {}))
     yield HostToDevice(to_device=rates(55.0, {}), to_host=rates(54.0, {}))
+    yield _pairs(tuple(places[:: len(GPUS)]), faults, chance)
     yield ProbeRuns(
         runs=tuple(
             ProbeRun(probe=kind.probe, outcome="completed", seconds=3.0)
-            for kind in (AllReduce, HostToDevice, Matmul, MemoryBandwidth, StorageRead)
+            for kind in (AllReduce, HostToDevice, Matmul, MemoryBandwidth, Pairs, StorageRead)
         ),
         backend="nccl",
         world_size=len(places),
+    )
+
+
+def _pairs(places: tuple[RankPlace, ...], faults: tuple[Fault, ...], chance: Random) -> Pairs:
+    """One rank of each host, in the rounds that the probe would play."""
+    slow = {fault.host * GPUS_PER_HOST: fault.link for fault in faults}
+    ranks = [place.rank for place in places]
+
+    def play(rounds: list[list[pairing.Pair]], repeats: int) -> list[Flow]:
+        return [
+            Flow(
+                sender=sender,
+                receiver=receiver,
+                bytes=64 * MIB,
+                rates=tuple(LINK * factor * chance.uniform(0.98, 1.02) for _ in range(repeats)),
+            )
+            for pairs in rounds
+            for a, b in pairs
+            for sender, receiver in ((a, b), (b, a))
+            for factor in (min(slow.get(a, 1.0), slow.get(b, 1.0)),)
+        ]
+
+    flows = play(pairing.first_rounds(ranks), FIRST_REPEATS)
+    flows += play(pairing.further_rounds(ranks, flows), 1)
+    return Pairs(
+        backend="nccl", ends=tuple(End(place=place) for place in places), flows=tuple(flows)
     )
 
 
@@ -257,5 +291,6 @@ KINDS = (
     Fault(cause="nccl-library-mismatch", sections=_other_nccl),
     Fault(cause="clock-skew", sections=_clock_lost),
     Fault(cause="uneven-gpu-speed", matmul=0.75),
+    Fault(cause="slow-network-link", link=0.5),
     Fault(cause="wrong-collective-result"),
 )

@@ -90,7 +90,7 @@ def test_only_the_hosts_that_findings_name_are_shown_in_detail(
 ) -> None:
     near = close_up(report, evidence)
     assert len(near) == CLOSE_UP
-    assert set(near) == {name(fault.host) for fault in planted(HOSTS)}
+    assert set(near) <= {name(fault.host) for fault in planted(HOSTS)}
     assert len(close_up(report, fleet(SIDE_BY_SIDE))) == SIDE_BY_SIDE
 
 
