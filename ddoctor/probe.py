@@ -141,7 +141,7 @@ def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
 
 
 def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
-    from ddoctor import doctor, engine
+    from ddoctor import doctor, engine, launch
     from ddoctor.conductor import Conductor
     from ddoctor.evidence import bundle
     from ddoctor.report.output import Outputs, progress
@@ -154,7 +154,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
             html=arguments.html,
             bundle=arguments.bundle,
         )
-        probes = doctor.choose(arguments.probes)
+        probes = doctor.choose(arguments.probes or launch.names())
         with progress() as started:
             evidence = conductor.examine(probes, started)
         if arguments.bundle is not None:
