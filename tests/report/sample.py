@@ -23,6 +23,7 @@ from ddoctor.models import (
     Where,
     World,
 )
+from tests.fleet import fleet, planted
 from tests.report.machines import GIB, HOSTILE, host, measured
 
 
@@ -290,10 +291,32 @@ def nothing() -> Sample:
     return report(verdict=Verdict.HEALTHY, hosts=(), ranks=0, backend=""), Evidence()
 
 
+def many_hosts() -> Sample:
+    """A cluster with a fault of each kind, and one that half of the hosts have."""
+    hosts = 80
+    evidence = fleet(hosts, planted(hosts))
+    slow = tuple(
+        replace(HOT, because=f"number {n}", where=Where(hosts=(f"node-{n:04}",)))
+        for n in range(0, hosts, 2)
+    )
+    return (
+        report(
+            *slow,
+            MISSPELT,
+            verdict=Verdict.FINDINGS,
+            hosts=evidence.hosts,
+            ranks=8 * hosts,
+            crashed=(Crashed(check="collect disks", error="no answer within 15 s"),) * hosts,
+        ),
+        evidence,
+    )
+
+
 SAMPLES = {
     "sick": sick,
     "healthy": healthy,
     "two-hosts": two_hosts,
+    "many-hosts": many_hosts,
     "incomplete": incomplete,
     "hostile": hostile,
     "nothing": nothing,

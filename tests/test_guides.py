@@ -1,0 +1,39 @@
+"""The guides tell of options, probes and manifests that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ddoctor import launch
+from ddoctor.probe import parser
+
+GUIDES = sorted((Path(__file__).parents[1] / "docs/guides").glob("*.md"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
+    text = guide.read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"-m ddoctor\.probe([^\n`]*)", text)
+    assert commands or guide.stem == "figures"
+    for command in commands:
+        chosen = parser().parse_args(shlex.split(command))
+        assert set(chosen.probes) <= set(launch.names())
+
+
+def test_the_manifest_is_one() -> None:
+    guide = next(path for path in GUIDES if path.stem == "kubernetes")
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+    service, job = yaml.safe_load_all(manifest)
+    name = service["metadata"]["name"]
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["subdomain"] == name
+    assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
+    assert f"--master-addr {job['metadata']['name']}-0.{name} " in container["command"][-1]
+    assert f"--nnodes {job['spec']['completions']} " in container["command"][-1]
+    assert job["spec"]["parallelism"] == job["spec"]["completions"]
