@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor import doctor
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.section import Evidence
 
@@ -27,3 +28,9 @@ def test_every_rank_works_alone_as_often(section: Pairs) -> None:
         assert all(second > 0 for second in row.seconds)
         assert all(0 < share <= 1 for share in row.cpu)
         assert all(0 <= share <= 1 for share in row.queued)
+
+
+def test_one_machine_is_examined_without_it_unless_it_is_named() -> None:
+    assert "pairs" not in doctor.choose(None)
+    assert "matmul" in doctor.choose(None)
+    assert doctor.choose(["pairs"]) == ("pairs",)
