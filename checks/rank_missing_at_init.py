@@ -107,7 +107,8 @@ def _finding(because: str, ranks: Sequence[JoiningRank], limit: float) -> Findin
 def _known(ranks: Sequence[JoiningRank]) -> str:
     first = next((one for one in ranks if one.status), None)
     if first is None:
-        return ""
+        hosts = sorted({one.host for one in ranks if one.host})
+        return f", though torchrun runs on {_some(hosts)}" if hosts else ""
     who = f"rank {first.rank} (pid {first.pid} on {first.host})"
     return f": {who} {HELD.get(first.status, f'is {first.status}')}, at '{first.last}'"
 

@@ -277,7 +277,7 @@ class Conductor:
                 rank=rank,
                 host=found.host,
                 pid=found.pid,
-                last="starting",
+                last="starting" if found.pid else "",
                 age=found.age,
                 status=found.status,
             )

@@ -137,20 +137,22 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sought(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of a rank that never spoke, found by its host."""
+    """What others know of a rank that never spoke: its host, and perhaps its process."""
 
     rank: int
     host: str
-    pid: int
-    status: str
-    age: float
+    pid: int = 0
+    status: str = ""
+    age: float | None = None
 
 
 class Fleet:
     """One rank's connection with the others."""
 
-    def __init__(self, store: Store, address: str, port: int) -> None:
-        self._store = store
+    def __init__(self, store: Store, prefix: str, address: str, port: int) -> None:
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        self._store = PrefixStore(prefix, store)
         self.address = address
         self.port = port
 
@@ -207,7 +209,6 @@ def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str
     """
     # torch offers it there, and does not say so to type checkers.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    from torch.distributed.distributed_c10d import PrefixStore
 
     deadline = time.monotonic() + limit
     while True:
@@ -228,4 +229,4 @@ def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str
                 raise Lost(f"cannot reach the store at {address}:{port}: {why}") from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
-            return Fleet(PrefixStore(f"ddoctor/{prefix}", store), address, store.port)
+            return Fleet(store, f"ddoctor/{prefix}", address, store.port)
