@@ -135,7 +135,9 @@ def _fly(
             flight.survivors = processes.end(GRACE_SECONDS, **{MARK: mark})
             flight.read()
         if agent is not None:
-            agent.poll()
+            # It has just been ended, and may take a moment to be gone.
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(GRACE_SECONDS)
         return flight
 
 
