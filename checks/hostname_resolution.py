@@ -20,7 +20,7 @@ from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.network import Network, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("network-unreachable", "rank-missing-at-init")
+EXPLAINS = ("network-unreachable",)
 
 THIS_HOST_ALONE = ("localhost", "127.0.0.1", "::1")
 

@@ -22,7 +22,7 @@ from ddoctor.evidence.interfaces import Interface, matches, names_of
 from ddoctor.evidence.network import Network, Rdma, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("dead-rank", "network-unreachable", "rank-missing-at-init")
+EXPLAINS = ("dead-rank", "network-unreachable")
 
 
 def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
