@@ -31,7 +31,7 @@ BYTES = 2**28
 FIRST_REPEATS = 2
 # Transfers while the size grows, from 64 KiB by factors of four.
 GROWING = 7
-# Store and journal, per round: as measured with four hosts.
+# Store and journal, per round: a guess, on the safe side.
 ROUND_SECONDS = 0.05
 
 Bad = set[tuple[str, tuple[int, ...]]]

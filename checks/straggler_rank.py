@@ -90,7 +90,7 @@ def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | N
             ranks=ranks,
             devices=tuple(dict.fromkeys(row.place.device for row in rows)),
         ),
-        cost=Cost(value=round(1 - usual / best, 3), unit="share of this rank's speed"),
+        cost=Cost(value=round(1 - usual / best, 3), unit="share of speed"),
         fixes=tuple(_fixes(host, cpus, starved)),
     )
 

@@ -99,7 +99,7 @@ def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Findi
                     ),
                 ),
                 where=_where([rate]),
-                cost=Cost(value=round(behind, 3), unit="share of this GPU's speed"),
+                cost=Cost(value=round(behind, 3), unit="share of speed"),
                 fixes=(_look(rate.place.bus_id),),
             )
 

@@ -267,8 +267,7 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
         if run.probe == section.probe and run.outcome != "completed"
     ]
     told = ", ".join(dict.fromkeys(way for way in ways if way))
-    option = f" --probe {section.probe}" if section.probe else ""
-    return f"no {section.label()} evidence: {told or f'get it with `ddoctor doctor{option}`'}"
+    return f"no {section.label()} evidence: {told or f'get it with `{section.obtain()}`'}"
 
 
 def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:

@@ -21,5 +21,6 @@ class ClockOffsets(Section, frozen=True, kw_only=True):
     """The clocks of all hosts; the first rank's own is among them, with offset 0."""
 
     probe: ClassVar[str] = "clock_skew"
+    between_hosts: ClassVar[bool] = True
 
     offsets: tuple[ClockOffset, ...]

@@ -31,6 +31,7 @@ class Collectives(Section, frozen=True, kw_only=True):
     """Five collectives, values verified."""
 
     probe: ClassVar[str] = "collectives"
+    between_hosts: ClassVar[bool] = True
 
     backend: str
     ranks: tuple[RankPlace, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
 
@@ -37,6 +37,8 @@ class JoiningRank(Part, frozen=True, kw_only=True):
 
 class Joining(Section, frozen=True, kw_only=True):
     """All ranks that are expected, and whether they came."""
+
+    between_hosts: ClassVar[bool] = True
 
     endpoint: str
     """HOST:PORT of the store over which the ranks meet."""
@@ -75,6 +77,8 @@ class Reach(Section, frozen=True, kw_only=True):
 
 class HostJoining(Section, frozen=True, kw_only=True):
     """How the hosts came together before any launcher was started, as this host saw it."""
+
+    between_hosts: ClassVar[bool] = True
 
     endpoint: str
     limit: float

@@ -44,6 +44,7 @@ class Pairs(Section, frozen=True, kw_only=True):
     """Transfers between disjoint pairs, both directions on their own, and the work of each rank."""
 
     probe: ClassVar[str] = "pairs"
+    between_hosts: ClassVar[bool] = True
 
     backend: str
     ends: tuple[End, ...]

@@ -34,6 +34,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
 
     probe: ClassVar[str] = ""
     """The probe that measures it; empty: a collector sees it."""
+    between_hosts: ClassVar[bool] = False
+    """Only the probe of a whole cluster makes it."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -42,6 +44,13 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     def label(cls) -> str:
         """The section's name as people and bundles write it, say ``shared-memory``."""
         return _kebab(cls.__name__)
+
+    @classmethod
+    def obtain(cls) -> str:
+        """The command that makes it."""
+        if cls.between_hosts:
+            return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
+        return f"ddoctor doctor --probe {cls.probe}" if cls.probe else "ddoctor doctor"
 
 
 class Absence(Part, frozen=True, kw_only=True):
