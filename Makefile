@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: doctor install system test check bench gpu clean
+.PHONY: doctor install system test check ward bench gpu clean
 
 doctor: $(INSTALLED) ## install, then examine this machine
 	$(BIN)/ddoctor doctor
@@ -20,6 +20,9 @@ system: ## the system packages that tests use: tests that lack theirs are skippe
 
 test: $(INSTALLED) system ## the tests
 	$(BIN)/python -m pytest
+
+ward: $(INSTALLED) system ## sick and sound clusters: what is told of them, over real networks
+	$(BIN)/python -m pytest -m ward
 
 check: $(INSTALLED) ## linter, formatter, types, tests
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,3 +103,24 @@ def played_driver(tmp_path_factory: pytest.TempPathFactory) -> PlayedDriver:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler to build the played driver with")
     return PlayedDriver.build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def part_of_a_cpu() -> Iterator[Path]:
+    """The list of processes of a cgroup that gets two fifths of a CPU."""
+    v1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+    group = Path("/sys/fs/cgroup/cpu" if v1 else "/sys/fs/cgroup") / f"ddoctor-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"may not make a cgroup: {error}")
+    try:
+        if v1:
+            (group / "cpu.cfs_quota_us").write_text("40000")
+        else:
+            (group / "cpu.max").write_text("40000 100000")
+        yield group / "cgroup.procs"
+    except OSError as error:
+        pytest.skip(f"may not set a CPU quota: {error}")
+    finally:
+        group.rmdir()

@@ -16,14 +16,20 @@ import pytest
 from tests.cluster.conftest import Cluster, MakeCluster, Node, outcome
 from tests.namespace import Within
 
+pytestmark = pytest.mark.ward
+
 # A cable that fell back to Fast Ethernet; gloo sends a hundred times as much over a virtual one.
 SHAPER = ("tbf", "rate", "100mbit", "burst", "32kb", "latency", "50ms")
 
 
 def examined(
-    made: Cluster, folder: Path, *, within: Mapping[int, Sequence[str]] | None = None
+    made: Cluster,
+    folder: Path,
+    *,
+    within: Mapping[int, Sequence[str]] | None = None,
+    cgroup: Mapping[int, Path] | None = None,
 ) -> Mapping[str, Any]:
-    """The report of the pairs on all hosts."""
+    """The report of the pairs on all hosts, each within a command, or in a cgroup, of its own."""
     probe = ("-m", "ddoctor.probe", "pairs", "--data=/usr", f"--json={folder / 'report.json'}")
     started = [
         made.start(
@@ -35,6 +41,9 @@ def examined(
         )
         for node in made.nodes
     ]
+    for index, processes in (cgroup or {}).items():
+        # From outside: the namespace of a host has a /sys of its own, without cgroups.
+        processes.write_text(str(started[index].pid))
     outputs = [outcome(process) for process in started]
     assert (folder / "report.json").exists(), outputs
     report: Mapping[str, Any] = json.loads((folder / "report.json").read_text())
@@ -116,3 +125,10 @@ def test_a_host_with_busy_neighbours(cluster: MakeCluster, tmp_path: Path) -> No
     (finding,) = found(report, LINK, RANK)
     assert finding["cause"] == RANK
     assert finding["where"]["hosts"] == ["node-3"]
+
+
+def test_a_host_with_a_cpu_quota(cluster: MakeCluster, tmp_path: Path, part_of_a_cpu: Path) -> None:
+    report = examined(cluster(4), tmp_path, cgroup={2: part_of_a_cpu})
+    (finding,) = found(report, LINK, RANK)
+    assert finding["cause"] == RANK
+    assert finding["where"]["hosts"] == ["node-2"]
