@@ -102,6 +102,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """seek: the ranks whose processes are looked for."""
     probes: tuple[str, ...] = ()
     hands_off: str = ""
+    options: tuple[str, ...] = ()
+    """measure: further words of the command line of the processes that measure."""
     environment: Mapping[str, str] = {}
     """measure: variables for the processes that measure."""
     code: int = 0

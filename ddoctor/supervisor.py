@@ -98,6 +98,7 @@ class Measuring:
                     f"--data={data.resolve()}",
                     f"--hands-off={order.hands_off}",
                     f"--meeting=order-{number}",
+                    *order.options,
                     *order.probes,
                 ],
                 cwd=folder,
