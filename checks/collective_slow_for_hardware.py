@@ -155,12 +155,14 @@ def _fixes(all_reduce: AllReduce, over_pcie: bool) -> Iterator[Fix]:
             summary="the data goes through host memory: give peer-to-peer back to NCCL",
             paste=f"nvidia-smi topo -p2p r\nunset NCCL_P2P_DISABLE NCCL_P2P_LEVEL\n{again}",
             caution="where the first line shows no OK, the driver or the board forbids it",
+            environment=("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
         )
     if over_pcie:
         yield Fix(
             summary="try more channels, and peer-to-peer across sockets",
             paste=f"NCCL_MIN_NCHANNELS=8 NCCL_P2P_LEVEL=SYS {again}",
             caution="keep it only if the figure rises: channels take multiprocessors from a model",
+            environment=("NCCL_MIN_NCHANNELS=8", "NCCL_P2P_LEVEL=SYS"),
         )
     else:
         yield Fix(

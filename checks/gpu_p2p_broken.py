@@ -55,13 +55,18 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
                 Fix(
                     summary="see the matrix, and test the pairs",
                     paste="nvidia-smi topo -p2p r\nnvidia-smi topo -m",
-                    caution="export NCCL_P2P_DISABLE=1 is a stop-gap: it works and is slow",
+                ),
+                Fix(
+                    summary="as a stop-gap, go through the memory of the host",
+                    paste="export NCCL_P2P_DISABLE=1",
+                    caution="it works, and is slow",
+                    environment=("NCCL_P2P_DISABLE=1",),
                 ),
             )
 
 
 def _finding(
-    gpus: Gpus, pairs: Sequence[PeerPath], confidence: Confidence, what: str, fix: Fix
+    gpus: Gpus, pairs: Sequence[PeerPath], confidence: Confidence, what: str, *fixes: Fix
 ) -> Finding:
     named = ", ".join(f"{pair.a}-{pair.b}" for pair in pairs[:4]) + ", …" * (len(pairs) > 4)
     indices = {index for pair in pairs for index in (pair.a, pair.b)}
@@ -75,5 +80,5 @@ def _finding(
             ),
         ),
         where=Where(devices=tuple(g.device for g in gpus.answering if g.index in indices)),
-        fixes=(fix,),
+        fixes=fixes,
     )

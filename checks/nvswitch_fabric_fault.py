@@ -84,5 +84,6 @@ def _fixes(gpus: Gpus) -> tuple[Fix, ...]:
             summary="as a stop-gap, where only NVLS fails, do without it",
             paste="export NCCL_NVLS_ENABLE=0",
             caution="costs all-reduce bandwidth; it does not help against CUDA error 802",
+            environment=("NCCL_NVLS_ENABLE=0",),
         ),
     )

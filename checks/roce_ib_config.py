@@ -51,8 +51,16 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
         ),
         evidence=(Observation(name="NCCL_IB_HCA", value=value, expected=there),),
         fixes=(
-            Fix(summary="let NCCL find the devices", paste="unset NCCL_IB_HCA"),
-            Fix(summary="or name those with an active port", paste=f"export NCCL_IB_HCA=={there}"),
+            Fix(
+                summary="let NCCL find the devices",
+                paste="unset NCCL_IB_HCA",
+                environment=("NCCL_IB_HCA",),
+            ),
+            Fix(
+                summary="or name those with an active port",
+                paste=f"export NCCL_IB_HCA=={there}",
+                environment=(f"NCCL_IB_HCA=={there}",),
+            ),
         ),
     )
 
@@ -108,6 +116,7 @@ def gid_index(rdma: Rdma) -> Iterator[Finding]:
                     summary="let NCCL choose the row, which it does from 2.21 on",
                     paste="unset NCCL_IB_GID_INDEX",
                     caution=older,
+                    environment=("NCCL_IB_GID_INDEX",),
                 ),
             ),
         )

@@ -11,15 +11,20 @@ Seen from outside: all-reduce over all hosts is slow, and fast again once one of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import median
+from statistics import median, median_low
 
 from ddoctor import pairing
+from ddoctor.evidence.arms import ControlArms
+from ddoctor.evidence.interface_rates import InterfaceRates
 from ddoctor.evidence.interfaces import Interface
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.pairs import Pairs
-from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.pairing import Analysis, Slow
+
+# Far beyond what two equal networks differ by.
+FASTER = 1.5
 
 EXPLAINS = ("collective-slow-for-hardware", "communication-bound-step")
 
@@ -32,6 +37,60 @@ def between_ranks(
         analysis = pairing.analyse(section.flows, section.ends)
         for slow in analysis.slow:
             yield _finding(section, analysis, slow, by_host)
+
+
+def a_faster_interface(
+    interface_rates: tuple[InterfaceRates, ...],
+    networks: tuple[Network, ...],
+    probe_runs: tuple[ProbeRuns, ...],
+    all_reduces: tuple[AllReduce, ...] | None,
+    tried: tuple[ControlArms, ...] | None,
+) -> Iterator[Finding]:
+    """The library takes one interface on all hosts, and another of the same name carries more."""
+    nccl = any(section.backend == "nccl" for section in probe_runs)
+    if nccl and not any("NET/Socket" in (one.transport or "") for one in all_reduces or ()):
+        return
+    variable, sign = ("NCCL_SOCKET_IFNAME", "=") if nccl else ("GLOO_SOCKET_IFNAME", "")
+    choices = {(one.nccl if nccl else one.gloo).interfaces[:1] for one in networks}
+    if len(choices) != 1 or not (taken := choices.pop()):
+        return
+    rates = interface_rates[0]
+    usual = median_low(rates.of(taken[0]) or (0.0,))
+    others = sorted({row.interface for row in rates.rates} - set(taken))
+    best = max(others, key=lambda name: min(rates.of(name)), default="")
+    rate = min(rates.of(best), default=0.0)
+    setting = f"{variable}={sign}{best}"
+    if not usual or rate < FASTER * usual:
+        return
+    arm = tried[0].of((setting,), ()) if tried else None
+    if arm is not None and not arm.gained:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{'NCCL' if nccl else 'gloo'} takes {taken[0]}, over which plain TCP reaches "
+            f"{_speed(usual)} between the hosts; over {best} it reaches {_speed(rate)} everywhere"
+        ),
+        evidence=(
+            Observation(
+                name=f"TCP over {taken[0]}",
+                value=round(usual, 4),
+                unit="GB/s",
+                expected=round(rate, 4),
+                source=f"the slowest connection over {best}",
+            ),
+        ),
+        cost=Cost(value=round(1 - usual / rate, 3), unit="share of a link's speed"),
+        fixes=(
+            Fix(
+                summary=f"take {best} in place of {taken[0]}, on every host",
+                paste=f"export {setting}",
+                expected_gain=f"up to {rate / usual:.3g} times between hosts",
+                environment=(setting,),
+            ),
+        ),
+    )
 
 
 def _finding(
@@ -164,7 +223,7 @@ def _fixes(
             caution="then swap cable and switch port; leave the host out until it is mended",
         )
         if interface is not None:
-            yield from _another(section, host, interface, networks)
+            yield from _another(section, host, interface, networks, alone=len(hosts) == 1)
     if slow.what in ("link", "path"):
         yield Fix(
             summary="see what lies between the two, and measure it without torch",
@@ -174,7 +233,12 @@ def _fixes(
 
 
 def _another(
-    section: Pairs, host: str, interface: Interface, networks: Mapping[str, Network]
+    section: Pairs,
+    host: str,
+    interface: Interface,
+    networks: Mapping[str, Network],
+    *,
+    alone: bool,
 ) -> Iterator[Fix]:
     """Another interface that is in one subnet with all other hosts, and not known to be slower."""
     reached = [
@@ -190,7 +254,8 @@ def _another(
             variable = "NCCL_SOCKET_IFNAME" if section.backend == "nccl" else "GLOO_SOCKET_IFNAME"
             speed = f" ({one.speed} Mbit/s)" if one.speed else ""
             yield Fix(
-                summary=f"take {one.name}{speed} in place of {interface.name}",
+                summary=f"on {host}, take {one.name}{speed} in place of {interface.name}",
                 paste=f"export {variable}={one.name}",
-                caution="on every host that calls it so",
+                caution="the others reach it there: all hosts are in one subnet with it",
+                environment=(f"{variable}={one.name}",) if alone else (),
             )

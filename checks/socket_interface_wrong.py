@@ -71,7 +71,7 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
     # The socket transport uses all of them; with RDMA only the bootstrap uses sockets: the first.
     used = network.nccl.interfaces[: 1 if rdma is not None and rdma.fabric else None]
     interfaces = (network.interface(name) for name in used)
-    astray = [one.name for one in interfaces if one and one.stays_here and one != toward]
+    astray = [one.name for one in interfaces if one and _stays_here(one, toward)]
     if not astray:
         return
     because = (
@@ -81,6 +81,11 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
     )
     found = _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
     yield found if astray[0] == used[0] else replace(found, severity=Severity.WARNING)
+
+
+def _stays_here(one: Interface, toward: Interface) -> bool:
+    """Where the way to the other nodes is a veth as well, this is a container, and not its host."""
+    return one.stays_here and one != toward and one.kind != toward.kind
 
 
 def _what(meant: Sequence[Interface], names: Sequence[str], network: Network) -> str:
@@ -110,6 +115,7 @@ def _finding(
         summary=f"name {toward.name}, the interface towards the other nodes",
         paste=f"export {variable}={toward.name}",
         caution="on every node the name that the interface has there",
+        environment=(f"{variable}={toward.name}",),
     )
     return Finding(
         severity=Severity.ERROR,

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.arms import ControlArm, ControlArms
 from ddoctor.evidence.joining import Joining, JoiningRank
-from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 from ddoctor.fleet import (
     CONDUCTOR,
@@ -27,6 +28,7 @@ from ddoctor.fleet import (
     order_key,
     sought_key,
 )
+from ddoctor.proof import Candidate, Measured, compared
 from ddoctor.supervisor import TICK_SECONDS, look, seek, unpack
 from ddoctor.voyage import SILENT, STALL_SECONDS, Voyage
 
@@ -36,6 +38,12 @@ SEEK_SECONDS = 5.0
 FINISH_SECONDS = 5.0
 LIMIT_SECONDS = 280.0
 """For all probes together: a full run stays under five minutes."""
+
+ARM = "allreduce"
+"""The probe by which a change is tried."""
+TURNS = 2
+# All ranks are known to be there: who does not join now is kept from it by what is tried.
+ARM_JOIN_SECONDS = 30.0
 
 LAUNCHED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """How many processes the scheduler started."""
@@ -65,6 +73,8 @@ class Conductor:
         self._joined: set[int] | None = None
         self._sought: tuple[Sought, ...] = ()
         self._backend = ""
+        self._hands_off = ""
+        self._deadline = time.monotonic() + LIMIT_SECONDS
 
     def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
         """Everything that there is to see and to measure, whatever happens meanwhile.
@@ -87,6 +97,52 @@ class Conductor:
         except Lost as error:
             self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
         return Evidence(self._all())
+
+    def prove(self, candidates: Sequence[Candidate], started: Callable[[str], None]) -> Evidence:
+        """Try changes in turns without and with it, A B A B, as far as there is time; all evidence.
+
+        The processes of every turn are new: libraries read their variables once.
+        """
+        whole = not self._missing and not any(one.crashed for one in self._absences)
+        arms: list[ControlArm] = []
+        try:
+            for candidate in candidates if whole else ():
+                without, with_it = [], []
+                for turn in range(TURNS):
+                    started(f"trying {candidate}, turn {turn + 1} of {TURNS}")
+                    without.append(self._turn(None))
+                    with_it.append(self._turn(candidate))
+                if time.monotonic() > self._deadline:
+                    break
+                arms.append(compared(candidate, without, with_it))
+        except KeyboardInterrupt:
+            self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
+        except Lost as error:
+            self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
+        if arms:
+            self._sections.append(ControlArms(arms=tuple(arms)))
+        return Evidence(self._all())
+
+    def _turn(self, candidate: Candidate | None) -> Measured:
+        order = Order(
+            kind="measure",
+            probes=(ARM,),
+            hands_off=self._hands_off,
+            options=self._options,
+            environment=candidate.changes if candidate else {},
+            hosts=candidate.hosts if candidate else (),
+        )
+        voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
+        limit = min(self._join_limit, ARM_JOIN_SECONDS)
+        voyage.watch(self._data, self._deadline, limit, lambda name: None)
+        if voyage.outcome == "interrupted":
+            raise KeyboardInterrupt
+        if any(one.status == SILENT for one in voyage.states.values()):
+            raise Lost(voyage.runs()[-1].reason)
+        if voyage.outcome != "completed":
+            return voyage.runs()[-1].reason
+        (sweep,) = (one for one in voyage.sections() if isinstance(one, AllReduce))
+        return sweep
 
     def finish(self) -> None:
         """Let the others go, and wait until they have gone."""
@@ -175,18 +231,18 @@ class Conductor:
         self._sought = tuple(found)
 
     def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        hands_off = "; ".join(
+        self._deadline = deadline = time.monotonic() + LIMIT_SECONDS
+        self._hands_off = "; ".join(
             dict.fromkeys(f"{one.host}: {one.hands_off}" for one in self._musters if one.hands_off)
         )
-        gpus = not hands_off and all(one.visible_gpus for one in self._musters)
+        gpus = not self._hands_off and all(one.visible_gpus for one in self._musters)
         self._backend = "nccl" if gpus else "gloo"
         waiting = list(probes)
         while waiting:
             order = Order(
                 kind="measure",
                 probes=tuple(waiting),
-                hands_off=hands_off,
+                hands_off=self._hands_off,
                 options=self._options,
             )
             voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)

@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ddoctor import knowledge
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.models import (
@@ -30,6 +31,7 @@ from ddoctor.models import (
     World,
 )
 from ddoctor.order import order
+from ddoctor.proof import proven
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """How it is said that a probe ended; one that hung or crashed did so itself."""
@@ -132,7 +134,8 @@ def examine(evidence: Evidence, command: Command) -> Report:
     """Judge the evidence by every check there is."""
     checks = discover()
     results = diagnose(evidence, checks)
-    findings = order(results, {check.name: check.explains for check in checks})
+    ordered = order(results, {check.name: check.explains for check in checks})
+    findings = proven(ordered, evidence.of(ControlArms, ""))
     runs = evidence.all(ProbeRuns)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),

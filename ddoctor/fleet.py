@@ -104,8 +104,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     hands_off: str = ""
     options: tuple[str, ...] = ()
     """measure: further words of the command line of the processes that measure."""
-    environment: Mapping[str, str] = {}
-    """measure: variables for the processes that measure."""
+    environment: Mapping[str, str | None] = {}
+    """measure: variables for the processes that measure; null: not even those that are set."""
+    hosts: tuple[str, ...] = ()
+    """measure: where the environment is changed; empty: everywhere."""
     code: int = 0
     """finish: the exit code of every rank but rank 0."""
 

@@ -108,6 +108,9 @@ class Fix:
     language: Language = "sh"
     caution: str = ""
     expected_gain: str | None = None
+    environment: tuple[str, ...] = ()
+    """What of it can be tried by the environment of the ranks on the finding's hosts: NAME=value,
+    or NAME alone where it is to be unset."""
     verified: Verified | None = None
 
 

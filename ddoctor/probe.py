@@ -47,6 +47,11 @@ def parser() -> ArgumentParser:
     options.add_argument(
         "--force", action="store_true", help="measure on GPUs that other processes use, too"
     )
+    options.add_argument(
+        "--no-arms",
+        action="store_true",
+        help="do not try the variables that a finding asks for",
+    )
     return options
 
 
@@ -144,6 +149,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     from ddoctor import doctor, engine, launch
     from ddoctor.conductor import Conductor
     from ddoctor.evidence import bundle
+    from ddoctor.proof import candidates
     from ddoctor.report.output import Outputs, progress
 
     conductor = Conductor(fleet, me, data=arguments.data, join_limit=arguments.join_timeout)
@@ -157,9 +163,13 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
         probes = doctor.choose(arguments.probes or launch.names())
         with progress() as started:
             evidence = conductor.examine(probes, started)
+            report = engine.examine(evidence, "probe")
+            trials = () if arguments.no_arms else candidates(report, os.environ)
+            if trials:
+                evidence = conductor.prove(trials, started)
+                report = engine.examine(evidence, "probe")
         if arguments.bundle is not None:
             bundle.write(arguments.bundle, evidence)
-        report = engine.examine(evidence, "probe")
         outputs.write(report, evidence)
         sys.stdout.flush()
         code = report.exit_code

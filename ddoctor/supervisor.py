@@ -102,7 +102,7 @@ class Measuring:
                     *order.probes,
                 ],
                 cwd=folder,
-                env=_environment(fleet, me) | self._mark | dict(order.environment),
+                env=_environment(fleet, me, order) | self._mark,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -299,17 +299,23 @@ def seek(ranks: Sequence[int], host: str) -> tuple[Sought, ...]:
     return tuple(found)
 
 
-def _environment(fleet: Fleet, me: Muster) -> dict[str, str]:
+def _environment(fleet: Fleet, me: Muster, order: Order) -> dict[str, str]:
     """For the measuring process: torch is to take the store that there is, as torchrun's own."""
-    outer = ("TORCHELASTIC_ERROR_FILE",)
-    return {name: value for name, value in os.environ.items() if name not in outer} | {
-        "RANK": str(me.rank),
-        "LOCAL_RANK": str(me.local_rank),
-        "WORLD_SIZE": str(me.world_size),
-        "LOCAL_WORLD_SIZE": str(me.local_size),
-        "MASTER_ADDR": fleet.address,
-        "MASTER_PORT": str(fleet.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        # A queue.py in the user's folder must not be imported in place of Python's own.
-        "PYTHONSAFEPATH": "1",
-    }
+    changes = order.environment if me.host in (order.hosts or [me.host]) else {}
+    outer = {"TORCHELASTIC_ERROR_FILE", *changes}
+    ours = {name: value for name, value in changes.items() if value is not None}
+    return (
+        {name: value for name, value in os.environ.items() if name not in outer}
+        | ours
+        | {
+            "RANK": str(me.rank),
+            "LOCAL_RANK": str(me.local_rank),
+            "WORLD_SIZE": str(me.world_size),
+            "LOCAL_WORLD_SIZE": str(me.local_size),
+            "MASTER_ADDR": fleet.address,
+            "MASTER_PORT": str(fleet.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            # A queue.py in the user's folder must not be imported in place of Python's own.
+            "PYTHONSAFEPATH": "1",
+        }
+    )

@@ -43,7 +43,12 @@ class Environment(Section, frozen=True, kw_only=True):
         """The line that takes a variable back, in the shell or in the file that sets it."""
         origin = self._origin(name)
         if not origin:
-            return Fix(summary=f"unset {name}", paste=f"unset {name}", caution=SCRIPTS)
+            return Fix(
+                summary=f"unset {name}",
+                paste=f"unset {name}",
+                caution=SCRIPTS,
+                environment=(name,),
+            )
         return Fix(
             summary=f"take {name} out of {origin}",
             paste=f"sed -i '/^{name}=/d' {origin}",

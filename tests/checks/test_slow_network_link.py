@@ -1,13 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
+from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
 from ddoctor.evidence.interfaces import Address, Interface
 from ddoctor.evidence.network import Network, ResolvedName
 from ddoctor.evidence.pairs import End, Flow, Pairs
-from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
+from ddoctor.evidence.section import Section
 from ddoctor.models import Confidence
 from tests.conftest import Findings
 
@@ -138,7 +141,8 @@ def test_another_interface_that_joins_all_hosts_is_named(findings: Findings) -> 
     networks = [network(host, fast(host)) for host in range(4)]
     (finding,) = findings(CAUSE, pairs(of_host), *networks)
     assert finding.fixes[1].paste == "export GLOO_SOCKET_IFNAME=eth1"
-    assert finding.fixes[1].summary == "take eth1 (10000 Mbit/s) in place of eth0"
+    assert finding.fixes[1].summary == "on node-2, take eth1 (10000 Mbit/s) in place of eth0"
+    assert finding.fixes[1].environment == ("GLOO_SOCKET_IFNAME=eth1",)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +207,71 @@ def test_quiet_on_a_slow_moment(findings: Findings) -> None:
     flows[0] = Flow(sender=0, receiver=1, bytes=1, rates=(0.1,) * 6 + (1.1,))
     moment = Pairs(backend="gloo", ends=section.ends, flows=tuple(flows))
     assert findings(CAUSE, moment) == ()
+
+
+def beside(
+    default: Sequence[float], other: Sequence[float], backend: str = "gloo"
+) -> list[Section]:
+    """Hosts that take eth0, over which and over eth1 plain TCP was measured."""
+    hosts = range(len(default))
+    rows = (
+        InterfaceRate(
+            interface=name,
+            sender=f"node-{host}",
+            receiver=f"node-{(host + 1) % len(default)}",
+            rates=(0.9 * rates[host], rates[host]) if rates[host] else (),
+        )
+        for name, rates in (("eth0", default), ("eth1", other))
+        for host in hosts
+    )
+    return [
+        InterfaceRates(rates=tuple(rows)),
+        ProbeRuns(runs=(), backend=backend, world_size=len(default)),
+        *(network(host, fast(host)) for host in hosts),
+    ]
+
+
+def test_a_faster_interface_on_all_hosts(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1]))
+    assert "gloo takes eth0" in finding.because
+    assert "96 Mbit/s between the hosts; over eth1 it reaches 1.1 GB/s" in finding.because
+    assert finding.where.hosts == ()
+    assert finding.fixes[0].paste == "export GLOO_SOCKET_IFNAME=eth1"
+    assert finding.fixes[0].environment == ("GLOO_SOCKET_IFNAME=eth1",)
+
+
+def test_nccl_over_sockets_takes_a_whole_name(findings: Findings) -> None:
+    sockets = AllReduce(backend="nccl", ranks=(), points=(), transport="NET/Socket/0")
+    (finding,) = findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1], "nccl"), sockets)
+    assert finding.fixes[0].paste == "export NCCL_SOCKET_IFNAME==eth1"
+
+
+@pytest.mark.parametrize(
+    ("default", "other"),
+    [
+        ([1.0, 1.1], [1.2, 1.3]),
+        ([1.1, 1.0], [SLOW, SLOW]),
+        ([SLOW, SLOW, SLOW], [1.1, 1.1, 0.0]),
+        ([1.1, 1.1, SLOW, SLOW], [1.2, SLOW, SLOW, 1.2]),
+    ],
+    ids=["hardly faster", "slower", "does not reach all", "as slow somewhere"],
+)
+def test_an_interface_that_is_no_better(
+    findings: Findings, default: Sequence[float], other: Sequence[float]
+) -> None:
+    assert findings(CAUSE, *beside(default, other)) == ()
+
+
+def test_sockets_do_not_matter_where_nccl_has_rdma(findings: Findings) -> None:
+    fabric = AllReduce(backend="nccl", ranks=(), points=(), transport="NET/IB/0/GDRDMA")
+    assert findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1], "nccl"), fabric) == ()
+
+
+def test_a_faster_interface_that_was_tried_in_vain_is_no_finding(findings: Findings) -> None:
+    tried = ControlArm(
+        environment=("GLOO_SOCKET_IFNAME=eth1",),
+        bytes=2**20,
+        without=(Turn(rate=0.02), Turn(rate=0.021)),
+        with_it=(Turn(rate=0.02), Turn(rate=0.022)),
+    )
+    assert findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1]), ControlArms(arms=(tried,))) == ()

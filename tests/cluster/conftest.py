@@ -40,6 +40,8 @@ class Node:
     address: str
     within: Within
     """A command that executes its arguments on this host."""
+    namespace: str
+    """Of its network, as ``ip`` names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,9 @@ def _cluster(count: int, folder: Path) -> Iterator[Cluster]:
             own = folder / name
             own.mkdir()
             inside = (*within, *named(name, lines, own))
-            nodes.append(Node(index=index, name=name, address=address, within=inside))
+            nodes.append(
+                Node(index=index, name=name, address=address, within=inside, namespace=within[-1])
+            )
         try:
             yield Cluster(nodes=tuple(nodes), switch=switch, mark=mark)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
 from ddoctor.evidence.interfaces import Address, Interface
 from ddoctor.evidence.network import (
     Gid,
@@ -67,6 +68,13 @@ HCAS = tuple(
 )
 
 SECTIONS = (
+    InterfaceRates(
+        rates=tuple(
+            InterfaceRate(interface=name, sender=sender, receiver=receiver, rates=(2.8, 3.0, 2.9))
+            for name in ("eth0", "eth1")
+            for sender, receiver in ((HOST, "node-2"), ("node-2", HOST))
+        )
+    ),
     Network(
         host=HOST,
         interfaces=INTERFACES,

@@ -1,0 +1,34 @@
+"""How fast plain TCP is between hosts, over each interface that they all have."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ddoctor.evidence.section import Part, Section
+
+
+class InterfaceRate(Part, frozen=True, kw_only=True):
+    """One TCP connection from one host to another, between interfaces of the same name."""
+
+    interface: str
+    sender: str
+    """Host that sends."""
+    receiver: str
+    rates: tuple[float, ...] = ()
+    """GB/s (1e9 bytes) of each repeat; empty: no connection."""
+    error: str = ""
+
+
+class InterfaceRates(Section, frozen=True, kw_only=True):
+    """A ring of hosts, each of which sends to the next while it receives; no torch, no NCCL."""
+
+    probe: ClassVar[str] = "interfaces"
+    between_hosts: ClassVar[bool] = True
+
+    rates: tuple[InterfaceRate, ...]
+
+    def of(self, interface: str) -> tuple[float, ...]:
+        """GB/s of each connection over an interface, its best repeat; 0: there was none."""
+        return tuple(
+            max(row.rates, default=0.0) for row in self.rates if row.interface == interface
+        )

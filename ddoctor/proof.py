@@ -1,0 +1,120 @@
+"""Which fixes can be tried by setting a variable, and what is told of those that were tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
+from ddoctor.evidence.probes import AllReduce
+from ddoctor.models import Finding, Fix, Report, Severity, Verified
+
+# An all-reduce shows what these do; of other variables it would tell nothing.
+OF_BACKEND = {"nccl": "NCCL_", "gloo": "GLOO_"}
+
+Measured = AllReduce | str
+"""What a turn came to: figures, or why there are none."""
+
+MOST = 3
+"""So many are tried at most: each takes four starts of all ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change of the environment that a finding asks for."""
+
+    environment: tuple[str, ...]
+    """NAME=value, or NAME alone to remove it."""
+    hosts: tuple[str, ...]
+    """Where; empty: everywhere."""
+
+    @property
+    def changes(self) -> dict[str, str | None]:
+        """The value of each variable; None: to be removed."""
+        rows = (entry.partition("=") for entry in self.environment)
+        return {name: value if sign else None for name, sign, value in rows}
+
+    def changes_something(self, environment: Mapping[str, str]) -> bool:
+        """Whether any variable has another value in this environment."""
+        return any(environment.get(name) != value for name, value in self.changes.items())
+
+    def __str__(self) -> str:
+        return ", ".join(
+            entry if "=" in entry else f"without {entry}" for entry in self.environment
+        )
+
+
+def candidates(report: Report, environment: Mapping[str, str]) -> tuple[Candidate, ...]:
+    """The changes worth trying with this backend, in the order in which to fix, each once.
+
+    ``environment`` is what is set now: nothing is unset that is not.
+    """
+    prefix = OF_BACKEND.get(report.world.backend)
+    if prefix is None:
+        return ()
+    found = dict.fromkeys(
+        _candidate(finding, fix)
+        for finding in report.findings
+        if finding.severity > Severity.NOTE
+        for fix in finding.fixes
+        if fix.environment and all(entry.startswith(prefix) for entry in fix.environment)
+    )
+    return tuple(one for one in found if one.changes_something(environment))[:MOST]
+
+
+def compared(
+    candidate: Candidate, without: Sequence[Measured], with_it: Sequence[Measured]
+) -> ControlArm:
+    """The turns at the largest size that all of them measured."""
+    sizes = [
+        {point.bytes for point in turn.points}
+        for turn in (*without, *with_it)
+        if isinstance(turn, AllReduce)
+    ]
+    size = max(set.intersection(*sizes)) if sizes else 0
+
+    def turn(measured: Measured) -> Turn:
+        if isinstance(measured, str):
+            return Turn(failure=measured)
+        return Turn(rate=next(one.bus_bandwidth for one in measured.points if one.bytes == size))
+
+    return ControlArm(
+        environment=candidate.environment,
+        hosts=candidate.hosts,
+        bytes=size,
+        without=tuple(map(turn, without)),
+        with_it=tuple(map(turn, with_it)),
+    )
+
+
+def proven(findings: tuple[Finding, ...], tried: ControlArms | None) -> tuple[Finding, ...]:
+    """The findings with what became of the fixes that were tried: those that helped come first."""
+    if tried is None:
+        return findings
+    return tuple(replace(finding, fixes=tuple(_judged(finding, tried))) for finding in findings)
+
+
+def _candidate(finding: Finding, fix: Fix) -> Candidate:
+    return Candidate(environment=fix.environment, hosts=finding.where.hosts)
+
+
+def _judged(finding: Finding, tried: ControlArms) -> Iterator[Fix]:
+    helped, open_, failed = [], [], []
+    for fix in finding.fixes:
+        arm = tried.of(fix.environment, finding.where.hosts)
+        if arm is None:
+            open_.append(fix)
+        elif arm.gained:
+            verified = Verified(before=round(arm.before, 4), after=round(arm.after, 4), unit="GB/s")
+            helped.append(replace(fix, verified=verified))
+        else:
+            failed.append(replace(fix, caution="; ".join(filter(None, (_told(arm), fix.caution)))))
+    yield from (*helped, *open_, *failed)
+
+
+def _told(arm: ControlArm) -> str:
+    if arm.failure:
+        return f"tried here, and it did not work: {arm.failure}"
+    return (
+        f"tried here, no gain: all-reduce {arm.before:.3g} GB/s without it, {arm.after:.3g} with it"
+    )
