@@ -81,7 +81,7 @@ def a_faster_interface(
                 source=f"the slowest connection over {best}",
             ),
         ),
-        cost=Cost(value=round(1 - usual / rate, 3), unit="share of a link's speed"),
+        cost=Cost(value=round(1 - usual / rate, 3), unit="share of link speed"),
         fixes=(
             Fix(
                 summary=f"take {best} in place of {taken[0]}, on every host",
@@ -124,7 +124,7 @@ def _finding(
             ranks=slow.ranks,
             devices=tuple(dict.fromkeys(place.device for place in places)),
         ),
-        cost=Cost(value=round(1 - slow.rate / analysis.usual, 3), unit="share of a link's speed"),
+        cost=Cost(value=round(1 - slow.rate / analysis.usual, 3), unit="share of link speed"),
         fixes=tuple(_fixes(section, slow, names, hosts, one_host, networks)),
     )
 
