@@ -29,7 +29,7 @@ from ddoctor.fleet import (
     sought_key,
 )
 from ddoctor.proof import Candidate, Measured, compared
-from ddoctor.supervisor import TICK_SECONDS, look, seek, unpack
+from ddoctor.supervisor import look, seek, tick_seconds, unpack
 from ddoctor.voyage import SILENT, STALL_SECONDS, Voyage
 
 # The limit of all collectors, and the way of what they saw.
@@ -63,6 +63,7 @@ class Conductor:
     ) -> None:
         self._fleet, self._me, self._data, self._options = fleet, me, data, tuple(options)
         self._join_limit = join_limit
+        self._tick_seconds = tick_seconds(me.world_size)
         self._number = -1
         self._musters: list[Muster] = []
         self._missing: tuple[int, ...] = ()
@@ -153,7 +154,7 @@ class Conductor:
             deadline = time.monotonic() + FINISH_SECONDS
             others = len(self._musters) - 1
             while self._fleet.count(FINISHED, 0) < others and time.monotonic() < deadline:
-                time.sleep(TICK_SECONDS)
+                time.sleep(self._tick_seconds)
         except Lost:
             return
 
@@ -164,7 +165,7 @@ class Conductor:
 
     def _tick(self) -> None:
         self._fleet.count(CONDUCTOR)
-        time.sleep(TICK_SECONDS)
+        time.sleep(self._tick_seconds)
 
     def _call_the_roll(self, started: Callable[[str], None]) -> None:
         size = self._me.world_size

@@ -15,7 +15,7 @@ from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
 from ddoctor.fleet import CONDUCTOR, Fleet, Muster, Order, Word, section_key, stop_key, word_key
 from ddoctor.flight import why_crashed, why_hung
-from ddoctor.supervisor import TICK_SECONDS, Measuring
+from ddoctor.supervisor import Measuring, tick_seconds
 
 STALL_SECONDS = 20.0
 """No rank of a probe works longer on one step, unless it hangs."""
@@ -35,6 +35,7 @@ class Voyage:
         self, fleet: Fleet, me: Muster, number: int, order: Order, musters: Sequence[Muster]
     ) -> None:
         self._fleet, self._me, self._number, self._order = fleet, me, number, order
+        self._tick_seconds = tick_seconds(me.world_size)
         self._hosts = {one.rank: one.host for one in musters}
         self._words: dict[int, Word] = {}
         self._heard: dict[int, float] = {}
@@ -84,7 +85,7 @@ class Voyage:
                     if now > min(limit, deadline):
                         self.outcome = "hung"
                         break
-                    time.sleep(TICK_SECONDS)
+                    time.sleep(self._tick_seconds)
                 self._stop(mine)
         except KeyboardInterrupt:
             self._fleet.tell(stop_key(self._number), True)
@@ -167,7 +168,7 @@ class Voyage:
             if sum(word.over for word in self._words.values()) == len(self._hosts):
                 return
             self._fleet.count(CONDUCTOR)
-            time.sleep(TICK_SECONDS)
+            time.sleep(self._tick_seconds)
         self._fleet.tell(stop_key(self._number), True)
 
     def _look(self) -> dict[int, RankState]:
