@@ -12,7 +12,7 @@ summary, and connection or timeout errors in all the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -22,6 +22,9 @@ EXPLAINS = ("first-failure-masked",)
 # How gloo ("… reset by peer", "… closed by peer") and NCCL (ncclRemoteError: "… a remote process
 # exiting prematurely") tell a rank that another one is gone.
 VICTIM = re.compile(r"by peer|remote process exit", re.IGNORECASE)
+
+FEW = 8
+"""Hosts that fit what is pasted."""
 
 SIGNALS = {
     4: ("SIGILL", "a binary that was built for another processor"),
@@ -45,8 +48,11 @@ def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
         culprits = [state for state in dead if not VICTIM.search(state.words) or _signal(state)]
         # The same error everywhere is no rank's own, and told as the crash of the probe.
         everywhere = len(culprits) == len(run.ranks) and len({one.words for one in culprits}) == 1
+        silent = [state for state in run.ranks if state.status == "silent"]
         if culprits and (not everywhere or _signal(culprits[0])):
             yield _finding(run, max(culprits, key=lambda one: (_signal(one) > 0, one.age)))
+        elif silent and not culprits:
+            yield _vanished(run, silent)
 
 
 def _signal(state: RankState) -> int:
@@ -77,6 +83,36 @@ def _finding(run: ProbeRun, state: RankState) -> Finding:
         ),
         where=Where(hosts=(state.host,), ranks=(state.rank,)),
         fixes=(_fix(run, name if number else ""),),
+    )
+
+
+def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
+    first = silent[0]
+    who = f"rank {first.rank} (pid {first.pid} on {first.host})"
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    hosts = tuple(sorted({state.host for state in silent}))
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"nothing was heard any more of {who}{more} in the probe {run.probe}, for "
+            f"{first.age:.0f} s, last at '{first.last}': killed with all its processes, or its "
+            f"host is down or cut off; {len(run.ranks) - len(silent)} others needed it"
+        ),
+        evidence=(
+            Observation(name="last heard of", value=round(first.age, 1), unit="s", source="store"),
+            Observation(name="last step", value=first.last, source="the rank's own journal"),
+        ),
+        where=Where(hosts=hosts, ranks=tuple(state.rank for state in silent)),
+        fixes=(
+            Fix(
+                summary="see whether the host is there, and who ended its processes",
+                paste="\n".join(
+                    f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'"
+                    for host in hosts[:FEW]
+                ),
+            ),
+        ),
     )
 
 

@@ -19,6 +19,7 @@ HOLDERS = {
     "stopped": "stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
     "tracing-stop": "held by a debugger or tracer",
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
+    "silent": "not heard of any more: stopped as a whole, cut off, or its host is down",
 }
 
 
@@ -65,6 +66,12 @@ def _fix(run: ProbeRun, state: RankState) -> Fix:
         return Fix(
             summary="find the file system that does not answer",
             paste="ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'\ndmesg | tail -50",
+        )
+    if state.status == "silent":
+        return Fix(
+            summary="see whether the host is there, and how its processes are",
+            paste=f"ping -c 3 {state.host}; ssh {state.host} 'ps -eo pid,ppid,stat,args | "
+            "grep ddoctor.probe'",
         )
     if state.status in HOLDERS:
         return Fix(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
 
-# torchrun, accelerate and most scripts; Slurm's srun; Open MPI's mpirun; MPICH and Intel MPI.
+# torchrun, accelerate and most scripts; Open MPI's mpirun; MPICH and Intel MPI; Slurm's srun, last,
+# because mpirun within an allocation starts its daemons with srun, whose words the ranks inherit.
 DIALECTS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     (
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
@@ -19,6 +20,7 @@ DIALECTS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 
 START = "start it as `torchrun --nproc-per-node 2 -m ddoctor.probe`"
@@ -46,15 +48,16 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     Raises:
         DoctorError: no launcher started it, or the launcher's words make no sense.
     """
-    dialect = next((names for names in DIALECTS if environment.get(names[0])), None)
+    dialect = next((names for names in DIALECTS if _speaks(names, environment)), None)
     if dialect is None:
         raise DoctorError(f"no launcher started this (RANK is not set): {START}")
-    address, port = environment.get("MASTER_ADDR", ""), _number(environment, "MASTER_PORT", 29500)
-    if not address:
-        raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
     rank, size = _number(environment, dialect[0]), _number(environment, dialect[1])
     if not 0 <= rank < size:
         raise DoctorError(f"{dialect[0]}={rank} is no rank of a world of {dialect[1]}={size}")
+    local_size = _number(environment, dialect[3], 1) if dialect[3] else _tasks_here(environment)
+    address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
+    if not address:
+        raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
     own_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     run = (
         environment.get("TORCHELASTIC_RUN_ID", ""),
@@ -64,12 +67,41 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         rank=rank,
         world_size=size,
         local_rank=_number(environment, dialect[2], 0 if size == 1 else None),
-        local_size=_number(environment, dialect[3], 1),
+        local_size=local_size,
         address=address,
-        port=port,
+        port=_number(environment, "MASTER_PORT", 29500),
         hosts_store=own_store and rank == 0,
         run="/".join(run),
     )
+
+
+def _speaks(names: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+    # srun tells PMI_RANK too, where it brings up MPI, but then not the number on this host.
+    wanted = names[::2] if names[0] == "PMI_RANK" else names[:1]
+    return all(environment.get(name) for name in wanted if name)
+
+
+def _tasks_here(environment: Mapping[str, str]) -> int:
+    """Slurm's tasks of this step on this host, of ``2(x3),1`` for all hosts."""
+    names = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+    text = next((environment[name] for name in names if environment.get(name)), "1")
+    each = [
+        int(number)
+        for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+        for _ in range(int(times or 1))
+    ]
+    node = _number(environment, "SLURM_NODEID", 0)
+    return each[node] if node < len(each) else each[-1] if each else 1
+
+
+def _first_host(environment: Mapping[str, str], *, alone: bool) -> str:
+    """Where rank 0 runs, as far as the launcher tells; Slurm's first task is on the first node."""
+    if alone:
+        return "localhost"
+    nodes = environment.get("SLURM_STEP_NODELIST", "") if "SLURM_STEP_ID" in environment else ""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    # gpu[017-019,021]-a: of each range its beginning
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else ""
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int | None = None) -> int:

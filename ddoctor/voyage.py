@@ -204,7 +204,8 @@ class Voyage:
         if self.outcome == "interrupted":
             return "interrupted"
         silent = [one for one in states if one.status == SILENT]
-        if self.outcome == "hung" and silent:
+        killed = any((one.exit_code or 0) < 0 for one in states)
+        if silent and (self.outcome == "hung" or not killed):
             first = silent[0]
             return f"nothing is heard of rank {first.rank} on {first.host} any more"
         if self.outcome == "crashed":

@@ -44,6 +44,8 @@ def rendezvous() -> Rendezvous:
         unseen.append(Unseen(what="MASTER_PORT", why=f"{text!r} is no port number"))
     free, why_not_tried = _free(port, os.environ) if here else (None, "")
     holder = _holder(port) if free is False else None
+    if holder is not None and holder.pid == os.getpid():
+        free, holder, why_not_tried = None, None, "this is the rank whose own store has the port"
     if why_not_tried:
         unseen.append(Unseen(what=f"whether port {port} is free", why=why_not_tried))
     if free is False and holder is None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.models import Severity
@@ -40,6 +41,23 @@ def test_a_killed_rank_is_named_and_not_its_victims(
     assert name in finding.because
     assert "pid 101" in finding.because
     assert command in finding.fixes[0].paste
+
+
+def test_ranks_that_vanished_are_named_when_all_others_are_victims(findings: Findings) -> None:
+    gone = [replace(state(rank), host="b", status="silent") for rank in (2, 3)]
+    (finding,) = findings(CAUSE, runs(state(0, 1, RESET), state(1, 1, RESET), *gone))
+    assert (finding.where.hosts, finding.where.ranks) == (("b",), (2, 3))
+    assert "rank 2 (pid 102 on b) and 1 more" in finding.because
+
+
+def test_who_vanished_is_not_told_beside_who_was_killed(findings: Findings) -> None:
+    gone = replace(state(2), status="silent")
+    (finding,) = findings(CAUSE, runs(state(0, 1, RESET), state(1, -9), gone))
+    assert finding.where.ranks == (1,)
+
+
+def test_quiet_when_only_victims_are_known(findings: Findings) -> None:
+    assert findings(CAUSE, runs(state(0, 1, RESET), state(1, 1, RESET), state(2))) == ()
 
 
 def test_an_error_of_one_rank_alone_is_quoted(findings: Findings) -> None:

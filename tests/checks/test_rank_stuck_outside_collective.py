@@ -27,6 +27,7 @@ def runs(*states: RankState, outcome: str = "hung") -> ProbeRuns:
         ("stopped", "stopped by a signal"),
         ("tracing-stop", "debugger"),
         ("disk-sleep", "asleep in the kernel"),
+        ("silent", "not heard of any more"),
     ],
 )
 def test_names_the_rank_that_something_holds(findings: Findings, status: str, words: str) -> None:

@@ -119,6 +119,13 @@ def test_within_a_run_the_port_is_that_runs_own(monkeypatch: pytest.MonkeyPatch)
     assert "torchrun" in seen.unseen[0].why
 
 
+def test_the_port_of_the_own_store_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as own:
+        seen = look(monkeypatch, MASTER_PORT=str(own.getsockname()[1]))
+    assert (seen.port_free, seen.port_holder, seen.other_port) == (None, None, None)
+    assert "own store" in seen.unseen[0].why
+
+
 @pytest.mark.parametrize("text", ["abc", "70000", "-1"])
 def test_no_port_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     seen = look(monkeypatch, MASTER_PORT=text)
