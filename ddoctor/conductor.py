@@ -152,7 +152,8 @@ class Conductor:
         try:
             self._order(Order(kind="finish", code=code))
             deadline = time.monotonic() + FINISH_SECONDS
-            others = len(self._musters) - 1
+            # Before the roll is called, all are still to come: not every launcher ends them.
+            others = (len(self._musters) or self._me.world_size) - 1
             while self._fleet.count(FINISHED, 0) < others and time.monotonic() < deadline:
                 time.sleep(self._tick_seconds)
         except Lost:

@@ -96,6 +96,7 @@ def _supervise(mine: Place, arguments: Namespace) -> int:
     from ddoctor.fleet import Lost, connect
     from ddoctor.supervisor import ConductorLost, serve
 
+    _quieten_torch()
     try:
         fleet = connect(
             mine.address,
@@ -110,6 +111,18 @@ def _supervise(mine: Place, arguments: Namespace) -> int:
         return _lead(fleet, me, arguments)
     except (Lost, ConductorLost) as error:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
+
+
+def _quieten_torch() -> None:
+    """Its C++ side logs a stack for every try to reach a store, which is told in one line."""
+    name = "TORCH_CPP_LOG_LEVEL"
+    if name not in os.environ:
+        from importlib import import_module
+
+        # Read once, when torch is loaded; what measures is to find the user's own environment.
+        os.environ[name] = "FATAL"
+        import_module("torch")
+        del os.environ[name]
 
 
 def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
