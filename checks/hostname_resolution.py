@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.joining import HostJoining
 from ddoctor.evidence.network import Network, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -103,6 +104,35 @@ def master_is_everywhere(rendezvous: Rendezvous) -> Iterator[Finding]:
             ),
         ),
         fixes=(_first_node(rendezvous),),
+    )
+
+
+def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
+    way = host_joining.way
+    if way is None or way.outcome != "unresolved":
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{way.host}, the name of the endpoint {host_joining.endpoint}, did not resolve here "
+            f"for {host_joining.limit:.0f} s ({way.error})"
+        ),
+        evidence=(
+            Observation(name=f"what {way.host} resolves to", value=way.error, source="getaddrinfo"),
+        ),
+        fixes=(
+            Fix(
+                summary="see what this host's resolver knows, and by which sources",
+                paste=f"getent ahosts {way.host}; grep ^hosts /etc/nsswitch.conf; "
+                "cat /etc/resolv.conf /etc/hosts",
+            ),
+            Fix(
+                summary=f"or give the address of {way.host} on every host: run this there",
+                paste=f"""echo "--rdzv-endpoint $(hostname -I | cut -d' ' -f1):{way.port}\"""",
+                caution="where it has several networks, take the address that all hosts can reach",
+            ),
+        ),
     )
 
 

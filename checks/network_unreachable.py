@@ -26,6 +26,10 @@ MEANING = {
     "no route": "found no route",
     "failed": "failed",
 }
+NOBODY_LISTENS = (
+    "was refused: the host is there and nobody listens; its own command was not started, or has "
+    "ended; or a firewall rejects it"
+)
 FEW = 6
 """Rows of evidence that are enough to see what is the matter."""
 
@@ -66,11 +70,51 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
     # A name that does not resolve is a cause of its own.
     if way is None or not _broken(way) or way.outcome == "unresolved":
         return
-    because = (
-        f"{host_joining.endpoint} was not to be reached from here for {host_joining.limit:.0f} s: "
-        f"the last connection {_meaning([('', way)])}"
+    refused = way.outcome == "refused"
+    meaning = NOBODY_LISTENS if refused else _meaning([("", way)])
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY if refused else Confidence.CERTAIN,
+        because=(
+            f"{host_joining.endpoint} was not to be reached from here for "
+            f"{host_joining.limit:.0f} s: the last connection {meaning}"
+        ),
+        evidence=(
+            Observation(
+                name=f"{host_joining.host} to {host_joining.endpoint}",
+                value=way.outcome,
+                expected="connected",
+                source=way.error,
+            ),
+        ),
+        fixes=tuple(_ways_there(way, refused=refused)),
     )
-    yield _finding(because, [(host_joining.host, way)], ())
+
+
+def _ways_there(way: Attempt, *, refused: bool) -> Iterator[Fix]:
+    start = Fix(
+        summary=f"on {way.host}, start the same command, and see that it listens",
+        paste=f"ss -ltnp 'sport = :{way.port}'",
+        caution="the port is open only while a run waits there",
+    )
+    test = Fix(
+        summary="from here, see the address, the way and the port",
+        paste=f"getent ahosts {way.host}\n"
+        f"ip route get $(getent ahosts {way.host} | awk 'NR==1{{print $1}}')\n"
+        f"timeout 3 bash -c '</dev/tcp/{way.host}/{way.port}' && echo open",
+    )
+    let_in = Fix(
+        summary=f"on {way.host}, let the hosts of the run in, as root",
+        paste=f"iptables -I INPUT -p tcp --dport {way.port} -j ACCEPT\n"
+        "iptables -S; nft list ruleset",
+        caution="and all other TCP ports between the hosts; in a cloud it is a security group",
+    )
+    if refused:
+        yield from (start, test)
+    elif way.outcome == "timeout":
+        yield from (test, let_in)
+    else:
+        yield test
 
 
 def _broken(one: Attempt) -> bool:

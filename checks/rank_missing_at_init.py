@@ -62,21 +62,41 @@ def never_joined(
             )
 
 
-def hosts(host_joining: HostJoining) -> Iterator[Finding]:
-    came, expected = host_joining.came, host_joining.expected
-    if not came or len(came) >= expected:
-        return
-    yield Finding(
+def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
+    for joining in host_joinings:
+        if joining.came and len(joining.came) < joining.expected:
+            yield _hosts_missing(joining)
+
+
+def _hosts_missing(joining: HostJoining) -> Finding:
+    given = {one.node_rank for one in joining.callers}
+    absent = sorted(set(range(joining.expected)) - given)
+    numbered = bool(given) and None not in given
+    who = f"node rank {_some([str(rank) for rank in absent])}" if numbered else "the others"
+    return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{len(came)} of {expected} hosts came to {host_joining.endpoint} within "
-            f"{host_joining.limit:.0f} s: {_some(came)}; the others did not"
+            f"{len(joining.came)} of {joining.expected} hosts came to {joining.endpoint} within "
+            f"{joining.limit:.0f} s: {_some(joining.came)}; {who} did not"
         ),
         evidence=(
-            Observation(name="hosts that came", value=len(came), expected=expected, source="store"),
+            Observation(
+                name="hosts that came",
+                value=len(joining.came),
+                expected=joining.expected,
+                source="store",
+            ),
+            *(
+                Observation(
+                    name=f"{one.host}: the endpoint's name means",
+                    value=", ".join(one.endpoint_addresses) or "nothing",
+                    source=f"it has {one.address or 'no address'} on the way there",
+                )
+                for one in joining.callers[:FEW]
+            ),
         ),
-        fixes=(_start_there(host_joining.endpoint),),
+        fixes=(_start_there(joining.endpoint),),
     )
 
 

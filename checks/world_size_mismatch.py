@@ -69,24 +69,22 @@ def _words(joining: Joining) -> Iterator[Finding]:
         )
 
 
-def hosts(host_joining: HostJoining) -> Iterator[Finding]:
+def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
     """The hosts were given different ``--nnodes``."""
-    others = host_joining.expected_elsewhere
-    if not others:
-        return
-    told = ", ".join(map(str, others))
-    yield _finding(
-        f"this host was told of {host_joining.expected} hosts, and others of {told}",
-        (
-            Observation(
-                name="--nnodes here",
-                value=host_joining.expected,
-                expected=others[0],
-                source="the other hosts",
-            ),
-        ),
-        Where(),
-    )
+    for joining in host_joinings:
+        others = [one for one in joining.callers if one.expected != joining.expected]
+        if others:
+            told = ", ".join(f"{one.host} of {one.expected}" for one in others[:FEW])
+            yield _finding(
+                f"{joining.host} was told of {joining.expected} hosts, and {told}",
+                tuple(
+                    Observation(
+                        name=f"--nnodes on {one.host}", value=one.expected, source="its command"
+                    )
+                    for one in joining.callers[:FEW]
+                ),
+                Where(hosts=tuple(sorted(one.host for one in others))),
+            )
 
 
 def _finding(because: str, evidence: tuple[Observation, ...], where: Where) -> Finding:

@@ -102,6 +102,17 @@ def doctor(
     return report.exit_code
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def probe(context: typer.Context) -> int:
+    """Examine all hosts of a run before it starts; run it on each of them in the same way."""
+    from ddoctor import door
+
+    return door.enter(context.args)
+
+
 @app.command()
 def diagnose(
     bundle: Bundles,

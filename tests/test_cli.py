@@ -59,7 +59,7 @@ def test_help_and_version() -> None:
     bare, helped = ddoctor(), ddoctor("--help")
     assert bare.returncode == helped.returncode == 0
     assert bare.stdout == helped.stdout
-    for command in ("doctor", "diagnose", "report", "explain", "list"):
+    for command in ("doctor", "probe", "diagnose", "report", "explain", "list"):
         assert command in helped.stdout
     assert ddoctor("--version").stdout.startswith("ddoctor 0.")
 
@@ -220,3 +220,33 @@ def test_a_mistake_of_ours_gets_one_line_and_keeps_the_traceback(tmp_path: Path)
     (kept,) = tmp_path.glob("*.traceback")
     assert str(kept) in line
     assert "Traceback" in kept.read_text()
+
+
+def test_the_door_explains_itself_in_80_columns() -> None:
+    run = ddoctor("probe", "--help", environment={"COLUMNS": "80"})
+    assert run.returncode == 0
+    assert run.stderr == ""
+    for option in ("--nnodes", "--nproc-per-node", "--rdzv-endpoint", "--join-timeout", "--json"):
+        assert f"  {option} " in run.stdout
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--nnodes 0", "--nnodes should be a number from 1 on, not '0'"),
+        ("--nnodes 2", "needs a place where the hosts meet"),
+        ("--nnodes 2:4 --rdzv_endpoint a:1", "is a range, and the probes need one number"),
+        ("--nnodes 2 --rdzv-endpoint :29400", "names no host"),
+        ("--nnodes 2 --rdzv-endpoint a:65536", "a number from 1 to 65535, not '65536'"),
+        ("--nnodes 2 --rdzv-endpoint localhost:1", "is another host on each of 2"),
+        ("--nnodes 2 --rdzv-endpoint a:1 --node-rank 2", "a number from 0 to 1, not '2'"),
+        ("--nnodes 2 --rdzv-endpoint a:1 --master-addr a", "exclude each other"),
+        ("--nnodes 2 --rdzv-endpoint a:1 matmull", "did you mean 'matmul'?"),
+        ("--nproc-per-node 0", "--nproc-per-node should be a number from 1 on"),
+        ("--join-timeout soon", "invalid float value: 'soon'"),
+        ("--frobnicate", "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_the_door_refuses_what_makes_no_run(words: str, told: str) -> None:
+    assert told in refused("probe", *words.split())

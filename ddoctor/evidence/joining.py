@@ -75,6 +75,20 @@ class Reach(Section, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...]
 
 
+class HostCaller(Part, frozen=True, kw_only=True):
+    """What a host said of itself that came to the endpoint."""
+
+    host: str
+    node_rank: int | None = None
+    """As its ``--node-rank`` says; None: it was given none."""
+    expected: int
+    """Its ``--nnodes``."""
+    address: str = ""
+    """Its own address on the way to the endpoint; empty: it has no way there."""
+    endpoint_addresses: tuple[str, ...] = ()
+    """What the endpoint's name resolves to there."""
+
+
 class HostJoining(Section, frozen=True, kw_only=True):
     """How the hosts came together before any launcher was started, as this host saw it."""
 
@@ -90,3 +104,10 @@ class HostJoining(Section, frozen=True, kw_only=True):
     """What the other hosts that came were told, where it differs."""
     way: Attempt | None = None
     """The last try to reach the endpoint; None: the store is on this host."""
+    callers: tuple[HostCaller, ...] = ()
+    """What each that came has told."""
+
+    @classmethod
+    def obtain(cls) -> str:
+        """The command that makes it, where hosts do not come together."""
+        return "ddoctor probe"

@@ -4,6 +4,7 @@ import pytest
 
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.interfaces import Address, Interface
+from ddoctor.evidence.joining import Attempt, HostJoining, Outcome
 from ddoctor.evidence.network import Network, Rendezvous, ResolvedName, Route
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -142,3 +143,21 @@ def test_quiet_about_a_master_elsewhere_that_resolves(findings: Findings) -> Non
     there = ResolvedName(name="node-9", addresses=("10.0.0.9",))
     where = rendezvous(there, nodes="MASTER_ADDR=node-9 is another host")
     assert findings("hostname-resolution", network("10.0.0.1"), where) == ()
+
+
+def at_the_endpoint(outcome: Outcome, error: str = "") -> HostJoining:
+    way = Attempt(host="node-0", address="node-0", port=29400, outcome=outcome, error=error)
+    return HostJoining(host="a", endpoint="node-0:29400", limit=20, expected=2, way=way)
+
+
+def test_the_name_of_the_endpoint(findings: Findings) -> None:
+    (found,) = findings("hostname-resolution", at_the_endpoint("unresolved", UNKNOWN))
+    assert "the endpoint node-0:29400, did not resolve here for 20 s" in found.because
+    assert UNKNOWN in found.because
+    assert found.severity is Severity.ERROR
+    assert found.where.hosts == ("a",)
+
+
+@pytest.mark.parametrize("outcome", ["connected", "refused", "timeout", "no route"])
+def test_the_name_of_the_endpoint_resolves(findings: Findings, outcome: Outcome) -> None:
+    assert findings("hostname-resolution", at_the_endpoint(outcome)) == ()

@@ -60,7 +60,7 @@ def joined(way: Attempt | None) -> HostJoining:
 
 @pytest.mark.parametrize(
     ("outcome", "words"),
-    [("refused", "was refused"), ("timeout", "not answered"), ("no route", "found no route")],
+    [("refused", "nobody listens"), ("timeout", "not answered"), ("no route", "found no route")],
 )
 def test_the_endpoint_is_not_reached(findings: Findings, outcome: Outcome, words: str) -> None:
     (found,) = findings(CAUSE, joined(attempt("node-0", outcome)))

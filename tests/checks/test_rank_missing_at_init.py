@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
+from ddoctor.evidence.joining import HostCaller, HostJoining, Joining, JoiningRank
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from tests.conftest import Findings
 
@@ -63,6 +63,24 @@ def test_hosts_that_never_came(findings: Findings) -> None:
     )
     (found,) = findings(CAUSE, section)
     assert "2 of 3 hosts came to node-0:29400 within 20 s: node-0, node-2" in found.because
+    assert found.because.endswith("the others did not")
+    assert found.where.hosts == ()
+
+
+def test_a_host_that_never_came_is_told_by_its_number(findings: Findings) -> None:
+    section = HostJoining(
+        host="node-0",
+        endpoint="node-0:29400",
+        limit=20,
+        expected=4,
+        came=("node-0", "node-2"),
+        callers=tuple(
+            HostCaller(host=f"node-{number}", node_rank=number, expected=4, address="10.0.0.9")
+            for number in (0, 2)
+        ),
+    )
+    (found,) = findings(CAUSE, section)
+    assert "node rank 1, 3 did not" in found.because
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
+from ddoctor.evidence.joining import HostCaller, HostJoining, Joining, JoiningRank
 from tests.conftest import Findings
 
 CAUSE = "world-size-mismatch"
@@ -31,6 +31,10 @@ def hosts(*elsewhere: int) -> HostJoining:
         expected=2,
         came=("node-0",),
         expected_elsewhere=elsewhere,
+        callers=(
+            HostCaller(host="node-0", expected=2),
+            *(HostCaller(host="node-1", expected=told) for told in elsewhere),
+        ),
     )
 
 
@@ -57,7 +61,7 @@ def test_two_processes_are_one_rank(findings: Findings) -> None:
 
 def test_hosts_were_given_different_numbers(findings: Findings) -> None:
     (found,) = findings(CAUSE, hosts(3))
-    assert "told of 2 hosts, and others of 3" in found.because
+    assert "node-0 was told of 2 hosts, and node-1 of 3" in found.because
 
 
 @pytest.mark.parametrize(
