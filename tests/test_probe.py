@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,18 @@ from tests.conftest import STEERING
 ROOT = Path(__file__).parent.parent
 MARK = "DDOCTOR_TEST_PROBE"
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2")
+ACCELERATE = (
+    str(Path(sys.executable).with_name("accelerate")),
+    *("launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"),
+)
+# As root, on as many cores as there are, and not each rank on one of them.
+OPEN_MPI = (
+    "OMPI_ALLOW_RUN_AS_ROOT=1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    "OMPI_MCA_rmaps_base_oversubscribe=1",
+    "OMPI_MCA_hwloc_base_binding_policy=none",
+)
+MPIRUN = ("env", *OPEN_MPI, "mpirun", "-np", "2", sys.executable)
 LIMIT_SECONDS = 240
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -96,6 +109,16 @@ def test_without_a_launcher_it_says_how_to_start_it(start: Start) -> None:
     assert (code, output) == (2, "")
     assert errors.startswith("ddoctor: no launcher started this")
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("launcher", [ACCELERATE, MPIRUN])
+def test_other_launchers(start: Start, launcher: tuple[str, ...]) -> None:
+    if shutil.which(next(word for word in launcher if word not in ("env", *OPEN_MPI))) is None:
+        pytest.skip("there is no mpirun (openmpi-bin or mpich)")
+    code, output, errors = ended(start("matmul", "--json", "-", launcher=launcher))
+    assert code == 0, output + errors
+    report = json.loads(output[output.index("{") :])
+    assert (report["verdict"], report["world"]["ranks"]) == ("healthy", 2)
 
 
 def test_a_rank_stopped_in_the_middle_is_named(start: Start) -> None:
