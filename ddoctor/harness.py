@@ -62,6 +62,8 @@ class World:
     nccl_output: Path | None
     """Where NCCL writes what it chose; None: the user has it write elsewhere."""
     journal: Journal
+    share_of_time: float
+    """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
     store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
     group: ProcessGroup | None = None
@@ -218,7 +220,15 @@ class World:
         return seconds
 
 
-def join(journal: Journal, data: Path, *, folder: Path, gpus: bool, meeting: str = "") -> World:
+def join(
+    journal: Journal,
+    data: Path,
+    *,
+    folder: Path,
+    gpus: bool,
+    meeting: str = "",
+    share_of_time: float = 1.0,
+) -> World:
     """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
     NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``meeting`` tells these
@@ -264,6 +274,7 @@ def join(journal: Journal, data: Path, *, folder: Path, gpus: bool, meeting: str
         data=data,
         nccl_output=log,
         journal=journal,
+        share_of_time=share_of_time,
         store=PrefixStore("ddoctor", store),
     )
 

@@ -26,7 +26,7 @@ def sizes(
 
     ``points`` are what was measured so far, by the caller. The ranks agree on every step.
     """
-    deadline = time.perf_counter() + seconds
+    deadline = time.perf_counter() + seconds * world.share_of_time
     for size in (2**power for power in range(first.bit_length() - 1, top.bit_length())):
         left = deadline - time.perf_counter()
         if not world.agree(_worthwhile(points, left, STEADY_FROM[world.backend])):

@@ -11,6 +11,9 @@ from pathlib import Path
 from ddoctor.harness import Skip, World, end_with_parent, join, usable_gpus
 from ddoctor.journal import Journal
 
+# Of the usual time: smaller largest sizes, fewer rounds of the large ones.
+QUICK = 0.25
+
 
 def main() -> int:
     """Join the other ranks and run the probes one after the other, all ranks together."""
@@ -20,6 +23,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="where the journals are written")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
     parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
+    parser.add_argument("--quick", action="store_true", help="measure shortly")
     parser.add_argument("--meeting", default="", help="what sets these ranks apart in their store")
     arguments = parser.parse_args()
 
@@ -35,6 +39,7 @@ def main() -> int:
             folder=arguments.folder,
             gpus=gpus,
             meeting=arguments.meeting,
+            share_of_time=QUICK if arguments.quick else 1.0,
         )
         for name in arguments.probes:
             journal.probe = name

@@ -35,7 +35,7 @@ def measure(world: World) -> Matmul | None:
     )
     product = torch.empty(size, size, device=world.device, dtype=dtype)
     work = partial(torch.mm, left, right, out=product)
-    seconds = world.rounds(f"matmul of {size}×{size}", work, seconds=SECONDS)
+    seconds = world.rounds(f"matmul of {size}×{size}", work, seconds=SECONDS * world.share_of_time)
     rates = world.rates(2 * size**3 / 1e12, seconds)
     world.doing("matmul, to verify its values")
     mine = _first_wrong(left, right, product, generator)

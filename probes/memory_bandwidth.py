@@ -20,6 +20,6 @@ def measure(world: World) -> MemoryBandwidth | None:
     size = min(BYTES[world.device.type], world.memory() // 2)
     source, target = torch.zeros(2, size, dtype=torch.uint8, device=world.device)
     work = partial(target.copy_, source)
-    seconds = world.rounds(f"copy of {size} bytes", work, seconds=SECONDS)
+    seconds = world.rounds(f"copy of {size} bytes", work, seconds=SECONDS * world.share_of_time)
     rates = world.rates(2 * size / 1e9, seconds)
     return MemoryBandwidth(rates=rates) if world.rank == 0 else None

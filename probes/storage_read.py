@@ -54,8 +54,9 @@ def measure(world: World) -> StorageRead | None:
     if world.rank > 0:
         return None
     before = _from_storage()
-    stream = _read(world, large, LARGE_SECONDS, LARGE_BYTES)
-    many = _read(world, small, SMALL_SECONDS, LARGE_BYTES)
+    share = world.share_of_time
+    stream = _read(world, large, LARGE_SECONDS * share, LARGE_BYTES)
+    many = _read(world, small, SMALL_SECONDS * share, LARGE_BYTES)
     after = _from_storage()
     cold = None
     if before is not None and after is not None:
