@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
+from threading import Thread
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.joining import HostCaller, HostJoining, Reach
 from ddoctor.evidence.section import Section
 from ddoctor.fleet import CONNECT_EVERY_SECONDS, Fleet, Lost, Muster, connect
+from ddoctor.meeting import Meeting, resolved
 from ddoctor.reach import ATTEMPT_SECONDS, attempt, attempts, listen, own_address
 
 TICK_SECONDS = 0.2
@@ -29,27 +30,6 @@ ROLL = "roll"
 TRIAL = "trial"
 VERDICT = "verdict"
 HEARD = "heard"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Where the hosts meet, as this one was told."""
-
-    address: str
-    port: int
-    hosts: int
-    node_rank: int | None
-    """None: the numbers are given out by the host of the endpoint."""
-    run: str
-    limit: float
-    """Seconds to wait for the others."""
-    host_it: bool
-    """The endpoint is on this host."""
-
-    @property
-    def endpoint(self) -> str:
-        """As it was written."""
-        return f"{self.address}:{self.port}"
 
 
 class Caller(Muster, frozen=True, kw_only=True):
@@ -77,16 +57,6 @@ class Apart(Exception):
         """It is the host of the endpoint, which speaks for those that came."""
 
 
-def is_here(address: str) -> bool:
-    """Whether a name or an address is one of this host's own: it can be bound."""
-    for found in _resolved(address):
-        family = socket.AF_INET6 if ":" in found else socket.AF_INET
-        with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.bind((found, 0))
-            return True
-    return False
-
-
 def gather(meeting: Meeting) -> int:
     """Meet the other hosts; the number of this one. The port is free again afterwards.
 
@@ -94,17 +64,34 @@ def gather(meeting: Meeting) -> int:
         Apart: hosts are missing, or cannot be reached.
         DoctorError: what the hosts were told makes no run; or another host has the report.
     """
+    _load_torch()
     try:
         return _lead(meeting) if meeting.host_it else _follow(meeting)
     except Lost as error:
         raise DoctorError(str(error)) from error
 
 
+def _load_torch() -> None:
+    """With its warnings off: it shows its stack for each connection that ends."""
+    name = "TORCH_CPP_LOG_LEVEL"
+    told = os.environ.get(name)
+    os.environ.setdefault(name, "ERROR")
+    import torch  # noqa: F401
+
+    # It has been read, and the ranks are not to inherit it.
+    if told is None:
+        del os.environ[name]
+
+
 def _lead(meeting: Meeting) -> int:
-    # By its own name a host may not even reach itself.
-    fleet = connect(
-        "localhost", meeting.port, host_it=True, limit=meeting.limit, prefix=f"door/{meeting.run}"
-    )
+    try:
+        # By its own name a host may not even reach itself.
+        fleet = _open("localhost", meeting, host_it=True, limit=meeting.limit)
+    except Lost as error:
+        raise DoctorError(
+            f"port {meeting.port} cannot be opened here: `ss -ltnp 'sport = :{meeting.port}'` "
+            f"shows who has it, or take another one on all hosts ({error})"
+        ) from error
     me = _call(fleet, meeting)
     callers = _wait(fleet, meeting)
     sizes = {one.world_size for one in callers}
@@ -178,13 +165,28 @@ def _connect(meeting: Meeting) -> Fleet:
                 first=False,
             )
         time.sleep(CONNECT_EVERY_SECONDS)
-    return connect(
-        meeting.address,
-        meeting.port,
-        host_it=False,
-        limit=max(ATTEMPT_SECONDS, left),
-        prefix=f"door/{meeting.run}",
-    )
+    opened: list[Fleet] = []
+
+    def enter() -> None:
+        with suppress(Lost):
+            limit = max(ATTEMPT_SECONDS, left)
+            opened.append(_open(meeting.address, meeting, host_it=False, limit=limit))
+
+    # Where something else has the port, torch's client waits for its answer for ever.
+    thread = Thread(target=enter, daemon=True)
+    thread.start()
+    thread.join(max(TRIAL_SECONDS, left))
+    if not opened:
+        raise DoctorError(
+            f"{meeting.endpoint} takes connections and is not where the hosts meet: there, "
+            f"`ss -ltnp 'sport = :{meeting.port}'` shows who has the port"
+        )
+    return opened[0]
+
+
+def _open(address: str, meeting: Meeting, *, host_it: bool, limit: float) -> Fleet:
+    prefix = f"door/{meeting.run}"
+    return connect(address, meeting.port, host_it=host_it, limit=limit, prefix=prefix)
 
 
 def _call(fleet: Fleet, meeting: Meeting) -> Caller:
@@ -201,7 +203,7 @@ def _call(fleet: Fleet, meeting: Meeting) -> Caller:
         address=address,
         port=listen(address) if address else 0,
         node_rank=meeting.node_rank,
-        endpoint_addresses=_resolved(meeting.address),
+        endpoint_addresses=resolved(meeting.address),
     )
     fleet.tell(f"caller/{me.rank}", me)
     return me
@@ -280,14 +282,6 @@ def _joining(meeting: Meeting, me: Caller, callers: Sequence[Caller]) -> HostJoi
             for one in callers
         ),
     )
-
-
-def _resolved(name: str) -> tuple[str, ...]:
-    try:
-        rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(str(row[4][0]) for row in rows))
 
 
 def _listed(numbers: Sequence[int]) -> str:
