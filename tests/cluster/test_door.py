@@ -125,6 +125,24 @@ def test_two_hosts_with_one_number(cluster: MakeCluster) -> None:
         assert "--node-rank 1 was given to node-1, node-2" in line(output)
 
 
+def test_a_port_that_another_program_has(cluster: MakeCluster) -> None:
+    made = cluster(2)
+    code = f"""
+import socket, time
+server = socket.create_server(("", {PORT}))
+print("listening", flush=True)
+time.sleep(600)
+"""
+    holder = made.start(made.nodes[0], sys.executable, "-c", code)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    head, other = made.run(*door(2, limit=2))
+    holder.kill()
+    holder.communicate()
+    assert f"port {PORT} cannot be opened here" in line(head)
+    assert "is not where the hosts meet" in line(other)
+
+
 def in_the_measurement(made: Cluster) -> bool:
     return any("ddoctor.worker" in one.cmdline() for one in processes.carrying(**{MARK: made.mark}))
 
