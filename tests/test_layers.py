@@ -23,8 +23,10 @@ ALLOWED = {
         "ddoctor.knowledge",
         "ddoctor.models",
         "ddoctor.order",
+        "ddoctor.proof",
     },
     "ddoctor/order.py": {"ddoctor.models"},
+    "ddoctor/proof.py": {"ddoctor.evidence", "ddoctor.models"},
     "ddoctor/report": {
         "ddoctor.errors",
         "ddoctor.evidence",
@@ -35,7 +37,13 @@ ALLOWED = {
     "checks": {"ddoctor.evidence", "ddoctor.models", "ddoctor.pairing"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},
-    "probes": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.pairing", "ddoctor.sweep"},
+    "probes": {
+        "ddoctor.collect",
+        "ddoctor.evidence",
+        "ddoctor.harness",
+        "ddoctor.pairing",
+        "ddoctor.sweep",
+    },
 }
 PURE = {"__future__", "collections", "dataclasses", "difflib", "functools", "itertools", "math"}
 PURE |= {"re", "statistics", "string", "typing"}
