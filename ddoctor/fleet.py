@@ -187,22 +187,13 @@ class Fleet:
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """In a thread, because a connection to a host that has gone blocks for ever."""
-        results: list[Any] = []
-        errors: list[Exception] = []
-
-        def run() -> None:
-            try:
-                results.append(call())
-            except Exception as error:
-                errors.append(error)
-
-        thread = Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(ANSWER_SECONDS)
-        if results:
-            return results[0]
-        reason = str(errors[0]).splitlines()[0] if errors else f"{ANSWER_SECONDS:.0f} s of silence"
-        raise Lost(f"the store at {self.address}:{self.port} does not answer: {reason}")
+        try:
+            return _within(ANSWER_SECONDS, call)
+        except Exception as error:
+            told = str(error).strip().splitlines()
+            why = told[0] if told else type(error).__name__
+            store = f"the store at {self.address}:{self.port}"
+            raise Lost(f"{store} does not answer: {why}") from error
 
 
 def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str = "") -> Fleet:
@@ -217,15 +208,15 @@ def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str
     deadline = time.monotonic() + limit
     while True:
         left = deadline - time.monotonic()
+        patience = max(1.0, min(ATTEMPT_SECONDS, left))
+
+        def attempt(patience: float = patience) -> Store:
+            timeout = timedelta(seconds=patience)
+            return TCPStore(address, port, None, host_it, timeout, wait_for_workers=False)
+
         try:
-            store = TCPStore(
-                address,
-                port,
-                None,
-                host_it,
-                timedelta(seconds=max(1.0, min(ATTEMPT_SECONDS, left))),
-                wait_for_workers=False,
-            )
+            # Where something else has the port, torch waits for its answer for ever.
+            store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
             if host_it or left < CONNECT_EVERY_SECONDS:
                 told = str(error).strip().splitlines()
@@ -234,3 +225,28 @@ def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
             return Fleet(store, f"ddoctor/{prefix}", address, store.port)
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call comes to, in a thread that is left alone if it takes longer.
+
+    Raises:
+        TimeoutError: it did not end; otherwise what the call raises.
+    """
+    results: list[Any] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"{seconds:.0f} s of silence")
+    return results[0]

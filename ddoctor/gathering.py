@@ -7,9 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
-from threading import Thread
 
 import msgspec
 
@@ -165,23 +163,13 @@ def _connect(meeting: Meeting) -> Fleet:
                 first=False,
             )
         time.sleep(CONNECT_EVERY_SECONDS)
-    opened: list[Fleet] = []
-
-    def enter() -> None:
-        with suppress(Lost):
-            limit = max(ATTEMPT_SECONDS, left)
-            opened.append(_open(meeting.address, meeting, host_it=False, limit=limit))
-
-    # Where something else has the port, torch's client waits for its answer for ever.
-    thread = Thread(target=enter, daemon=True)
-    thread.start()
-    thread.join(max(TRIAL_SECONDS, left))
-    if not opened:
+    try:
+        return _open(meeting.address, meeting, host_it=False, limit=max(ATTEMPT_SECONDS, left))
+    except Lost as error:
         raise DoctorError(
             f"{meeting.endpoint} takes connections and is not where the hosts meet: there, "
             f"`ss -ltnp 'sport = :{meeting.port}'` shows who has the port"
-        )
-    return opened[0]
+        ) from error
 
 
 def _open(address: str, meeting: Meeting, *, host_it: bool, limit: float) -> Fleet:
