@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -43,6 +44,32 @@ def throttled(gpus: Gpus) -> Iterator[Finding]:
         )
 
 
+def under_load(burn: Burn) -> Iterator[Finding]:
+    """What NVML said while all GPUs computed without a break."""
+    for rank in burn.ranks:
+        reasons = [reason for reason in rank.limited_by if "thermal" in reason]
+        if not reasons:
+            continue
+        degrees = f", at up to {max(rank.temperatures)} °C" if rank.temperatures else ""
+        fallen = rank.fallen
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            because=(
+                f"rank {rank.place.rank} ({rank.place.device}) was slowed down by heat "
+                f"({', '.join(reasons)}) in {burn.seconds:.0f} s of full load{degrees}"
+            ),
+            evidence=(
+                Observation(name="clocks limited by", value=", ".join(reasons), source=SOURCE),
+            ),
+            where=Where(
+                hosts=(rank.place.host,), ranks=(rank.place.rank,), devices=(rank.place.device,)
+            ),
+            cost=Cost(value=round(fallen, 2), unit="share of speed") if fallen else None,
+            fixes=(_cool(rank.place.bus_id),),
+        )
+
+
 def _usual_clock(gpus: Gpus, gpu: Gpu) -> int | None:
     """The middle clock of equal GPUs that are also at work."""
     clocks = [one.sm_clock for one in gpus.alike(gpu) if one.busy and one.sm_clock is not None]
@@ -70,13 +97,7 @@ def _evidence(gpus: Gpus, gpu: Gpu, reasons: list[str]) -> Iterator[Observation]
 
 
 def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
-    yield Fix(
-        summary="cool it: air path, fans, filters, cold plate; watch it meanwhile",
-        paste=(
-            f"nvidia-smi -i {gpu.index} -l 2 --format=csv "
-            "--query-gpu=temperature.gpu,clocks.sm,power.draw"
-        ),
-    )
+    yield _cool(str(gpu.index))
     if gpu.busy and gpu.power is not None:
         yield Fix(
             summary="until then, limit its power to what its cooling carries: what it draws now",
@@ -90,3 +111,13 @@ def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
             paste=gpus.without(gpu),
             caution="start as many ranks as GPUs are left",
         )
+
+
+def _cool(name: str) -> Fix:
+    return Fix(
+        summary="cool it: air path, fans, filters, cold plate; watch it meanwhile",
+        paste=(
+            f"nvidia-smi -i {name} -l 2 --format=csv "
+            "--query-gpu=temperature.gpu,clocks.sm,power.draw"
+        ),
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.known_hardware import GpuModels
 from ddoctor.evidence.peers import median_of_others
 from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankRate
@@ -68,6 +69,45 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
                 ),
                 where=_where(rates),
                 fixes=(_look(),),
+            )
+
+
+def in_the_course(burn: Burn) -> Iterator[Finding]:
+    """One falls while its equals hold their rate: heat, or a power supply that gives way."""
+    fallen = [(rank, rank.fallen) for rank in burn.ranks if rank.place.device != "cpu"]
+    for name in sorted({rank.place.device_name for rank, _ in fallen}):
+        equal = [
+            (rank, fall)
+            for rank, fall in fallen
+            if rank.place.device_name == name and fall is not None
+        ]
+        ordered = sorted(fall for _, fall in equal)
+        peers = len(equal) - 1
+        for rank, fall in equal if peers else ():
+            usual = median_of_others(ordered, fall)
+            if fall - usual < (SLOWER_BY if peers > 1 else SLOWER_BY_OF_TWO):
+                continue
+            heat = f", at up to {max(rank.temperatures)} °C" if rank.temperatures else ""
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
+                because=(
+                    f"rank {rank.place.rank} ({rank.place.device}) falls from {rank.rates[0]:.0f} "
+                    f"to {rank.rates[-1]:.0f} TFLOP/s in the course of {burn.seconds:.0f} s{heat}; "
+                    f"its equal peers fall by {usual:.0%}"
+                ),
+                evidence=(
+                    Observation(
+                        name="rate lost in the course of the burn",
+                        value=round(100 * fall, 1),
+                        unit="%",
+                        expected=round(100 * usual, 1),
+                        source=f"median of {peers} other {name}",
+                    ),
+                ),
+                where=_where([rank.sustained]),
+                cost=Cost(value=round(fall - usual, 3), unit="share of speed"),
+                fixes=(_look(rank.place.bus_id),),
             )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, WrongValue
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -73,6 +74,36 @@ def matmul(matmul: Matmul) -> Iterator[Finding]:
         evidence=_rows(matmul.wrong),
         where=_where(places),
         fixes=tuple(_exclusion(ranks, places)),
+    )
+
+
+def burn(burn: Burn) -> Iterator[Finding]:
+    """Equal factors, another product: that is the device, whatever the library."""
+    bad = [rank for rank in burn.ranks if rank.wrong]
+    if not bad:
+        return
+    places = tuple(rank.place for rank in bad)
+    first = min(bad, key=lambda rank: rank.wrong_after or 0.0)
+    others = f"; {len(bad) - 1} other ranks were wrong as well" if len(bad) > 1 else ""
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"rank {first.place.rank} ({first.place.device}) got {first.wrong} of "
+            f"{first.products} products of the same {burn.dtype} factors wrong: they differ from "
+            f"the first, after {first.wrong_after or 0:.0f} s of computing without a break{others}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"wrong products of rank {rank.place.rank}",
+                value=rank.wrong,
+                expected=0,
+                source="its own first product, bit by bit",
+            )
+            for rank in bad
+        ),
+        where=_where(places),
+        fixes=tuple(_exclusion(tuple(rank.place for rank in burn.ranks), places)),
     )
 
 

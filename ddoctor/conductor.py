@@ -37,7 +37,7 @@ LOOK_SECONDS = 45.0
 SEEK_SECONDS = 5.0
 FINISH_SECONDS = 5.0
 LIMIT_SECONDS = 280.0
-"""For all probes together: a full run stays under five minutes."""
+"""For all probes together but a burn: a full run stays under five minutes."""
 
 ARM = "allreduce"
 """The probe by which a change is tried."""
@@ -60,9 +60,11 @@ class Conductor:
         data: Path,
         join_limit: float,
         options: Sequence[str] = (),
+        burn: float = 0.0,
     ) -> None:
         self._fleet, self._me, self._data, self._options = fleet, me, data, tuple(options)
         self._join_limit = join_limit
+        self._limit = LIMIT_SECONDS + burn
         self._tick_seconds = tick_seconds(me.world_size)
         self._number = -1
         self._musters: list[Muster] = []
@@ -75,7 +77,7 @@ class Conductor:
         self._sought: tuple[Sought, ...] = ()
         self._backend = ""
         self._hands_off = ""
-        self._deadline = time.monotonic() + LIMIT_SECONDS
+        self._deadline = time.monotonic() + self._limit
 
     def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
         """Everything that there is to see and to measure, whatever happens meanwhile.
@@ -233,7 +235,7 @@ class Conductor:
         self._sought = tuple(found)
 
     def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
-        self._deadline = deadline = time.monotonic() + LIMIT_SECONDS
+        self._deadline = deadline = time.monotonic() + self._limit
         self._hands_off = "; ".join(
             dict.fromkeys(f"{one.host}: {one.hands_off}" for one in self._musters if one.hands_off)
         )

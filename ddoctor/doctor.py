@@ -22,7 +22,7 @@ def choose(names: Sequence[str] | None) -> tuple[str, ...]:
         DoctorError: there is no probe of that name.
     """
     known = launch.names()
-    usual = [name for name in known if not launch.spans_hosts(name)]
+    usual = [name for name in launch.usual() if not launch.spans_hosts(name)]
     chosen = tuple(dict.fromkeys(name.replace("-", "_") for name in names or usual))
     for name in chosen:
         if name not in known:

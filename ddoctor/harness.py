@@ -39,6 +39,13 @@ FEWEST_ROUNDS = 3
 # Longer than any launcher waits: who is missing is told from outside, where the ranks can be seen.
 JOIN_LIMIT = timedelta(minutes=10)
 
+# 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
+# core needs tens of milliseconds for 1024.
+MATMUL_SIZE = {"cuda": 8192, "cpu": 1024}
+
+BURN_SECONDS = 20.0
+"""What the examination of one host leaves time for."""
+
 MEMORY_SHARE = 4
 """A probe takes at most this part (a quarter) of the memory that is free."""
 
@@ -64,6 +71,8 @@ class World:
     journal: Journal
     share_of_time: float
     """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
+    burn: float
+    """Seconds for which the ranks compute without a break, where that is asked for."""
     store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
     group: ProcessGroup | None = None
@@ -111,6 +120,11 @@ class World:
         self.doing("waiting for the other ranks")
         self.collect(None)
         self.agree(None)
+
+    @property
+    def bus_id(self) -> str:
+        """Of this rank's device, as the kernel writes it; empty on a CPU."""
+        return _identity(self.device)[1]
 
     def places(self) -> tuple[RankPlace, ...]:
         """Where each rank runs."""
@@ -162,6 +176,26 @@ class World:
             free = _free_host_memory() // self.size
         fullest: int = min(self.gather(free))
         return fullest // MEMORY_SHARE
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What a run would train in on this device."""
+        import torch
+
+        if not self.on_gpu:
+            return torch.float32
+        major, _ = torch.cuda.get_device_capability(self.device)
+        if major >= 8:
+            return torch.bfloat16
+        return torch.float16 if major == 7 else torch.float32
+
+    def square(self, matrices: int) -> int:
+        """Rows of a square matrix to multiply, so that the memory holds so many of them."""
+        size = MATMUL_SIZE[self.device.type]
+        memory = self.memory()
+        while matrices * size * size * self.dtype.itemsize > memory:
+            size //= 2
+        return size
 
     def nccl(self) -> nccl_log.Chosen:
         """What NCCL chose, by the logs of all ranks; empty where they do not tell."""
@@ -228,6 +262,7 @@ def join(
     gpus: bool,
     meeting: str = "",
     share_of_time: float = 1.0,
+    burn: float = BURN_SECONDS,
 ) -> World:
     """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
@@ -275,6 +310,7 @@ def join(
         nccl_output=log,
         journal=journal,
         share_of_time=share_of_time,
+        burn=burn,
         store=PrefixStore("ddoctor", store),
     )
 

@@ -49,9 +49,18 @@ def describe(name: str) -> str:
 
 def spans_hosts(name: str) -> bool:
     """Whether a probe compares hosts, and tells little of one alone: it says SPANS_HOSTS = True."""
+    return _says(name, "SPANS_HOSTS")
+
+
+def usual() -> tuple[str, ...]:
+    """The probes that run where none is named: not those that say ONLY_IF_NAMED = True."""
+    return tuple(name for name in names() if not _says(name, "ONLY_IF_NAMED"))
+
+
+def _says(name: str, constant: str) -> bool:
     return any(
         isinstance(line, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == "SPANS_HOSTS" for t in line.targets)
+        and any(isinstance(t, ast.Name) and t.id == constant for t in line.targets)
         for line in _source(name).body
     )
 

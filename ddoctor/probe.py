@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 JOIN_SECONDS = 120.0
 
 
+# What a probe named burn takes without --burn: a GPU is warm, but not yet as hot as a day makes it.
+BURN_SECONDS = 60.0
+
+
 def parser() -> ArgumentParser:
     """The options of the probes of a cluster."""
     import argparse
@@ -53,11 +57,30 @@ def parser() -> ArgumentParser:
         help="a quarter of the time for each measurement, and no arms",
     )
     options.add_argument(
+        "--burn",
+        type=_positive,
+        metavar="SECONDS",
+        help="also compute for so long without a break, for heat and silently wrong results",
+    )
+    options.add_argument(
         "--no-arms",
         action="store_true",
         help="do not try the variables that a finding asks for",
     )
     return options
+
+
+def _positive(word: str) -> float:
+    from argparse import ArgumentTypeError
+    from math import inf
+
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise ArgumentTypeError(f"{word} is no number of seconds")
+    return seconds
 
 
 def main() -> int:
@@ -170,12 +193,20 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     from ddoctor.proof import candidates
     from ddoctor.report.output import Outputs, progress
 
+    names = list(arguments.probes or launch.usual())
+    if arguments.burn and "burn" not in names:
+        names.append("burn")
+    burn = (arguments.burn or BURN_SECONDS) if "burn" in names else 0.0
     conductor = Conductor(
         fleet,
         me,
         data=arguments.data,
         join_limit=arguments.join_timeout,
-        options=("--quick",) if arguments.quick else (),
+        options=(
+            *(["--quick"] if arguments.quick else []),
+            *([f"--burn={burn}"] if burn else []),
+        ),
+        burn=burn,
     )
     try:
         outputs = Outputs(
@@ -184,7 +215,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
             html=arguments.html,
             bundle=arguments.bundle,
         )
-        probes = doctor.choose(arguments.probes or launch.names())
+        probes = doctor.choose(names)
         with progress() as started:
             evidence = conductor.examine(probes, started)
             report = engine.examine(evidence, "probe")

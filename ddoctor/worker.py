@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from ddoctor.harness import Skip, World, end_with_parent, join, usable_gpus
+from ddoctor.harness import BURN_SECONDS, Skip, World, end_with_parent, join, usable_gpus
 from ddoctor.journal import Journal
 
 # Of the usual time: smaller largest sizes, fewer rounds of the large ones.
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
     parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
     parser.add_argument("--quick", action="store_true", help="measure shortly")
+    parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
     parser.add_argument("--meeting", default="", help="what sets these ranks apart in their store")
     arguments = parser.parse_args()
 
@@ -40,6 +41,7 @@ def main() -> int:
             gpus=gpus,
             meeting=arguments.meeting,
             share_of_time=QUICK if arguments.quick else 1.0,
+            burn=arguments.burn,
         )
         for name in arguments.probes:
             journal.probe = name

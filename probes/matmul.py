@@ -11,10 +11,6 @@ from ddoctor.harness import World
 
 SECONDS = 2.0
 
-# 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
-# core needs tens of milliseconds for 1024.
-SIZE = {"cuda": 8192, "cpu": 1024}
-
 # Sums of this many products of -1, 0 and 1 stay below 256 (eight standard deviations), up to where
 # bfloat16 holds every whole number: the product is exact, in whatever order it is summed.
 EXACT = 2048
@@ -23,11 +19,8 @@ CHUNK = 1024
 
 def measure(world: World) -> Matmul | None:
     """Random factors for the timing, because zeros draw less power; whole ones to verify."""
-    dtype = _best(world.device)
-    size = SIZE[world.device.type]
-    bytes_per_element = torch.empty((), dtype=dtype).element_size()
-    while 4 * size * size * bytes_per_element > world.memory():
-        size //= 2
+    dtype = world.dtype
+    size = world.square(4)
     generator = torch.Generator(world.device).manual_seed(world.rank)
     left, right = (
         torch.randn(size, size, device=world.device, generator=generator).to(dtype)
@@ -47,16 +40,6 @@ def measure(world: World) -> Matmul | None:
     if world.rank > 0:
         return None
     return Matmul(dtype=str(dtype).removeprefix("torch."), size=size, rates=rates, wrong=wrong)
-
-
-def _best(device: torch.device) -> torch.dtype:
-    """The dtype that a run would train in."""
-    if device.type != "cuda":
-        return torch.float32
-    major, _ = torch.cuda.get_device_capability(device)
-    if major >= 8:
-        return torch.bfloat16
-    return torch.float16 if major == 7 else torch.float32
 
 
 def _first_wrong(

@@ -100,9 +100,6 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
     if device.lost:
         return _lost(device.index, device.lost, bus_id)
     utilisation = ask("nvmlDeviceGetUtilizationRates")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     ecc = ask("nvmlDeviceGetEccMode")
     remapped = ask("nvmlDeviceGetRemappedRows")
     fabric_state, fabric_status, fabric_trouble = fabric(device)
@@ -125,9 +122,7 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
         sm_clock_maximum=ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
         memory_clock=ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
         memory_clock_maximum=ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
-        throttle_reasons=None
-        if reasons is None
-        else tuple(reason for bit, reason in THROTTLE_REASONS.items() if reasons & bit),
+        throttle_reasons=clocks_limited_by(device),
         power=_watts(ask("nvmlDeviceGetPowerUsage")),
         power_limit=_watts(ask("nvmlDeviceGetPowerManagementLimit")),
         power_default=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
@@ -157,6 +152,16 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
         lost=bool(device.lost),
         error=device.lost,
     )
+
+
+def clocks_limited_by(device: Device) -> tuple[str, ...] | None:
+    """What holds its clocks down at this moment; None: it does not tell."""
+    reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:
+        reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    if reasons is None:
+        return None
+    return tuple(reason for bit, reason in THROTTLE_REASONS.items() if reasons & bit)
 
 
 def _flag(value: int | None) -> bool | None:

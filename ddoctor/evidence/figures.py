@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import (
@@ -66,6 +67,9 @@ def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
             case Matmul():
                 name = f"matmul {section.dtype} {section.size}"
                 yield from _rates(name, "TFLOP/s", section.rates)
+            case Burn():
+                name = f"burn {section.dtype} {section.size}"
+                yield from _rates(name, "TFLOP/s", (rank.sustained for rank in section.ranks))
             case MemoryBandwidth():
                 yield from _rates("memory copy", "GB/s", section.rates)
             case HostToDevice():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.host import Memory
 from ddoctor.evidence.probes import (
     AllReduce,
@@ -88,6 +89,7 @@ def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
     copies = evidence.all(HostToDevice)
     computed = tuple(row for section in matmuls for row in section.rates)
     moved = tuple(row for section in evidence.all(MemoryBandwidth) for row in section.rates)
+    burns = evidence.all(Burn)
     gpu = expectation.model(row.place for row in (*computed, *moved))
     dtypes = sorted({section.dtype for section in matmuls})
     found = (
@@ -97,6 +99,12 @@ def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
             rates=computed,
             detail=listed(dtypes),
             published=gpu.achievable if gpu and dtypes == ["bfloat16"] else None,
+        ),
+        Comparison(
+            label="burn",
+            unit="TFLOP/s",
+            rates=tuple(rank.sustained for section in burns for rank in section.ranks),
+            detail=listed(sorted({f"{one.dtype} for {one.seconds:.0f} s" for one in burns})),
         ),
         Comparison(
             label="memory copy",

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from ddoctor.evidence.burn import Burn
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.healthy.burn import SECTIONS as BURNS
 from tests.healthy.gpus import otherwise
 
 CAUSE = "gpu-thermal-throttling"
@@ -57,3 +60,26 @@ def test_quiet_about_other_reasons(findings: Findings, reasons: tuple[str, ...] 
 def test_quiet_about_the_driver_s_word_on_a_sleeping_gpu(findings: Findings) -> None:
     asleep = {"throttle_reasons": ("gpu_idle", "sw_thermal_slowdown"), "utilisation": 0}
     assert findings(CAUSE, otherwise({3: asleep})) == ()
+
+
+def burnt(limited_by: tuple[str, ...], last: float = 1.0) -> Burn:
+    """The sound burn, with one GPU that is limited, and that reaches so much less in the end."""
+    (sound,) = BURNS
+    rank = sound.ranks[3]
+    rates = (*rank.rates[:30], *(rate * last for rate in rank.rates[30:]))
+    hot = msgspec.structs.replace(rank, limited_by=limited_by, rates=rates)
+    return msgspec.structs.replace(sound, ranks=(*sound.ranks[:3], hot, *sound.ranks[4:]))
+
+
+def test_a_gpu_that_gets_too_hot_in_a_burn(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, burnt(("sw_power_cap", "sw_thermal_slowdown"), last=0.6))
+    assert finding.where.ranks == (3,)
+    assert finding.where.devices == ("cuda:3",)
+    assert "(sw_thermal_slowdown) in 60 s of full load, at up to 68 °C" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.4, abs=0.02)
+
+
+@pytest.mark.parametrize("limited_by", [(), ("sw_power_cap",), ("sw_power_cap", "gpu_idle")])
+def test_a_power_cap_in_a_burn_is_no_heat(findings: Findings, limited_by: tuple[str, ...]) -> None:
+    assert findings(CAUSE, burnt(limited_by)) == ()

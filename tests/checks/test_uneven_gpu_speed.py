@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from ddoctor.evidence.burn import Burn, Burning
 from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankPlace, RankRate
 from ddoctor.models import Confidence
 from tests.conftest import Findings
@@ -93,3 +95,58 @@ def test_quiet_on_one_gpu(findings: Findings) -> None:
 
 def test_quiet_on_a_model_that_no_table_knows(findings: Findings) -> None:
     assert findings(CAUSE, matmul([40, 41, 40], ["NVIDIA H20"] * 3)) == ()
+
+
+def burn(*falls: float, device: str = "cuda", parts: int = 60) -> Burn:
+    """Ranks whose rates fall evenly by so much from the first part to the last."""
+    return Burn(
+        dtype="bfloat16",
+        size=8192,
+        seconds=60.0,
+        ranks=tuple(
+            Burning(
+                place=rate.place,
+                rates=tuple(720 * (1 - fall * part / max(1, parts - 1)) for part in range(parts)),
+                products=1000,
+                temperatures=(60, 87) if fall > 0.2 else (60, 65),
+            )
+            for fall, rate in zip(falls, rates([720.0] * len(falls), device=device), strict=True)
+        ),
+    )
+
+
+def test_names_the_one_that_falls_in_the_course_of_a_burn(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, burn(0.02, 0.02, 0.4, 0.03))
+    assert finding.where.ranks == (2,)
+    assert finding.confidence is Confidence.CERTAIN
+    assert "falls from 720 to 432 TFLOP/s in the course of 60 s, at up to 87 °C" in finding.because
+    assert "0000:02:00.0" in finding.fixes[0].paste
+
+
+def test_of_two_the_one_that_falls_must_be_plain(findings: Findings) -> None:
+    assert findings(CAUSE, burn(0.0, 0.2)) == ()
+    (finding,) = findings(CAUSE, burn(0.0, 0.5))
+    assert finding.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        burn(0.3, 0.3, 0.31, 0.3),
+        burn(0.02, 0.05, 0.0, 0.07),
+        burn(0.0, 0.4, 0.0, device="cpu"),
+        burn(0.4),
+        burn(0.0, 0.4, 0.0, parts=5),
+    ],
+    ids=["all alike", "a little", "CPUs", "one GPU", "too short to tell"],
+)
+def test_quiet_in_a_burn(findings: Findings, section: Burn) -> None:
+    assert findings(CAUSE, section) == ()
+
+
+def test_quiet_where_a_rate_wavers(findings: Findings) -> None:
+    steady = burn(0.0, 0.0, 0.0)
+    wavering = tuple(720.0 * (0.7 if part % 4 == 3 or part > 40 else 1.0) for part in range(60))
+    waves = msgspec.structs.replace(steady.ranks[1], rates=wavering)
+    section = msgspec.structs.replace(steady, ranks=(steady.ranks[0], waves, steady.ranks[2]))
+    assert findings(CAUSE, section) == ()

@@ -27,7 +27,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     before = _state(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        collected = Evidence(launch.launch(launch.names(), limit=200, data=folder))
+        collected = Evidence(launch.launch(launch.usual(), limit=200, data=folder))
     assert _state(folder) == before, "a probe only reads"
     return collected
 

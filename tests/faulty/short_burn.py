@@ -1,0 +1,11 @@
+"""The burn, for two seconds."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from ddoctor.harness import World
+
+
+def measure(world: World) -> Any:
+    return import_module("ddoctor.probes.burn").measure(replace(world, burn=2.0))
