@@ -29,7 +29,7 @@ from ddoctor.fleet import (
     sought_key,
 )
 from ddoctor.proof import Candidate, Measured, compared
-from ddoctor.supervisor import look, seek, tick_seconds, unpack
+from ddoctor.supervisor import INTERRUPTED, look, seek, tick_seconds, unpack
 from ddoctor.voyage import SILENT, STALL_SECONDS, Voyage
 
 # The limit of all collectors, and the way of what they saw.
@@ -269,6 +269,8 @@ class Conductor:
                 why = f"no time was left after {told[-1].probe} {told[-1].outcome}"
             elif waiting and any(one.status == SILENT for one in voyage.states.values()):
                 why = f"a rank is not heard of any more, see {told[-1].probe}"
+            elif waiting and any(one.words == INTERRUPTED for one in voyage.states.values()):
+                why = f"a rank was interrupted, see {told[-1].probe}"
             if why:
                 self._runs += _skipped(waiting, why)
                 waiting = []

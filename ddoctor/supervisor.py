@@ -50,6 +50,9 @@ from ddoctor.flight import last_words
 from ddoctor.journal import Follower, Line
 from ddoctor.reach import attempts
 
+INTERRUPTED = "interrupted there: Ctrl-C, or a signal to end"
+"""The last words of a rank whose supervisor was told to end."""
+
 MARK = "DDOCTOR_SUPERVISED"
 """The environment variable that the processes of one order carry."""
 
@@ -121,8 +124,8 @@ class Measuring:
     def __enter__(self) -> Measuring:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.end()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.end(INTERRUPTED if kind is KeyboardInterrupt else "")
 
     def tick(self) -> None:
         """Read on in the journal, and say what is new."""
@@ -133,7 +136,7 @@ class Measuring:
         elif new or time.monotonic() - self._said > BEAT_SECONDS:
             self._say()
 
-    def end(self) -> None:
+    def end(self, why: str = "") -> None:
         """Look a last time, end the process with all that it started, and say the last word."""
         if self.over:
             return
@@ -143,7 +146,7 @@ class Measuring:
         processes.end(GRACE_SECONDS if code is None else 0.0, **self._mark)
         self._process.poll()
         self._read()
-        self._say(status=status, code=code)
+        self._say(status=status, code=code, why=why)
         self._folder.cleanup()
 
     def _read(self) -> bool:
@@ -169,10 +172,10 @@ class Measuring:
             section=holds,
         )
 
-    def _say(self, *, status: str = "", code: int | None = None) -> None:
+    def _say(self, *, status: str = "", code: int | None = None, why: str = "") -> None:
         self._beat += 1
         self._said = now = time.monotonic()
-        words = ""
+        words = why
         if self._last is not None and self._last.outcome == "failed":
             words = self._last.reason
         elif code:

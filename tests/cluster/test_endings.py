@@ -93,12 +93,12 @@ def test_rank_0_is_killed(cluster: MakeCluster) -> None:
     assert left(made) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption(cluster: MakeCluster, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("host", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
+def test_an_interruption(cluster: MakeCluster, host: int, number: signal.Signals) -> None:
     made = cluster(2)
-    started = begin(made, "matmul", "collectives", "--json", "-")
+    started = begin(made, "collectives", "matmul", "--json", "-")
     midway(made, 1)
-    started[0].send_signal(number)
+    started[host].send_signal(number)
     outputs = [outcome(one) for one in started]
     assert report(outputs)["verdict"] == "incomplete"
     assert left(made) == []
