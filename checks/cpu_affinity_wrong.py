@@ -17,7 +17,7 @@ from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
 from ddoctor.evidence.probes import ProbeRuns
-from ddoctor.evidence.ranks import local_ranks, visible_gpus
+from ddoctor.evidence.ranks import bound_one_by_one, local_ranks, visible_gpus
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("cpu-thread-oversubscription", "dataloader-bottleneck", "straggler-rank")
@@ -33,6 +33,8 @@ def fewer_cores_than_ranks(
     """Not even one core for the main thread of each rank, on a machine that has them."""
     ranks = local_ranks(gpus, environment, runs)
     allowed = len(cpus.allowed)
+    if bound_one_by_one(environment):
+        return
     if ranks is None or allowed >= min(ranks.number, cpus.logical):
         return
     yield Finding(
@@ -64,7 +66,7 @@ def far_from_the_gpus(
         for gpu in visible_gpus(gpus, environment)
         if gpu.numa_node in near and not near[gpu.numa_node].intersection(cpus.allowed)
     ]
-    if not far:
+    if not far or bound_one_by_one(environment):
         return
     nodes = sorted({gpu.numa_node for gpu in far if gpu.numa_node is not None})
     held = cpus.cpuset is not None and set(cpus.cpuset) <= set(cpus.allowed)

@@ -37,6 +37,16 @@ def local_ranks(
     return None
 
 
+def bound_one_by_one(environment: Environment | None) -> bool:
+    """Whether this process is a rank to which mpirun gave cores of its own: Open MPI binds each
+    rank to a core or a NUMA node by default, so its mask tells nothing of the others'."""
+    return (
+        environment is not None
+        and environment.get("OMPI_COMM_WORLD_LOCAL_RANK") is not None
+        and environment.get("LOCAL_WORLD_SIZE") is None
+    )
+
+
 def visible_gpus(gpus: Gpus | None, environment: Environment | None) -> tuple[Gpu, ...]:
     """The GPUs that CUDA would offer: those of CUDA_VISIBLE_DEVICES, or all."""
     if gpus is None:

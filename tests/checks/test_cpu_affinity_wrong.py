@@ -122,3 +122,14 @@ def test_quiet_where_the_mask_reaches_both_sockets(findings: Findings) -> None:
 @pytest.mark.parametrize("node", [None, -1])
 def test_quiet_where_the_node_of_a_gpu_is_unknown(findings: Findings, node: int | None) -> None:
     assert findings(CAUSE, cpus(range(48)), gpus(node, node)) == ()
+
+
+def test_quiet_where_mpirun_gave_each_rank_cores_of_its_own(findings: Findings) -> None:
+    bound = environment(OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="2")
+    assert findings(CAUSE, cpus([0]), TWO_RANKS, gpus(1, 1), bound) == ()
+
+
+def test_torchrun_under_mpirun_gives_its_mask_to_all_ranks(findings: Findings) -> None:
+    told = environment(OMPI_COMM_WORLD_LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")
+    (finding,) = findings(CAUSE, cpus([0]), told)
+    assert "2 ranks (LOCAL_WORLD_SIZE) share 1" in finding.because
