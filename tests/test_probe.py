@@ -26,12 +26,11 @@ ACCELERATE = (
     str(Path(sys.executable).with_name("accelerate")),
     *("launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"),
 )
-# As root, on as many cores as there are, and not each rank on one of them.
+# As root, and also where there are fewer cores than ranks.
 OPEN_MPI = (
     "OMPI_ALLOW_RUN_AS_ROOT=1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     "OMPI_MCA_rmaps_base_oversubscribe=1",
-    "OMPI_MCA_hwloc_base_binding_policy=none",
 )
 MPIRUN = ("env", *OPEN_MPI, "mpirun", "-np", "2", sys.executable)
 LIMIT_SECONDS = 240
