@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from statistics import median, median_low
 
-from ddoctor import pairing
+from ddoctor import rails
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.interface_rates import InterfaceRates
 from ddoctor.evidence.interfaces import Interface
@@ -34,7 +34,7 @@ def between_ranks(
 ) -> Iterator[Finding]:
     by_host = {network.host: network for network in networks or ()}
     for section in pairs:
-        analysis = pairing.analyse(section.flows, section.ends)
+        analysis = rails.analyse(section.flows, section.ends)
         for slow in analysis.slow:
             yield _finding(section, analysis, slow, by_host)
 
@@ -100,8 +100,10 @@ def _finding(
     places = [of_rank[rank] for rank in slow.ranks]
     hosts = tuple(dict.fromkeys(place.host for place in places))
     one_host = len({end.place.host for end in section.ends}) == 1
-    names = [_name(place, one_host) for place in places]
-    sure = slow.what not in ("link", "path") and len(section.ends) > 2
+    names = [_name(place, _alone(section, slow, place)) for place in places]
+    rail = next(end.rail for end in section.ends if end.place.rank in slow.ranks)
+    peers = sum(end.rail == rail for end in section.ends)
+    sure = slow.what not in ("link", "path") and peers > 2
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
@@ -129,8 +131,14 @@ def _finding(
     )
 
 
-def _name(place: RankPlace, one_host: bool) -> str:
-    return f"rank {place.rank} ({place.device})" if one_host else place.host
+def _alone(section: Pairs, slow: Slow, place: RankPlace) -> bool:
+    """Whether it is this rank that is slow, and others of its host are not."""
+    here = {end.place.rank for end in section.ends if end.place.host == place.host}
+    return not here <= set(slow.ranks)
+
+
+def _name(place: RankPlace, alone: bool) -> str:
+    return f"rank {place.rank} ({place.device}) on {place.host}" if alone else place.host
 
 
 def _said(slow: Slow, names: list[str], section: Pairs) -> str:
@@ -203,9 +211,10 @@ def _fixes(
         )
         return
     if "NET/IB" in (section.transport or ""):
+        several = len({end.rail for end in section.ends}) > 1
         yield Fix(
             summary=f"on {' and '.join(hosts)}, see rate, state and errors of the ports",
-            paste="ibstat\nperfquery -x",
+            paste=("nvidia-smi topo -m\n" if several else "") + "ibstat\nperfquery -x",
             caution="then swap cable and switch port; leave the host out until it is mended",
         )
         return

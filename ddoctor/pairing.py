@@ -21,10 +21,14 @@ from math import ceil, log2
 from statistics import median
 from typing import Literal
 
-from ddoctor.evidence.pairs import End, Flow
+from ddoctor.evidence.pairs import Flow
 
 Pair = tuple[int, int]
 """Two ends, by rank."""
+
+What = Literal["host", "sending", "receiving", "link", "path", "rail"]
+"""host: an end in both directions; sending, receiving: an end in one; link: two ends with one
+another, both ways; path: from one end to another; rail: the same NIC of all hosts."""
 
 Key = tuple[int, int]
 """A flow: from a sender to a receiver."""
@@ -60,11 +64,9 @@ STRUCTURE = 0.10
 class Slow:
     """One thing that is slow, and how much."""
 
-    what: Literal["host", "sending", "receiving", "link", "path", "rail"]
-    """host: an end in both directions; sending, receiving: an end in one; link: two ends with one
-    another, both ways; path: from one end to another; rail: the same NIC of all hosts."""
+    what: What
     ranks: tuple[int, ...]
-    """Of a path: the sender, the receiver."""
+    """Of a path: the sender, the receiver; on several rails one after the other."""
     rate: float
     """GB/s, the best of all repeats."""
     repeats: int
@@ -95,12 +97,10 @@ def first_rounds(ends: Sequence[int]) -> list[list[Pair]]:
     return [_round(ends, number * rounds // wanted) for number in range(wanted)]
 
 
-def further_rounds(
-    ends: Sequence[int], flows: Iterable[Flow], labels: Iterable[End] = ()
-) -> list[list[Pair]]:
+def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair]]:
     """Rounds in which what looks slow so far would show itself ``REPEATS`` times, or be cleared."""
     flows = list(flows)
-    suspicion = analyse(flows, labels, repeats=1)
+    suspicion = analyse(flows, repeats=1)
     if not suspicion.slow and not suspicion.noisy:
         return []
     if len(ends) <= EVERYBODY_UP_TO:
@@ -150,23 +150,20 @@ def slots(
     return [members for _, members in parted]
 
 
-def analyse(
-    flows: Iterable[Flow], labels: Iterable[End] = (), *, repeats: int = REPEATS
-) -> Analysis:
-    """Name what is slow. ``labels`` tell the rails; ``repeats`` each of them must have had."""
+def analyse(flows: Iterable[Flow], *, repeats: int = REPEATS) -> Analysis:
+    """Name what is slow; ``repeats`` each of them must have had."""
     rates: dict[Key, list[float]] = defaultdict(list)
     for flow in flows:
         rates[flow.sender, flow.receiver] += flow.rates
     if not rates:
         return Analysis(slow=(), usual=0.0, floor=0.0)
     best = {key: max(seen) for key, seen in rates.items()}
-    rails = {end.place.rank: end.rail for end in labels}
     # To begin with, what the best third can do: of three hosts, one bad one spoils four flows of
     # six. Then what those show that nothing is wrong with.
     usual = median(sorted(best.values())[-ceil(len(best) / 3) :])
     floor = usual * (1 - SLOWER_BY_OF_FEW)
     for _ in range(2):
-        blame = _blame(best, floor, rails)
+        blame = _blame(best, floor)
         sound = [key for key in best if key not in blame.slow]
         if _is_structure(blame, best):
             sound += blame.paths
@@ -175,8 +172,8 @@ def analyse(
             usual * (1 - _margin([best[key] for key in sound])),
             _low([rate for key in sound for rate in rates[key]]),
         )
-    blame = _blame(best, floor, rails)
-    return Analysis(slow=tuple(_named(blame, rates, rails, repeats)), usual=usual, floor=floor)
+    blame = _blame(best, floor)
+    return Analysis(slow=tuple(_named(blame, rates, repeats)), usual=usual, floor=floor)
 
 
 @dataclass(frozen=True)
@@ -184,9 +181,8 @@ class _Blame:
     slow: frozenset[Key]
     senders: frozenset[int]
     receivers: frozenset[int]
-    rails: frozenset[int]
     paths: frozenset[Key]
-    """Slow, and neither the sender nor the receiver nor the rail is to blame."""
+    """Slow, and neither the sender nor the receiver is to blame."""
 
 
 def _margin(rates: Sequence[float]) -> float:
@@ -207,17 +203,15 @@ def _low(rates: Sequence[float]) -> float:
     return sorted(rates)[ceil(len(rates) * PEERS_AT_WORST) - 1]
 
 
-def _blame(best: Mapping[Key, float], floor: float, rails: Mapping[int, int]) -> _Blame:
+def _blame(best: Mapping[Key, float], floor: float) -> _Blame:
     slow = frozenset(key for key, rate in best.items() if rate < floor)
-    bad_rails = frozenset(_slow_rails(slow, best, rails))
-    open_cases = {key for key in slow if _rail(key, rails) not in bad_rails}
     fast = [key for key in best if key not in slow]
     cleared = {("from", sender) for sender, _ in fast} | {("to", receiver) for _, receiver in fast}
     # One slow partner is a slow path; it takes two to say that it is always the same end.
-    met = Counter(chain.from_iterable((("from", a), ("to", b)) for a, b in open_cases))
+    met = Counter(chain.from_iterable((("from", a), ("to", b)) for a, b in slow))
     accused = {
         (a, b): [end for end in (("from", a), ("to", b)) if end not in cleared and met[end] > 1]
-        for a, b in open_cases
+        for a, b in slow
     }
     blamed = {ends[0] for ends in accused.values() if len(ends) == 1}
     while unsolved := [ends for ends in accused.values() if ends and not blamed & set(ends)]:
@@ -227,37 +221,15 @@ def _blame(best: Mapping[Key, float], floor: float, rails: Mapping[int, int]) ->
         slow=slow,
         senders=frozenset(rank for way, rank in blamed if way == "from"),
         receivers=frozenset(rank for way, rank in blamed if way == "to"),
-        rails=bad_rails,
         paths=frozenset(key for key, ends in accused.items() if not blamed & set(ends)),
     )
-
-
-def _slow_rails(
-    slow: Collection[Key], keys: Collection[Key], rails: Mapping[int, int]
-) -> Iterator[int]:
-    """Rails of which every flow is slow, as long as others are not."""
-    of_rail = Counter(_rail(key, rails) for key in keys)
-    slow_of_rail = Counter(_rail(key, rails) for key in slow)
-    for rail, number in of_rail.items():
-        if rail is not None and 2 < number == slow_of_rail[rail] < len(keys):
-            yield rail
-
-
-def _rail(key: Key, rails: Mapping[int, int]) -> int | None:
-    """The rail that both ends are on."""
-    sender, receiver = (rails.get(rank) for rank in key)
-    return sender if sender == receiver else None
 
 
 def _named(
     blame: _Blame,
     rates: Mapping[Key, Sequence[float]],
-    rails: Mapping[int, int],
     repeats: int,
 ) -> Iterator[Slow]:
-    for rail in sorted(blame.rails):
-        keys = [key for key in rates if _rail(key, rails) == rail]
-        yield from _slow("rail", sorted({rank for key in keys for rank in key}), keys, rates, 1)
     both = blame.senders & blame.receivers
     for rank in sorted(blame.senders | blame.receivers):
         out = [key for key in rates if key[0] == rank and key[1] not in blame.receivers]
@@ -278,7 +250,7 @@ def _named(
 
 
 def _slow(
-    what: Literal["host", "sending", "receiving", "link", "path", "rail"],
+    what: What,
     ranks: Sequence[int],
     keys: Sequence[Key],
     rates: Mapping[Key, Sequence[float]],

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddoctor import pairing
+from ddoctor import pairing, rails
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
+from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Unseen
 from ddoctor.harness import Skip, World
 from ddoctor.pairing import Pair
@@ -27,6 +28,9 @@ GROWTH = 4
 # link of 100 Mbit/s needs no more than a few of them.
 LONG_ENOUGH = 0.05
 FIRST_REPEATS = 2
+# Rails come one after the other, so that those who share a NIC do not slow each other; what is
+# left of them is not begun after this.
+RAILS_SECONDS = 60.0
 
 # Twice the period of a CPU quota (cfs_period_us is 100 ms), so that an allowance of a share of it
 # is used up; each rank needs about this long for one repeat.
@@ -42,12 +46,7 @@ def measure(world: World) -> Pairs | None:
     if world.size < 2:
         raise Skip("there is one rank only, and nobody to send to")
     places = world.places()
-    hosts: dict[str, list[int]] = {}
-    for place in places:
-        hosts.setdefault(place.host, []).append(place.rank)
-    ranks = (
-        [members[0] for members in hosts.values()] if len(hosts) > 1 else list(range(world.size))
-    )
+    lanes = _lanes(places)
     machines = world.machines()
     # Two at least, or nobody could meet.
     capacity = {name: max(2, cpus // BUSY_SHARE) for name, cpus in machines}
@@ -59,20 +58,31 @@ def measure(world: World) -> Pairs | None:
         steps = [step for pairs in rounds for step in pairing.slots(pairs, names, capacity)]
         return [flow for step in world.agree(steps) for flow in meetings.hold(step, repeats)]
 
-    ends = tuple(End(place=places[rank]) for rank in ranks)
-    first = pairing.first_rounds(ranks)
-    flows = meet(first, FIRST_REPEATS)
-    further = pairing.further_rounds(ranks, flows) if world.rank == 0 else []
-    flows += meet(further, 1)
-    work = _work(world, machines)
+    def examine(lane: Sequence[int]) -> tuple[list[Flow], int]:
+        first = pairing.first_rounds(lane)
+        found = meet(first, FIRST_REPEATS)
+        further = pairing.further_rounds(lane, found) if world.rank == 0 else []
+        return found + meet(further, 1), len(first) + len(further)
+
+    begin = time.perf_counter()
+    flows, rounds = examine(lanes[0])
     chosen = world.nccl()
+    ends = [End(place=places[rank]) for rank in lanes[0]]
+    # Only RDMA takes another NIC for each GPU: sockets share the interfaces of the host.
+    for rail, lane in enumerate(lanes[1:] if "NET/IB" in chosen.transports else (), start=1):
+        left = RAILS_SECONDS * world.share_of_time - (time.perf_counter() - begin)
+        if not world.agree(left > 0):
+            break
+        found, more = examine(lane)
+        flows, rounds = flows + found, rounds + more
+        ends += [End(place=places[rank], rail=rail) for rank in lane]
+    work = _work(world, machines)
     if world.rank > 0:
         return None
-    rounds = len(first) + len(further)
-    analysis = pairing.analyse(flows)
+    analysis = rails.analyse(flows, ends)
     return Pairs(
         backend=world.backend,
-        ends=ends,
+        ends=tuple(ends),
         flows=_joined(flows),
         transport=", ".join(chosen.transports) or None,
         work=tuple(
@@ -82,6 +92,18 @@ def measure(world: World) -> Pairs | None:
         rounds=rounds,
         unseen=(_too_noisy(analysis),) if analysis.noisy else (),
     )
+
+
+def _lanes(places: Sequence[RankPlace]) -> list[list[int]]:
+    """Of one host all ranks; of several, rank i of each, where all have as many."""
+    hosts: dict[str, list[int]] = {}
+    for place in places:
+        hosts.setdefault(place.host, []).append(place.rank)
+    if len(hosts) == 1:
+        return list(hosts.values())
+    ranks = list(hosts.values())
+    as_many = len({len(members) for members in ranks}) == 1
+    return [[members[rail] for members in ranks] for rail in range(len(ranks[0]) if as_many else 1)]
 
 
 class _Meetings:

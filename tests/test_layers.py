@@ -34,14 +34,16 @@ ALLOWED = {
         "ddoctor.models",
         "ddoctor.report",
     },
-    "checks": {"ddoctor.evidence", "ddoctor.models", "ddoctor.pairing"},
+    "checks": {"ddoctor.evidence", "ddoctor.models", "ddoctor.pairing", "ddoctor.rails"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
+    "ddoctor/rails.py": {"ddoctor.evidence", "ddoctor.pairing"},
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},
     "probes": {
         "ddoctor.collect",
         "ddoctor.evidence",
         "ddoctor.harness",
         "ddoctor.pairing",
+        "ddoctor.rails",
         "ddoctor.sweep",
     },
 }

@@ -8,8 +8,7 @@ from math import ceil, log2
 
 import pytest
 
-from ddoctor.evidence.pairs import End, Flow
-from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.pairs import Flow
 from ddoctor.pairing import (
     REPEATS,
     Analysis,
@@ -209,24 +208,6 @@ def test_noise_accuses_nobody(seed: int) -> None:
 
 def test_too_much_noise_says_so() -> None:
     assert analyse(noisy(random.Random(1), 0.02)).noisy
-
-
-def test_a_slow_rail_is_the_same_nic_of_all_hosts() -> None:
-    """Four hosts with four rails; rank 4·host + rail; rails meet among themselves."""
-    labels = [
-        End(place=RankPlace(rank=rank, host=f"node-{rank // 4}", device="cpu"), rail=rank % 4)
-        for rank in range(16)
-    ]
-    rails = [[4 * host + rail for host in range(4)] for rail in range(4)]
-    rounds = [pairs for ranks in rails for pairs in first_rounds(ranks)]
-
-    def rate(sender: int, _: int) -> float:
-        return USUAL * (0.4 if sender % 4 == 3 else 1)
-
-    flows = measured(rounds, rate, repeats=REPEATS)
-    assert told(analyse(flows, labels)) == {("rail", (3, 7, 11, 15))}
-    alone = measured(rounds, slow_hosts(7), repeats=REPEATS)
-    assert told(analyse(alone, labels)) == {("host", (7,))}
 
 
 def test_nothing_measured_tells_nothing() -> None:

@@ -90,15 +90,15 @@ def _sweep(name: str, host: str, points: Iterable[SweepPoint]) -> Iterator[tuple
 
 def _flows(pairs: Pairs) -> Iterator[tuple[Figure, Measured]]:
     places = {end.place.rank: end.place for end in pairs.ends}
-    several = len({place.host for place in places.values()}) > 1
+    one_each = len({place.host for place in places.values()}) == len(places)
     for flow in pairs.flows:
         sender, receiver = places[flow.sender], places[flow.receiver]
-        to = receiver.host if several else f"rank {receiver.rank}"
+        to = receiver.host if one_each else f"rank {receiver.rank}"
         figure = Figure(
             name=f"sending to {to} over {pairs.backend}",
             unit="GB/s",
             host=sender.host,
-            device="" if several else f"rank {sender.rank}",
+            device="" if one_each else f"rank {sender.rank}",
             bytes=flow.bytes,
         )
         low, _, high = quantiles(flow.rates, n=4) if len(flow.rates) > 1 else (0.0, 0.0, 0.0)

@@ -171,6 +171,29 @@ def test_a_rail(findings: Findings) -> None:
     assert finding.where.ranks == (3, 7, 11, 15)
 
 
+def test_one_nic_of_a_host(findings: Findings) -> None:
+    section = pairs(
+        lambda a, b: SLOW if 6 in (a, b) else 1.1, backend="nccl", transport="NET/IB", rails=4
+    )
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (6,)
+    assert "rank 6 (cuda:0) on node-1 is slow in both directions" in finding.because
+    assert finding.fixes[0].paste.startswith("nvidia-smi topo -m")
+
+
+def test_a_host_on_all_its_rails(findings: Findings) -> None:
+    section = pairs(lambda a, b: SLOW if 1 in (a // 4, b // 4) else 1.1, backend="nccl", rails=4)
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (4, 5, 6, 7)
+    assert finding.where.hosts == ("node-1",)
+    assert finding.because.startswith("node-1 is slow in both directions")
+
+
+def test_sound_rails(findings: Findings) -> None:
+    section = pairs(lambda a, b: 1.1, backend="nccl", transport="NET/IB", rails=4)
+    assert findings(CAUSE, section) == ()
+
+
 def test_devices_of_one_host(findings: Findings) -> None:
     (finding,) = findings(CAUSE, pairs(of_host, one_host=True, backend="nccl", hosts=8))
     assert "rank 2 (cuda:0)" in finding.because
