@@ -69,7 +69,9 @@ def measure(world: World) -> Pairs | None:
     chosen = world.nccl()
     ends = [End(place=places[rank]) for rank in lanes[0]]
     # Only RDMA takes another NIC for each GPU: sockets share the interfaces of the host.
-    for rail, lane in enumerate(lanes[1:] if "NET/IB" in chosen.transports else (), start=1):
+    networks = [one for one in chosen.transports if one.startswith("NET/")]
+    own_nics = networks and not any(one.startswith("NET/Socket") for one in networks)
+    for rail, lane in enumerate(lanes[1:] if own_nics else (), start=1):
         left = RAILS_SECONDS * world.share_of_time - (time.perf_counter() - begin)
         if not world.agree(left > 0):
             break

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from ddoctor import doctor
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.section import Evidence
+from ddoctor.journal import Follower
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -34,3 +42,20 @@ def test_one_machine_is_examined_without_it_unless_it_is_named() -> None:
     assert "pairs" not in doctor.choose(None)
     assert "matmul" in doctor.choose(None)
     assert doctor.choose(["pairs"]) == ("pairs",)
+
+
+def test_with_rdma_each_rank_of_a_host_meets_its_own_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "--no-python"]
+    worker = [sys.executable, "-m", "ddoctor.worker", f"--folder={tmp_path}", f"--data={tmp_path}"]
+    whole = [sys.executable, *ranks, *worker, "tests.faulty.two_rails"]
+    subprocess.run(whole, check=True, timeout=120, cwd=tmp_path, capture_output=True)
+    *_, measured, _ = Follower(tmp_path, 0).new_lines()
+    section = msgspec.json.decode(measured.section, type=Pairs)
+    assert [(end.place.rank, end.rail) for end in section.ends] == [(0, 0), (2, 0), (1, 1), (3, 1)]
+    met = {(flow.sender, flow.receiver) for flow in section.flows}
+    assert met == {(0, 2), (2, 0), (1, 3), (3, 1)}
+    assert section.rounds >= 2

@@ -1,0 +1,20 @@
+"""The pairs of four ranks, said to be two on each of two hosts with a NIC for each rank."""
+
+from importlib import import_module
+from typing import Any
+
+from ddoctor.harness import World
+from ddoctor.nccl_log import Chosen
+
+
+class Railed(World):
+    """NCCL is said to have taken RDMA."""
+
+    def nccl(self) -> Chosen:
+        return super().nccl()._replace(transports=("NET/IB/0/GDRDMA",))
+
+
+def measure(world: World) -> Any:
+    fields = {name: getattr(world, name) for name in World.__dataclass_fields__}
+    railed = Railed(**fields | {"host": f"node-{world.rank // 2}"})
+    return import_module("ddoctor.probes.pairs").measure(railed)
