@@ -12,8 +12,13 @@ USES_DEVICE = False
 SPANS_HOSTS = True
 
 # The shortest round trip is told least wrong: whatever delayed the others is not in it. NTP keeps
-# the best of 8 (RFC 5905, section 10); hosts that are measured once get more.
+# the best of 8 (RFC 5905, section 10); hosts that are measured once get more, as long as they are
+# not so many that their turns add up. An exchange took 0.17 ms over the store of one machine and
+# takes about 1 ms with a network between: 8 s for 1,024 hosts, 33 s for 4,096. Each host is a step
+# of its own, so one that does not ask stops the probe for no longer than any rank may be silent.
 EXCHANGES = 20
+EXCHANGES_OF_MANY = 8
+MANY = 256
 
 Stamps = tuple[float, float, float, float]
 
@@ -27,15 +32,16 @@ def measure(world: World) -> ClockOffsets | None:
         raise Skip("there is one host only")
     talk = world.agree(secrets.token_hex(4))
     mine = (0.0, 0.0)
+    exchanges = EXCHANGES if len(first) <= MANY else EXCHANGES_OF_MANY
     for host, rank in first.items():
         if rank == 0:
             continue
         if world.rank == 0:
             world.doing(f"answering {host}")
-            _answer(world, f"{talk}/{rank}")
+            _answer(world, f"{talk}/{rank}", exchanges)
         elif world.rank == rank:
             world.doing("asking rank 0 for the time")
-            mine = offset(_ask(world, f"{talk}/{rank}"))
+            mine = offset(_ask(world, f"{talk}/{rank}", exchanges))
     told = world.gather(mine)
     if world.rank > 0:
         return None
@@ -59,9 +65,9 @@ def offset(exchanges: list[Stamps]) -> tuple[float, float]:
     return ahead, max(0.0, trip) / 2
 
 
-def _ask(world: World, talk: str) -> list[Stamps]:
+def _ask(world: World, talk: str, times: int) -> list[Stamps]:
     exchanges = []
-    for number in range(EXCHANGES):
+    for number in range(times):
         asked = now()
         world.store.set(f"{talk}/{number}/asked", "")
         answer = world.store.get(f"{talk}/{number}/answered")
@@ -71,8 +77,8 @@ def _ask(world: World, talk: str) -> list[Stamps]:
     return exchanges
 
 
-def _answer(world: World, talk: str) -> None:
-    for number in range(EXCHANGES):
+def _answer(world: World, talk: str, times: int) -> None:
+    for number in range(times):
         world.store.get(f"{talk}/{number}/asked")
         received = now()
         world.store.set(f"{talk}/{number}/answered", f"{received!r} {now()!r}")
