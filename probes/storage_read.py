@@ -44,15 +44,26 @@ class Reading(NamedTuple):
 
 
 def measure(world: World) -> StorageRead | None:
-    """Rank 0 alone reads, and only reads: existing files, dropped from the page cache first."""
+    """The first rank of each host reads, all hosts at once, and each a part of the files.
+
+    It only reads: existing files, dropped from the page cache first.
+    """
+    readers: dict[str, int] = {}
+    for place in world.places():
+        readers.setdefault(place.host, place.rank)
+    reads = readers[world.host] == world.rank
     world.doing(f"listing {world.data}")
-    files = list(_files(world.data)) if world.rank == 0 else []
+    files = list(_files(world.data)) if reads else []
     large = [path for size, path in sorted(files, reverse=True) if size >= LARGE_FROM]
-    small = [path for size, path in files if 0 < size <= SMALL_UP_TO][:SMALL_FILES]
+    small = sorted(path for size, path in files if 0 < size <= SMALL_UP_TO)
     if not world.agree(bool(large or small)):
         raise Skip(f"{world.data} holds no files to read; name the data folder with --data")
-    if world.rank > 0:
+    world.meet()
+    if not reads:
         return None
+    number = list(readers).index(world.host)
+    large = _part(large, number, len(readers))
+    small = _part(small, number, len(readers))[:SMALL_FILES]
     before = _from_storage()
     share = world.share_of_time
     stream = _read(world, large, LARGE_SECONDS * share, LARGE_BYTES)
@@ -62,6 +73,7 @@ def measure(world: World) -> StorageRead | None:
     if before is not None and after is not None:
         cold = after - before >= COLD_FROM * (stream.bytes + many.bytes)
     return StorageRead(
+        host=world.host if len(readers) > 1 else "",
         path=str(world.data),
         filesystem=_filesystem(world.data),
         sequential=stream.bytes / 1e6 / stream.seconds if stream.bytes else None,
@@ -70,7 +82,13 @@ def measure(world: World) -> StorageRead | None:
         small_file_count=many.files,
         small_file_bytes=many.bytes,
         cold=cold,
+        readers=len(readers),
     )
+
+
+def _part(paths: list[Path], number: int, readers: int) -> list[Path]:
+    """One reader's; where there is not a file for each, all read the same."""
+    return paths[number::readers] if len(paths) >= readers else paths
 
 
 def _files(folder: Path) -> Iterator[tuple[int, Path]]:

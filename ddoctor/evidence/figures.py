@@ -122,5 +122,7 @@ def _storage(section: StorageRead) -> Iterator[tuple[Figure, Measured]]:
     )
     for name, unit, rate in rows:
         if rate is not None:
-            figure = Figure(name=f"{name} from {section.path}", unit=unit, host=section.host)
+            together = f", {section.readers} hosts at once" if section.readers > 1 else ""
+            name = f"{name} from {section.path}{together}"
+            figure = Figure(name=name, unit=unit, host=section.host)
             yield figure, Measured(rate=rate)

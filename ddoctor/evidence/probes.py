@@ -120,6 +120,8 @@ class StorageRead(Section, frozen=True, kw_only=True):
     small_file_bytes: int = 0
     cold: bool | None = None
     """Whether the page cache was dropped for these files first; None: could not be told."""
+    readers: int = 1
+    """Hosts that read at the same time, this one among them."""
 
 
 class RankState(Part, frozen=True, kw_only=True):

@@ -218,6 +218,8 @@ def _links(heat: Heat) -> Iterator[Fact]:
 
 
 def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:
+    together = max((one.readers for one in every), default=1)
+    at_once = f", {together} hosts at once" if together > 1 else ""
     for storage in every if len(every) <= GROUPS else ():
         parts = (
             quantity(storage.sequential, "MB/s in one stream") if storage.sequential else "",
@@ -227,7 +229,7 @@ def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:
         on = f" on {storage.host}" if len(every) > 1 else ""
         yield Fact(
             label="storage",
-            text=f"{', '.join(filter(None, parts))} from {storage.path}{cached}{on}",
+            text=f"{', '.join(filter(None, parts))} from {storage.path}{cached}{on}{at_once}",
         )
     if len(every) > GROUPS:
         streams = [(one.sequential, one.host) for one in every if one.sequential]
@@ -238,5 +240,5 @@ def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:
                 yield Fact(
                     label="storage",
                     text=f"{quantity(usual, unit)}, median of {len(found)} hosts, least "
-                    f"{quantity(least)} on {slowest}",
+                    f"{quantity(least)} on {slowest}{at_once}",
                 )

@@ -9,6 +9,8 @@ from ddoctor.evidence.probes import ProbeRuns, StorageRead
 from ddoctor.evidence.section import Evidence
 from tests.probes.conftest import LARGE_BYTES, SMALL_BYTES, SMALL_FILES
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 @pytest.fixture
 def section(evidence: Evidence) -> StorageRead:
@@ -41,3 +43,25 @@ def test_an_empty_folder_is_skipped_with_the_reason(tmp_path: Path) -> None:
     assert run.outcome == "skipped"
     assert "no files" in run.reason
     assert "--data" in run.reason
+
+
+def test_hosts_read_at_the_same_time_each_its_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for number in range(3):
+        (tmp_path / f"{number}.bin").write_bytes(b"\1" * LARGE_BYTES)
+    (tmp_path / "only.jpg").write_bytes(b"\1" * SMALL_BYTES)
+    *sections, runs = launch.launch(["tests.faulty.two_readers"], limit=120, data=tmp_path)
+    assert isinstance(runs, ProbeRuns)
+    assert [run.outcome for run in runs.runs] == ["completed"]
+    read = [one for one in sections if isinstance(one, StorageRead)]
+    assert [one.readers for one in read] == [2, 2]
+    assert sorted(one.sequential_bytes for one in read) == [LARGE_BYTES, 2 * LARGE_BYTES]
+    # One file for two readers: both read it.
+    assert [one.small_file_count for one in read] == [1, 1]
+
+
+def test_one_host_reads_alone(section: StorageRead) -> None:
+    assert section.readers == 1
