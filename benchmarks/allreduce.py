@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import median, quantiles
@@ -48,7 +48,12 @@ def main() -> int:
             env={"OMP_NUM_THREADS": str(threads), **os.environ},
             check=True,
         )
-        ratio = float((Path(folder) / "ratio").read_text())
+        return judge(Path(folder))
+
+
+def judge(folder: Path) -> int:
+    """Say what the ratio comes to; 1 if it is too far from 1."""
+    ratio = float((folder / "ratio").read_text())
     within = abs(ratio - 1) <= TOLERANCE
     print(
         f"median of all ratios {ratio:.3f}: {'within' if within else 'NOT within'} {TOLERANCE:.0%}"
@@ -56,7 +61,7 @@ def main() -> int:
     return 0 if within else 1
 
 
-def rank(folder: Path) -> int:
+def rank(folder: Path, sizes: Sequence[int] = ()) -> int:
     """One rank of the comparison; rank 0 prints the table and writes the ratio."""
     journal = Journal(folder, int(os.environ["RANK"]))
     gpus = harness.usable_gpus() > 0
@@ -66,7 +71,7 @@ def rank(folder: Path) -> int:
         print(f"{world.size} ranks, {world.backend}, {TURNS} turns; busbw in GB/s (quartiles)")
         print(f"{'bytes':>12} {'probe':>24} {'bare loop':>24} {'ratio of pairs':>24}")
     ratios = []
-    for size in SIZES_ON_GPU if world.on_gpu else SIZES_ON_CPU:
+    for size in sizes or (SIZES_ON_GPU if world.on_gpu else SIZES_ON_CPU):
         tensor = torch.zeros(size // 4, device=world.device)
         probed: list[float] = []
         bare: list[float] = []
@@ -126,4 +131,6 @@ def _spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(rank(Path(sys.argv[1])) if "RANK" in os.environ else main())
+    if "RANK" in os.environ:
+        sys.exit(rank(Path(sys.argv[1]), [int(size) for size in sys.argv[2:]]))
+    sys.exit(main())

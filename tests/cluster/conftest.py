@@ -107,11 +107,12 @@ MakeCluster = Callable[[int], Cluster]
 def cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     """Make a cluster of so many hosts; whatever was started on it ends with the test."""
     with ExitStack() as stack:
-        yield lambda count: stack.enter_context(_cluster(count, tmp_path))
+        yield lambda count: stack.enter_context(switched(count, tmp_path))
 
 
 @contextmanager
-def _cluster(count: int, folder: Path) -> Iterator[Cluster]:
+def switched(count: int, folder: Path) -> Iterator[Cluster]:
+    """So many hosts on one switch, with a folder for their files."""
     mark = uuid.uuid4().hex
     addresses = {f"node-{index}": f"10.77.0.{index + 1}" for index in range(count)}
     lines = "\n".join(f"{address} {name}" for name, address in addresses.items())

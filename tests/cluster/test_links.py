@@ -16,8 +16,6 @@ import pytest
 from tests.cluster.conftest import Cluster, MakeCluster, Node, outcome
 from tests.namespace import Within
 
-pytestmark = pytest.mark.ward
-
 # A cable that fell back to Fast Ethernet; gloo sends a hundred times as much over a virtual one.
 SHAPER = ("tbf", "rate", "100mbit", "burst", "32kb", "latency", "50ms")
 
@@ -104,7 +102,16 @@ def test_a_slow_uplink(cluster: MakeCluster, tmp_path: Path) -> None:
 
 
 def test_one_direction_of_a_host(cluster: MakeCluster, tmp_path: Path) -> None:
-    """Two hosts, and each in another direction."""
+    made = cluster(4)
+    slow_towards_the_switch(made.nodes[1])
+    (finding,) = found(examined(made, tmp_path), LINK, RANK)
+    assert finding["cause"] == LINK
+    assert finding["where"]["hosts"] == ["node-1"]
+    assert "node-1 sends slowly to everybody, and receives as others do" in finding["because"]
+
+
+@pytest.mark.ward
+def test_two_hosts_each_in_another_direction(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(4)
     slow_towards_the_switch(made.nodes[1])
     slow_from_the_switch(made, made.nodes[3])
