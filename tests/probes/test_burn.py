@@ -9,6 +9,7 @@ import pytest
 from ddoctor import launch
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.probe import parser
 from tests.conftest import Findings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,3 +61,10 @@ def test_one_wrong_product_of_many_is_seen(burns: tuple[Burn, Burn], findings: F
 def test_it_runs_only_where_it_is_asked_for() -> None:
     assert "burn" in launch.names()
     assert "burn" not in launch.usual()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-3", "nan", "inf", "long"])
+def test_what_is_no_time_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([f"--burn={seconds}"])
+    assert f"{seconds} is no number of seconds" in capsys.readouterr().err
