@@ -92,6 +92,7 @@ def _outputs(arguments: Namespace) -> Outputs:
         markdown=arguments.markdown,
         html=arguments.html,
         bundle=arguments.bundle,
+        hosts=arguments.hosts,
     )
 
 

@@ -35,6 +35,12 @@ def parser() -> ArgumentParser:
     options.add_argument("--html", type=Path, metavar="PATH", help="the report as one HTML file")
     options.add_argument("--bundle", type=Path, metavar="PATH", help="the evidence of all hosts")
     options.add_argument(
+        "--hosts",
+        type=Path,
+        metavar="FOLDER",
+        help="the names of fit and unfit hosts, as fit.txt and unfit.txt",
+    )
+    options.add_argument(
         "--data",
         type=Path,
         metavar="FOLDER",
@@ -214,6 +220,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
             markdown=arguments.markdown,
             html=arguments.html,
             bundle=arguments.bundle,
+            hosts=arguments.hosts,
         )
         probes = doctor.choose(names)
         with progress() as started:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddoctor.models import Confidence, Fix, Report, Severity
+from ddoctor.models import Confidence, Fix, Report, Severity, Verdict
 from ddoctor.report import wording
 
 # What no setting mends: the machine has to be repaired, restarted or left out. A cause that is
@@ -90,23 +90,30 @@ def fit(report: Report) -> Fitness | None:
 
     None: there is one host only, none is unfit, or none is fit.
     """
-    unfit: dict[str, list[str]] = {}
+    unfit = _unfit(report)
+    others = tuple(host for host in report.world.hosts if host not in unfit)
+    return Fitness(fit=others, unfit=unfit) if unfit and others else None
+
+
+def lists(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fit hosts and the unfit ones; nobody is called fit where not everything was measured."""
+    unfit = _unfit(report)
+    if report.verdict is Verdict.INCOMPLETE or not report.world.ranks:
+        return (), tuple(unfit)
+    return tuple(host for host in report.world.hosts if host not in unfit), tuple(unfit)
+
+
+def _unfit(report: Report) -> Mapping[str, tuple[str, ...]]:
+    causes: dict[str, list[str]] = {}
     for finding in report.findings:
-        hosts = finding.where.hosts
         if (
             finding.cause in OF_THE_MACHINE
             and finding.severity > Severity.NOTE
             and finding.confidence > Confidence.POSSIBLE
         ):
-            for host in hosts:
-                unfit.setdefault(host, []).append(finding.cause)
-    others = tuple(host for host in report.world.hosts if host not in unfit)
-    if not unfit or not others:
-        return None
-    return Fitness(
-        fit=others,
-        unfit={host: tuple(dict.fromkeys(unfit[host])) for host in sorted(unfit)},
-    )
+            for host in finding.where.hosts:
+                causes.setdefault(host, []).append(finding.cause)
+    return {host: tuple(dict.fromkeys(causes[host])) for host in sorted(causes)}
 
 
 def _scalar(name: str) -> str:

@@ -75,7 +75,7 @@ def _fix(fix: Fix) -> Iterator[str]:
     if fix.expected_gain:
         yield f"Expected gain: {_text(fix.expected_gain)}"
     if fix.verified:
-        yield f"Measured here: {_text(wording.proof(fix.verified))}"
+        yield f"**Verified:** {_text(wording.proof(fix.verified))}"
 
 
 def _fenced(fix: Fix) -> str:

@@ -14,6 +14,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
 
 STDOUT = Path("-")
+FIT, UNFIT = "fit.txt", "unfit.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,14 @@ class Outputs:
     markdown: Path | None = None
     html: Path | None = None
     bundle: Path | None = None
+    hosts: Path | None = None
+    """A folder for the lists of fit and unfit hosts."""
 
     def __post_init__(self) -> None:
-        asked = [path for path in vars(self).values() if path is not None]
+        if self.hosts is not None:
+            for name in (FIT, UNFIT):
+                _settle_writable(self.hosts / name)
+        asked = [path for path in (self.json, self.markdown, self.html, self.bundle) if path]
         if asked.count(STDOUT) > 1:
             raise DoctorError("only one output can go to stdout (-); give the others a file name")
         if self.bundle == STDOUT:
@@ -51,7 +57,7 @@ class Outputs:
 
     def write_files(self, report: Report, evidence: Evidence) -> None:
         """Write the files that were asked for."""
-        from ddoctor.report import html, markdown, schema
+        from ddoctor.report import fitness, html, markdown, schema
 
         if self.json is not None:
             put(self.json, schema.render(report))
@@ -59,6 +65,9 @@ class Outputs:
             put(self.markdown, markdown.render(report, evidence))
         if self.html is not None:
             put(self.html, html.render(report, evidence))
+        if self.hosts is not None:
+            for name, hosts in zip((FIT, UNFIT), fitness.lists(report), strict=True):
+                put(self.hosts / name, "".join(f"{host}\n" for host in hosts))
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def _fix(fix: Fix, width: int) -> Iterator[Text]:
     afterwards = [
         ("caution", fix.caution),
         ("expected gain", fix.expected_gain),
-        ("measured here", wording.proof(fix.verified) if fix.verified else ""),
+        ("verified", wording.proof(fix.verified) if fix.verified else ""),
     ]
     if any(text for _, text in afterwards):
         yield Text()

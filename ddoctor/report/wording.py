@@ -79,7 +79,10 @@ def headline(finding: Finding) -> str:
 def price(cost: Cost) -> str:
     """Say ``31 % of the step`` or ``12.5 GiB``."""
     if cost.unit.startswith("share of "):
-        return f"{cost.value * 100:.0f} % of the {cost.unit.removeprefix('share of ')}"
+        percent = cost.value * 100
+        # What remains is little, and still it is not nothing.
+        shown = min(round(percent), 99) if percent < 100 else round(percent)
+        return f"{shown} % of the {cost.unit.removeprefix('share of ')}"
     return quantity(cost.value, cost.unit)
 
 
@@ -102,10 +105,15 @@ def observed(row: Observation) -> tuple[str, str]:
     return quantity(row.value, row.unit), expected
 
 
+MANY = 2
+"""A change by more is told as a factor."""
+
+
 def proof(verified: Verified) -> str:
-    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``."""
+    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``, or ``(50 times)``."""
     before = quantity(verified.before)
-    change = f" ({verified.after / verified.before - 1:+.0%})" if verified.before else ""
+    ratio = verified.after / verified.before if verified.before else 0.0
+    change = f" ({ratio:.3g} times)" if ratio > MANY else f" ({ratio - 1:+.0%})" if ratio else ""
     return f"{before} → {quantity(verified.after, verified.unit)}{change}".replace("%)", " %)")
 
 

@@ -83,6 +83,9 @@ def neighbours(number: int, cpu: int) -> Iterator[None]:
             process.wait()
 
 
+# The host gets a quarter of a CPU: far from what the machine's own neighbours cost the others.
+NEIGHBOURS = 3
+
 LINK, RANK = "slow-network-link", "straggler-rank"
 
 
@@ -127,7 +130,7 @@ def test_a_host_with_busy_neighbours(cluster: MakeCluster, tmp_path: Path) -> No
     if len(cpus) < 2:
         pytest.skip("the others need a CPU of their own")
     confined = ("taskset", "--cpu-list", str(cpus[-1]))
-    with neighbours(2, cpus[-1]):
+    with neighbours(NEIGHBOURS, cpus[-1]):
         report = examined(cluster(4), tmp_path, within={3: confined})
     (finding,) = found(report, LINK, RANK)
     assert finding["cause"] == RANK

@@ -9,9 +9,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ddoctor.models import Confidence, Finding, Severity, Verdict, Where
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Confidence, Finding, Report, Severity, Verdict, Where
 from ddoctor.report import html, markdown, terminal
-from ddoctor.report.fitness import OF_THE_MACHINE, Fitness, fit
+from ddoctor.report.fitness import OF_THE_MACHINE, Fitness, fit, lists
+from ddoctor.report.output import Outputs
 from tests.report import sample
 
 CATALOGUE = (Path(__file__).parent.parent / "catalogue.txt").read_text().split()
@@ -123,3 +126,34 @@ def test_every_face_shows_it_where_there_is_something_to_part() -> None:
         pages = (text.getvalue(), markdown.render(report, evidence), html.render(report, evidence))
         for page in pages:
             assert ("srun --exclude=node-1" in page) is shown, name
+
+
+def judged(*findings: Finding, hosts: tuple[str, ...], ranks: int = 3) -> Report:
+    verdict = Verdict.FINDINGS if findings else Verdict.HEALTHY
+    return sample.report(*findings, verdict=verdict, hosts=hosts, ranks=ranks)
+
+
+def test_lists_for_those_that_start_runs(tmp_path: Path) -> None:
+    report = judged(finding("straggler-rank", "b"), hosts=("a", "b", "c"))
+    Outputs(hosts=tmp_path).write_files(report, Evidence(()))
+    assert (tmp_path / "fit.txt").read_text() == "a\nc\n"
+    assert (tmp_path / "unfit.txt").read_text() == "b\n"
+
+
+def test_all_are_fit_where_nothing_is_wrong_and_nobody_where_all_are_unfit() -> None:
+    hosts = ("a", "b")
+    assert lists(judged(hosts=hosts)) == (hosts, ())
+    everybody = judged(finding("straggler-rank", *hosts), hosts=hosts)
+    assert lists(everybody) == ((), hosts)
+
+
+def test_nobody_is_fit_of_whom_not_everything_is_known() -> None:
+    hosts = ("a", "b")
+    report = judged(finding("straggler-rank", "b"), hosts=hosts)
+    assert lists(replace(report, verdict=Verdict.INCOMPLETE)) == ((), ("b",))
+    assert lists(judged(hosts=hosts, ranks=0)) == ((), ())
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DoctorError, match="there is no folder"):
+        Outputs(hosts=tmp_path / "missing")

@@ -55,7 +55,7 @@ def test_a_finding_is_complete() -> None:
         "matmul of rank 3  405 TFLOP/s          expected 712 TFLOP/s",
         "median of the other seven",
         "caution: the global batch shrinks by an eighth",
-        "measured here: 0.912 → 0.604 s/step (-34 %)",
+        "verified: 0.912 → 0.604 s/step (-34 %)",
         "follows from it: uneven-gpu-speed, collective-slow-for-hardware",
         "more: ddoctor explain gpu-thermal-throttling",
     ):
