@@ -125,6 +125,7 @@ def test_two_hosts_each_in_another_direction(cluster: MakeCluster, tmp_path: Pat
     ]
 
 
+@pytest.mark.ward
 def test_a_host_with_busy_neighbours(cluster: MakeCluster, tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
