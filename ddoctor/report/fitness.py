@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Fix, Report, Severity, Verdict
 from ddoctor.report import wording
 
@@ -27,6 +29,9 @@ OF_THE_MACHINE = {
     "uneven-gpu-speed",
     "wrong-collective-result",
 }
+
+BESIDE = {"clock_skew", "interfaces", "storage_read"}
+"""Probes that tell little of the machine: they run even where the GPUs are somebody else's."""
 
 SPECIAL = re.compile(r"[][().*+?{}|^$\\]")
 """What `grep -E` reads as more than itself."""
@@ -95,10 +100,15 @@ def fit(report: Report) -> Fitness | None:
     return Fitness(fit=others, unfit=unfit) if unfit and others else None
 
 
-def lists(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fit hosts and the unfit ones; nobody is called fit where not everything was measured."""
+def lists(report: Report, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fit hosts and the unfit ones; nobody is called fit of whom nothing was measured."""
     unfit = _unfit(report)
-    if report.verdict is Verdict.INCOMPLETE or not report.world.ranks:
+    measured = any(
+        run.outcome == "completed" and run.probe not in BESIDE
+        for section in evidence.all(ProbeRuns)
+        for run in section.runs
+    )
+    if report.verdict is Verdict.INCOMPLETE or not measured:
         return (), tuple(unfit)
     return tuple(host for host in report.world.hosts if host not in unfit), tuple(unfit)
 

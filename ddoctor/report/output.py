@@ -66,7 +66,7 @@ class Outputs:
         if self.html is not None:
             put(self.html, html.render(report, evidence))
         if self.hosts is not None:
-            for name, hosts in zip((FIT, UNFIT), fitness.lists(report), strict=True):
+            for name, hosts in zip((FIT, UNFIT), fitness.lists(report, evidence), strict=True):
                 put(self.hosts / name, "".join(f"{host}\n" for host in hosts))
 
 

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
+from ddoctor.evidence.collectives import Collectives, Sweep
 from ddoctor.evidence.host import Cpus
-from ddoctor.evidence.probes import Matmul, RankRate
+from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
+from ddoctor.evidence.probes import Matmul, RankRate, SweepPoint
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.facts import comparisons, facts
 from tests.healthy import healthy as whole_machine
@@ -72,3 +75,38 @@ def test_the_interfaces_and_the_fabric_are_told() -> None:
     lines = told(whole_machine())
     assert lines["network"].startswith("NCCL takes eth0 (all but docker*, lo* and virbr*); gloo")
     assert lines["RDMA"] == "8 devices, active: 8 × 400 Gbit/s InfiniBand"
+
+
+def test_what_was_measured_between_hosts_is_a_row_each() -> None:
+    points = (point(2**20, 1.0), point(2**24, 3.0))
+    sweeps = [
+        Sweep(collective="all-gather", scope="within", host=host, ranks=(0, 1), points=points)
+        for host in ("a", "b")
+    ]
+    sweeps.append(Sweep(collective="broadcast", scope="all", ranks=(0, 2), points=points[:1]))
+    sweeps.append(Sweep(collective="all-to-all", scope="all", ranks=(0, 2), skipped="no"))
+    rates = (
+        InterfaceRate(interface="eth0", sender="a", receiver="b", rates=(0.01, 0.012)),
+        InterfaceRate(interface="eth0", sender="b", receiver="a", rates=(0.02,)),
+    )
+    offsets = (
+        ClockOffset(host="a", offset=0.0, uncertainty=0.0),
+        ClockOffset(host="b", offset=-0.002, uncertainty=0.0005),
+    )
+    rows = told(
+        Evidence(
+            (
+                Collectives(backend="gloo", ranks=(), sweeps=tuple(sweeps)),
+                InterfaceRates(rates=rates),
+                ClockOffsets(offsets=offsets),
+            )
+        )
+    )
+    assert rows["within hosts"] == "all-gather 3 GB/s busbw"
+    assert rows["collectives"] == "broadcast 1 GB/s busbw"
+    assert rows["plain TCP"] == "eth0 0.012 GB/s; the slowest of 2 connections each"
+    assert rows["clocks"] == "2 ms apart at most (b to a), to within 0.5 ms"
+
+
+def point(size: int, rate: float) -> SweepPoint:
+    return SweepPoint(bytes=size, rounds=20, p50=1.0, p99=1.0, minimum=1.0, bus_bandwidth=rate)

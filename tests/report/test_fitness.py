@@ -4,12 +4,14 @@ import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
 from rich.console import Console
 
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Finding, Report, Severity, Verdict, Where
 from ddoctor.report import html, markdown, terminal
@@ -128,30 +130,40 @@ def test_every_face_shows_it_where_there_is_something_to_part() -> None:
             assert ("srun --exclude=node-1" in page) is shown, name
 
 
-def judged(*findings: Finding, hosts: tuple[str, ...], ranks: int = 3) -> Report:
+def judged(*findings: Finding, hosts: tuple[str, ...]) -> Report:
     verdict = Verdict.FINDINGS if findings else Verdict.HEALTHY
-    return sample.report(*findings, verdict=verdict, hosts=hosts, ranks=ranks)
+    return sample.report(*findings, verdict=verdict, hosts=hosts)
+
+
+def ran(**outcomes: Literal["completed", "skipped"]) -> Evidence:
+    runs = (ProbeRun(probe=probe, outcome=outcome) for probe, outcome in outcomes.items())
+    return Evidence((ProbeRuns(runs=tuple(runs), world_size=3),))
 
 
 def test_lists_for_those_that_start_runs(tmp_path: Path) -> None:
     report = judged(finding("straggler-rank", "b"), hosts=("a", "b", "c"))
-    Outputs(hosts=tmp_path).write_files(report, Evidence(()))
+    Outputs(hosts=tmp_path).write_files(report, ran(matmul="completed"))
     assert (tmp_path / "fit.txt").read_text() == "a\nc\n"
     assert (tmp_path / "unfit.txt").read_text() == "b\n"
 
 
 def test_all_are_fit_where_nothing_is_wrong_and_nobody_where_all_are_unfit() -> None:
-    hosts = ("a", "b")
-    assert lists(judged(hosts=hosts)) == (hosts, ())
+    hosts, measured = ("a", "b"), ran(matmul="completed")
+    assert lists(judged(hosts=hosts), measured) == (hosts, ())
     everybody = judged(finding("straggler-rank", *hosts), hosts=hosts)
-    assert lists(everybody) == ((), hosts)
+    assert lists(everybody, measured) == ((), hosts)
 
 
 def test_nobody_is_fit_of_whom_not_everything_is_known() -> None:
-    hosts = ("a", "b")
-    report = judged(finding("straggler-rank", "b"), hosts=hosts)
-    assert lists(replace(report, verdict=Verdict.INCOMPLETE)) == ((), ("b",))
-    assert lists(judged(hosts=hosts, ranks=0)) == ((), ())
+    report = judged(finding("straggler-rank", "b"), hosts=("a", "b"))
+    incomplete = replace(report, verdict=Verdict.INCOMPLETE)
+    assert lists(incomplete, ran(matmul="completed")) == ((), ("b",))
+    for nothing in (
+        ran(matmul="skipped", storage_read="completed"),
+        Evidence((ProbeRuns(runs=(), world_size=2),)),
+        Evidence(()),
+    ):
+        assert lists(report, nothing) == ((), ("b",))
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
