@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from ddoctor import processes
 from tests.cluster.conftest import MARK, Cluster, MakeCluster, Node, Output, outcome
 
@@ -117,6 +119,7 @@ def test_hosts_that_were_given_different_numbers(cluster: MakeCluster) -> None:
     assert "different --nnodes (2, 3); the report is on node-0" in line(other)
 
 
+@pytest.mark.ward
 def test_two_hosts_with_one_number(cluster: MakeCluster) -> None:
     made = cluster(3)
     rank = ("--node-rank=0", "--node-rank=1", "--node-rank=1")
@@ -125,6 +128,7 @@ def test_two_hosts_with_one_number(cluster: MakeCluster) -> None:
         assert "--node-rank 1 was given to node-1, node-2" in line(output)
 
 
+@pytest.mark.ward
 def test_a_port_that_another_program_has(cluster: MakeCluster) -> None:
     made = cluster(2)
     code = f"""

@@ -67,7 +67,9 @@ def lines(output: Output) -> list[str]:
     return [one for one in output.stderr.splitlines() if one.startswith("ddoctor: ")]
 
 
-@pytest.mark.parametrize("module", ["ddoctor.worker", "ddoctor.probe"])
+@pytest.mark.parametrize(
+    "module", ["ddoctor.worker", pytest.param("ddoctor.probe", marks=pytest.mark.ward)]
+)
 def test_a_rank_that_is_killed(cluster: MakeCluster, module: str) -> None:
     made = cluster(3)
     started = begin(made, "collectives", "--json", "-")
