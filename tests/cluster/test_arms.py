@@ -60,6 +60,7 @@ def test_the_faster_of_two_interfaces_is_named_and_proven(
     assert fix["verified"]["after"] > 3 * fix["verified"]["before"] > 0
 
 
+@pytest.mark.ward
 def test_a_slow_second_cable_is_nobodys_trouble(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(2)
     second_cable(made)
