@@ -49,7 +49,7 @@ def parser() -> ArgumentParser:
     )
     options.add_argument(
         "--join-timeout",
-        type=float,
+        type=_positive,
         metavar="SECONDS",
         default=JOIN_SECONDS,
         help="how long to wait for ranks that do not come (%(default).0f)",

@@ -244,8 +244,8 @@ def test_the_door_explains_itself_in_80_columns() -> None:
         ("--nnodes 2 --rdzv-endpoint a:1 --master-addr a", "exclude each other"),
         ("--nnodes 2 --rdzv-endpoint a:1 matmull", "did you mean 'matmul'?"),
         ("--nproc-per-node 0", "--nproc-per-node should be a number from 1 on"),
-        ("--join-timeout nan", "--join-timeout should be seconds, not nan"),
-        ("--join-timeout soon", "invalid float value: 'soon'"),
+        ("--join-timeout nan", "argument --join-timeout: nan is no number of seconds"),
+        ("--join-timeout soon", "soon is no number of seconds"),
         ("--frobnicate", "unrecognized arguments: --frobnicate"),
     ],
 )
