@@ -111,6 +111,9 @@ class Fix:
     environment: tuple[str, ...] = ()
     """What of it can be tried by the environment of the ranks on the finding's hosts: NAME=value,
     or NAME alone where it is to be unset."""
+    settings: tuple[str, ...] = ()
+    """What of it can be tried on the training script from outside, without a change of its code:
+    ``loader.num_workers=3``, ``ddp.find_unused_parameters=false``, ``torch.threads=1``."""
     verified: Verified | None = None
 
 

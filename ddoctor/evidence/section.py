@@ -36,6 +36,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     """The probe that measures it; empty: a collector sees it."""
     between_hosts: ClassVar[bool] = False
     """Only the probe of a whole cluster makes it."""
+    of_training: ClassVar[bool] = False
+    """Recorded while a training script ran."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -48,6 +50,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     @classmethod
     def obtain(cls) -> str:
         """The command that makes it."""
+        if cls.of_training:
+            return "torchrun … -m ddoctor.probe run SCRIPT"
         if cls.between_hosts:
             return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
         return f"ddoctor doctor --probe {cls.probe}" if cls.probe else "ddoctor doctor"

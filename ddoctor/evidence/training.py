@@ -1,0 +1,162 @@
+"""How a recorded training run ended on each rank, and how each rank used its host."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from ddoctor.evidence.section import Part, Section
+
+Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted"]
+
+
+class Frame(Part, frozen=True, kw_only=True):
+    """One frame of a stack, the innermost last."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+    of_user: bool = False
+    """Whether it is the user's own code, and not a library's."""
+
+
+class RankEnding(Part, frozen=True, kw_only=True):
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    pid: int
+    outcome: Outcome
+    """stopped: by ddoctor, as asked; finished: the script came to its end; failed: it raised, or
+    left with an exit code; killed: a signal ended it, and not ddoctor's; hung: it made no progress,
+    and ddoctor ended it; interrupted: the user, or the launcher, asked for the end."""
+    steps: int
+    """Optimizer steps that it had taken."""
+    exit_code: int | None = None
+    """Negative: the signal's number."""
+    exception: str = ""
+    """The class of what the script raised."""
+    message: str = ""
+    stack: tuple[Frame, ...] = ()
+    """Of the exception; of a rank that hung, where its main thread stood."""
+    time: float = 0.0
+    """Seconds from the beginning of the run to the end of this rank, by its host's clock."""
+    doing: str = ""
+    """The phase that it was last in: one of PHASES, or the operation of a collective."""
+    doing_seconds: float = 0.0
+    """For how long."""
+    collectives: int = 0
+    """How many collectives it had called from Python."""
+    printed: str = ""
+    """The last words of a process that died without an exception (stderr), as far as known."""
+
+
+class TrainingRun(Section, frozen=True, kw_only=True):
+    """The run as a whole."""
+
+    of_training: ClassVar[bool] = True
+
+    command: tuple[str, ...]
+    """The script and its arguments."""
+    seconds: float
+    """From the start of the script to the end of the last rank."""
+    ranks: tuple[RankEnding, ...]
+    limit: str = ""
+    """Why it was stopped where it did not come to the steps asked for, say ``600 s were over``."""
+    asked_steps: int = 0
+    optimizers: tuple[str, ...] = ()
+    """The classes of the optimizers that took steps, the most frequent first."""
+    framework: str = ""
+    """accelerate, transformers, lightning, …, as far as they were imported."""
+
+
+class RankHost(Part, frozen=True, kw_only=True):
+    """How one rank uses the CPUs of its host."""
+
+    rank: int
+    host: str
+    local_ranks: int
+    threads: int
+    """torch.get_num_threads() in the main process."""
+    affinity: tuple[int, ...]
+    """CPUs that it may use."""
+    host_cpus: int
+    quota: float | None = None
+    """CPUs that the cgroup grants."""
+    workers: int = 0
+    """Its DataLoader workers."""
+    throttled_periods: int | None = None
+    """Of the cgroup, during the judged steps; None: no quota, or not told."""
+    periods: int | None = None
+    waited: float | None = None
+    """The part of the judged time in which the main thread waited in the run queue, 0 to 1."""
+    neighbours: float | None = None
+    """CPUs that processes of others took on this host meanwhile, as a mean; None: not seen."""
+    gc_seconds: tuple[float, ...] = ()
+    """Of each judged step, the time of Python's garbage collection."""
+    gc_enabled: bool = True
+
+
+class RankFlags(Part, frozen=True, kw_only=True):
+    """The switches of torch on one rank, at the end of the run."""
+
+    rank: int
+    device_name: str = ""
+    """The GPU's model; empty: a CPU."""
+    capability: tuple[int, int] | None = None
+    parameter_dtype: str = ""
+    """Of most parameters, say float32."""
+    autocast: str = ""
+    """The dtype of autocast during the forward pass; empty: it is off."""
+    matmul_precision: str = ""
+    """torch.get_float32_matmul_precision()"""
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool = False
+    anomaly: bool = False
+    """torch.autograd.set_detect_anomaly is on."""
+    convolutions: int = 0
+    """Modules with a convolution."""
+    input_shapes: int = 0
+    """How many different shapes the model was given in the judged steps."""
+    compiled: bool = False
+    host_syncs: tuple[tuple[str, int], ...] = ()
+    """Lines (file:line) that made the host wait for the GPU, and how often in the judged steps."""
+    empty_cache: int = 0
+    """Calls of torch.cuda.empty_cache() in the judged steps."""
+    collected: int = 0
+    """Calls of gc.collect() in the judged steps."""
+
+
+class RankUse(Section, frozen=True, kw_only=True):
+    """How all ranks use their hosts, and how torch is set there."""
+
+    of_training: ClassVar[bool] = True
+
+    hosts: tuple[RankHost, ...]
+    flags: tuple[RankFlags, ...]
+
+
+class TrialTurn(Part, frozen=True, kw_only=True):
+    """The script run once more, for a few steps."""
+
+    seconds: float | None = None
+    """Of a step, the mean over ranks and judged steps; None: it did not get that far."""
+    failure: str = ""
+
+
+class Trial(Part, frozen=True, kw_only=True):
+    """The same script without and with a change, in turns: A B A B."""
+
+    change: tuple[str, ...]
+    """As in ``Fix.settings``: loader.num_workers=3, ddp.find_unused_parameters=false, …"""
+    without: tuple[TrialTurn, ...]
+    with_it: tuple[TrialTurn, ...]
+
+
+class Trials(Section, frozen=True, kw_only=True):
+    """All changes of the script's settings that were tried."""
+
+    of_training: ClassVar[bool] = True
+
+    trials: tuple[Trial, ...]
