@@ -173,8 +173,13 @@ class Growth(Part, frozen=True, kw_only=True):
     graph_tensors: int | None = None
     """Tensors with a graph behind them that were still held at the end, between two steps; None:
     not counted."""
+    graph_tensors_before: int | None = None
+    """The same at the beginning of the judged steps."""
     graph_depth: int | None = None
-    """The longest chain of accumulations behind one of them."""
+    """The longest chain of accumulations behind one of them; the residual connections of a model
+    are such a chain too, so what grows is what counts."""
+    graph_depth_before: int | None = None
+    """The same at the beginning of the judged steps."""
 
 
 class MemoryOverTime(Section, frozen=True, kw_only=True):

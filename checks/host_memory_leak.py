@@ -1,0 +1,208 @@
+"""The memory of a rank, or of its DataLoader workers, grows with every step.
+
+What grows with each step has no end but that of the host's memory: then the kernel kills a
+process, often another one, and every rank waits for it. Lists of what was logged or predicted,
+caches without a limit, tensors that are kept with their graph, and datasets that hold millions of
+Python objects (each worker makes its own copy of what it touches) are the usual ones.
+
+Seen from outside: the resident size of the process in ``top`` rises and never falls, and after some
+hours a worker is "killed by signal: Killed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor.evidence.host import Memory, cpu_list
+from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.trend import trend
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("host-ram-oom",)
+
+# 100,000 steps of it make 10 GiB.
+PER_STEP = 0.1
+# Measured with torch 2.13 on a CPU: within 60 steps the resident size of sound loops wanders by up
+# to 2.4 MiB.
+GROWTH = 16.0
+# The growth stands out from what comes and goes.
+OVER_SWING = 5.0
+# Slurm partitions commonly end a job after some days; what lasts for a week is not urgent.
+A_WEEK = 7 * 24.0
+
+MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """What grows on one rank."""
+
+    growth: Growth
+    workers: bool
+    start: float
+    end: float
+    per_step: float
+    """MiB."""
+
+    @property
+    def per_hour(self) -> float:
+        """MiB."""
+        times, steps = self.growth.times, self.growth.steps
+        return self.per_step * (steps[-1] - steps[0]) / (times[-1] - times[0]) * 3600
+
+
+def growing(
+    memory: tuple[MemoryOverTime, ...],
+    hosts: tuple[Memory, ...] | None,
+    loading: tuple[Loading, ...] | None,
+    use: tuple[RankUse, ...] | None,
+) -> Iterator[Finding]:
+    free = {section.host: _free(section) for section in hosts or ()}
+    all_leaks = [leak for one in memory for rank in one.ranks for leak in _leaks(rank)]
+    past_an_epoch = {
+        loader.rank
+        for section in loading or ()
+        for loader in section.loaders
+        if loader.epoch_batches
+    }
+    without_gc = {one.rank for section in use or () for one in section.hosts if not one.gc_enabled}
+    for workers in (False, True):
+        leaks = [leak for leak in all_leaks if leak.workers is workers]
+        if leaks:
+            hours = _hours(all_leaks, free)
+            ranks = {leak.growth.rank for leak in leaks}
+            yield _finding(leaks, hours, ranks <= past_an_epoch, ranks <= without_gc)
+
+
+def _leaks(rank: Growth) -> Iterator[Leak]:
+    for workers, amounts in ((False, rank.resident), (True, rank.workers)):
+        if len(amounts) != len(rank.steps):
+            continue
+        found = trend(rank.steps, amounts)
+        if (
+            found is not None
+            and found.steady
+            and found.per_step >= PER_STEP
+            and found.growth >= max(GROWTH, OVER_SWING * found.swing)
+        ):
+            yield Leak(
+                growth=rank,
+                workers=workers,
+                start=amounts[0],
+                end=amounts[-1],
+                per_step=found.per_step,
+            )
+
+
+def _free(memory: Memory) -> float:
+    """MiB that processes may still take."""
+    free = memory.available
+    if memory.limit is not None and memory.used_in_limit is not None:
+        free = min(free, memory.limit - memory.used_in_limit)
+    return max(free, 0) / 2**20
+
+
+def _hours(leaks: Sequence[Leak], free: dict[str, float]) -> tuple[float, str] | None:
+    """When the first host will be full, and which one it is; all that grows on it counts."""
+    rates: dict[str, float] = {}
+    for leak in leaks:
+        host = leak.growth.host
+        rates[host] = rates.get(host, 0.0) + leak.per_hour
+    return min(
+        ((free[host] / rate, host) for host, rate in rates.items() if host in free), default=None
+    )
+
+
+def _finding(
+    leaks: Sequence[Leak],
+    hours: tuple[float, str] | None,
+    past_an_epoch: bool,
+    without_gc: bool,
+) -> Finding:
+    worst = max(leaks, key=lambda leak: leak.per_step)
+    ranks = tuple(sorted(leak.growth.rank for leak in leaks))
+    what = "the DataLoader workers" if worst.workers else "the process"
+    whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {cpu_list(ranks)}"
+    growth = worst.growth
+    because = (
+        f"{what} of {whose} grew by {worst.per_step:.2g} MiB per step"
+        + (f" (rank {growth.rank}, the fastest)" if len(ranks) > 1 else "")
+        + f", from {worst.start:.0f} to {worst.end:.0f} MiB in "
+        f"{growth.steps[-1] - growth.steps[0]} steps, as fast in the end as in the beginning"
+    )
+    if hours is not None:
+        because += f"; at this rate {hours[1]} is full in {_span(hours[0])}"
+    if without_gc:
+        because += "; Python's garbage collection is off"
+    if not past_an_epoch:
+        because += "; a cache that fills looks the same until its first epoch is over"
+    return Finding(
+        severity=Severity.NOTE if hours and hours[0] > A_WEEK else Severity.WARNING,
+        confidence=Confidence.CERTAIN if past_an_epoch else Confidence.LIKELY,
+        because=because,
+        evidence=(
+            Observation(
+                name=f"growth of {what}",
+                value=round(worst.per_step, 3),
+                unit="MiB/step",
+                expected=PER_STEP,
+                source="median slope of all pairs of looks (Theil-Sen); less is no leak to act on",
+            ),
+        ),
+        where=Where(hosts=tuple(sorted({leak.growth.host for leak in leaks} - {""})), ranks=ranks),
+        cost=Cost(
+            value=round(sum(leak.per_hour for leak in leaks) / MIB_PER_GIB, 2), unit="GiB/hour"
+        ),
+        fixes=tuple(_fixes(worst.workers, without_gc)),
+    )
+
+
+def _span(hours: float) -> str:
+    if hours < 1:
+        return f"{60 * hours:.0f} minutes"
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def _fixes(workers: bool, without_gc: bool) -> Iterator[Fix]:
+    if without_gc:
+        yield Fix(
+            summary="collect garbage at the same steps on all ranks",
+            paste="if step % 200 == 0:\n    gc.collect()",
+            language="python",
+            caution="what cyclic references hold is freed by nothing else",
+        )
+    if workers:
+        yield Fix(
+            summary="let the dataset keep arrays or tensors, not lists and dicts of Python objects",
+            paste=(
+                "self.paths = numpy.array(paths, dtype=numpy.bytes_)"
+                "  # not a list of str: counting references copies its pages\n"
+                "self.labels = torch.tensor(labels)"
+            ),
+            language="python",
+        )
+        yield Fix(
+            summary="start new workers in each epoch, so that what they hold is freed",
+            paste="DataLoader(…, persistent_workers=False)",
+            language="python",
+            caution="costs their start in each epoch, and frees nothing before its end",
+        )
+    else:
+        yield Fix(
+            summary="keep numbers of what is logged, not tensors, and give caches a limit",
+            paste="history.append(loss.item())  # not: history.append(loss)",
+            language="python",
+        )
+        yield Fix(
+            summary="see which lines allocate what is kept",
+            paste=(
+                "import tracemalloc; tracemalloc.start()  # at the top of the script\n"
+                "# every 100 steps; of tensors it sees the Python objects only:\n"
+                "print(*tracemalloc.take_snapshot().statistics('lineno')[:10], sep='\\n')"
+            ),
+            language="python",
+            caution="slows Python down while it is on",
+        )

@@ -1,0 +1,61 @@
+"""Whether an amount goes on growing with the steps: robust against what comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import median
+
+# Three looks in each quarter, so that the median of a quarter is not a single odd one's.
+FEWEST_LOOKS = 12
+# Detectors of slow steps want ten of them before they believe in anything (GREYHOUND, ATC'25).
+FEWEST_STEPS = 10
+# What settles with a time constant as long as the whole look grows 0.61 times as fast in the second
+# half as in the first; what settles sooner, still less.
+GOES_ON = 2 / 3
+# The pairs of points grow with the square of their number; so many tell a slope well.
+MOST_POINTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through the amounts, over the steps."""
+
+    per_step: float
+    """The median slope of all pairs of points (Theil and Sen)."""
+    growth: float
+    """Along that line, from the first look to the last."""
+    swing: float
+    """The median distance from the line."""
+    steady: bool
+    """It grew from each quarter to the next, and hardly slower in the end than in the beginning."""
+
+
+def trend(steps: Sequence[int], amounts: Sequence[float]) -> Trend | None:
+    """How the amounts grew with the steps done; None: too few looks or steps to tell."""
+    every = -(-len(steps) // MOST_POINTS) or 1
+    points = list(zip(steps, amounts, strict=True))[::every]
+    if len(points) < FEWEST_LOOKS or points[-1][0] - points[0][0] < FEWEST_STEPS:
+        return None
+    slope = _slope(points)
+    start = median(amount - slope * step for step, amount in points)
+    half = len(points) // 2
+    cuts = [len(points) * quarter // 4 for quarter in range(5)]
+    quarters = [median(amount for _, amount in points[a:b]) for a, b in pairwise(cuts)]
+    return Trend(
+        per_step=slope,
+        growth=slope * (points[-1][0] - points[0][0]),
+        swing=median(abs(amount - start - slope * step) for step, amount in points),
+        steady=all(a < b for a, b in pairwise(quarters))
+        and _slope(points[half:]) >= GOES_ON * _slope(points[:half]),
+    )
+
+
+def _slope(points: Sequence[tuple[int, float]]) -> float:
+    slopes = [
+        (after - before) / (later - step)
+        for (step, before), (later, after) in combinations(points, 2)
+        if later > step
+    ]
+    return median(slopes) if slopes else 0.0

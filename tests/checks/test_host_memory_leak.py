@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.host import Memory
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+
+CAUSE = "host-memory-leak"
+GIB = 2**30
+LOOKS = tuple(range(0, 61, 2))
+Course = Callable[[int], float]
+
+
+def noise(step: int) -> float:
+    """Up to 2.4 MiB, without a trend."""
+    return 0.24 * (step * 7 % 11)
+
+
+def sound(step: int) -> float:
+    return 320.0 + noise(step)
+
+
+def leaking(step: int) -> float:
+    return 320.0 + 0.8 * step + noise(step)
+
+
+def growth(
+    resident: Course = sound,
+    workers: Course | None = None,
+    *,
+    rank: int = 0,
+    steps: Sequence[int] = LOOKS,
+    graph: int = 0,
+) -> Growth:
+    """Of a step of 0.2 s."""
+    return Growth(
+        rank=rank,
+        host=f"node-{rank // 2}",
+        times=tuple(0.2 * step for step in steps),
+        steps=tuple(steps),
+        resident=tuple(map(resident, steps)),
+        workers=tuple(map(workers, steps)) if workers else (),
+        graph_tensors=graph,
+    )
+
+
+def run(*ranks: Growth) -> MemoryOverTime:
+    return MemoryOverTime(ranks=ranks)
+
+
+def memory(available: int, host: str = "node-0") -> Memory:
+    return Memory(host=host, total=512 * GIB, available=available)
+
+
+def test_a_process_that_grows_with_every_step(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(growth(), growth(leaking, rank=1)))
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.LIKELY
+    assert (finding.where.hosts, finding.where.ranks) == (("node-0",), (1,))
+    assert "the process of rank 1 grew by 0.8 MiB per step" in finding.because
+    assert "a cache that fills looks the same" in finding.because
+    # 5 steps a second.
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.8 * 5 * 3600 / 1024, rel=0.05)
+
+
+def test_workers_that_grow(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(growth(workers=leaking)))
+    assert "the DataLoader workers of rank 0" in finding.because
+    assert "numpy.array" in finding.fixes[0].paste
+
+
+def test_all_ranks_are_one_finding(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(*(growth(leaking, rank=rank) for rank in range(4))))
+    assert "of ranks 0-3 grew" in finding.because
+    assert finding.where.hosts == ("node-0", "node-1")
+
+
+def test_when_the_host_is_full(findings: Findings) -> None:
+    # Two ranks of 0.8 MiB at 5 steps a second: 28,800 MiB an hour.
+    two = run(growth(leaking), growth(leaking, rank=1))
+    (finding,) = findings(CAUSE, two, memory(110 * GIB))
+    assert "at this rate node-0 is full in 4 hours" in finding.because
+    tight = Memory(
+        host="node-0",
+        total=512 * GIB,
+        available=110 * GIB,
+        limit=30 * GIB,
+        used_in_limit=20 * GIB,
+    )
+    (finding,) = findings(CAUSE, two, tight)
+    assert "node-0 is full in 21 minutes" in finding.because
+
+
+def test_a_note_where_it_takes_more_than_a_week(findings: Findings) -> None:
+    slow = run(growth(lambda step: 900.0 + 0.4 * step))
+    (finding,) = findings(CAUSE, slow, memory(2000 * GIB))
+    assert finding.severity is Severity.NOTE
+    assert "full in 12 days" in finding.because
+
+
+def test_beyond_an_epoch_it_is_no_cache(findings: Findings) -> None:
+    loader = Loader(
+        rank=0,
+        host="node-0",
+        name="train.py:9",
+        dataset="Images",
+        kind="map",
+        items=200,
+        batch_size=8,
+        batches=25,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        context="fork",
+        drop_last=False,
+        sampler="RandomSampler",
+        epoch_batches=(25, 25),
+    )
+    (finding,) = findings(CAUSE, run(growth(leaking)), Loading(loaders=(loader,)))
+    assert finding.confidence is Confidence.CERTAIN
+    assert "cache" not in finding.because
+
+
+def test_garbage_that_nobody_collects(findings: Findings) -> None:
+    host = RankHost(
+        rank=0,
+        host="node-0",
+        local_ranks=1,
+        threads=1,
+        affinity=(0, 1),
+        host_cpus=2,
+        gc_enabled=False,
+    )
+    (finding,) = findings(CAUSE, run(growth(leaking)), RankUse(hosts=(host,), flags=()))
+    assert "garbage collection is off" in finding.because
+    assert "gc.collect()" in finding.fixes[0].paste
+
+
+def test_it_follows_from_tensors_that_keep_their_graph() -> None:
+    (finding,) = engine.examine(Evidence([run(growth(leaking, graph=60))]), "run").findings
+    assert finding.cause == "autograd-graph-retained"
+    assert finding.consequences == (CAUSE,)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        pytest.param(sound, id="what comes and goes"),
+        pytest.param(lambda step: 320 + 200 * (1 - 0.8**step), id="an allocator that warms up"),
+        pytest.param(lambda step: 320 + 200 * (1 - 0.97**step), id="one that warms up slowly"),
+        pytest.param(lambda step: 320 + min(step, 30) * 4.0, id="a cache that is full at last"),
+        pytest.param(lambda step: 320 + (step % 20) * 4.0, id="freed with every epoch"),
+        pytest.param(lambda step: 320 + 64.0 * (step > 30), id="a single allocation"),
+        pytest.param(lambda step: 320 - 0.8 * step, id="it shrinks"),
+        pytest.param(lambda step: 320 + 0.05 * step, id="so little that it does not matter"),
+        pytest.param(lambda step: 320 + 0.4 * step + 8 * noise(step), id="lost in what swings"),
+    ],
+)
+def test_quiet(findings: Findings, course: Course) -> None:
+    assert findings(CAUSE, run(growth(course, course))) == ()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param((), id="not looked at"),
+        pytest.param((0, 60), id="two looks"),
+        pytest.param(tuple(range(0, 60, 10)), id="few looks"),
+        pytest.param(tuple(step // 8 for step in range(60)), id="few steps"),
+    ],
+)
+def test_quiet_where_it_was_not_seen_for_long(findings: Findings, steps: Sequence[int]) -> None:
+    assert findings(CAUSE, run(growth(lambda step: 320 + 20.0 * step, steps=steps))) == ()
