@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import signal
+from statistics import median
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+
+# How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
+ECHO = re.compile(
+    r"(closed|reset) by peer|remote process exit|ncclRemoteError|broken pipe"
+    r"|timed out waiting \d+ms for (recv|send)|watchdog caught collective operation timeout"
+    r"|failed to pass monitoredbarrier|communicator was aborted"
+    r"|did the remote server shutdown or crash|wait timeout after \d+ms",
+    re.IGNORECASE,
+)
+# A ConnectionResetError is another matter: of a download, say.
+OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
+
+# Half of the 10 % from which on a slowdown counts: a fix need not cure all of it. Each turn is a mean
+# over many steps and ranks, and all turns have to agree.
+GAIN = 1.05
 
 Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted"]
 
@@ -50,6 +68,33 @@ class RankEnding(Part, frozen=True, kw_only=True):
     printed: str = ""
     """The last words of a process that died without an exception (stderr), as far as known."""
 
+    @property
+    def fell(self) -> bool:
+        """Whether it failed, or was killed."""
+        return self.outcome in ("failed", "killed")
+
+    @property
+    def words(self) -> str:
+        """What it said of its failure: the exception in a line, else the last that it printed."""
+        lines = (self.message or self.printed).strip().splitlines() or [""]
+        if not self.exception:
+            return lines[-1].strip()
+        if any(line.startswith("Original Traceback") for line in lines):
+            # Of a DataLoader worker, handed on.
+            return f"{lines[-1].strip()} ({lines[0].strip()})"
+        return f"{self.exception}: {lines[0].strip()}".removesuffix(": ")
+
+    @property
+    def echoes(self) -> bool:
+        """Whether its failure only tells that another rank is gone, or late."""
+        told = not self.exception or self.exception in OF_TORCH
+        return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost frame of the user's own code."""
+        return next((frame for frame in reversed(self.stack) if frame.of_user), None)
+
 
 class TrainingRun(Section, frozen=True, kw_only=True):
     """The run as a whole."""
@@ -68,6 +113,19 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     """The classes of the optimizers that took steps, the most frequent first."""
     framework: str = ""
     """accelerate, transformers, lightning, …, as far as they were imported."""
+
+    @property
+    def failures(self) -> tuple[RankEnding, ...]:
+        """The ranks that failed of themselves, the earliest first."""
+        own = [one for one in self.ranks if one.fell and not one.echoes]
+        # The launcher ends the others by this signal once one has failed.
+        unasked = [one for one in own if one.exit_code != -signal.SIGTERM]
+        return tuple(sorted(unasked or own, key=lambda one: one.time))
+
+    @property
+    def echoes(self) -> tuple[RankEnding, ...]:
+        """The ranks that failed for another one's sake, the earliest first."""
+        return tuple(sorted((one for one in self.ranks if one.echoes), key=lambda one: one.time))
 
 
 class RankHost(Part, frozen=True, kw_only=True):
@@ -153,6 +211,26 @@ class Trial(Part, frozen=True, kw_only=True):
     without: tuple[TrialTurn, ...]
     with_it: tuple[TrialTurn, ...]
 
+    @property
+    def before(self) -> float | None:
+        """Seconds of a step without the change, the median of the turns; None: it did not run."""
+        return _median(self.without)
+
+    @property
+    def after(self) -> float | None:
+        """Seconds of a step with the change, the median of the turns; None: it did not run."""
+        return _median(self.with_it)
+
+    @property
+    def gained(self) -> bool:
+        """Whether every turn with the change was faster than every one without, and clearly so; or
+        it runs with the change only."""
+        if self.after is None:
+            return False
+        best = min((one.seconds for one in self.without if one.seconds is not None), default=None)
+        worst = max(one.seconds or 0.0 for one in self.with_it)
+        return best is None or worst * GAIN < best
+
 
 class Trials(Section, frozen=True, kw_only=True):
     """All changes of the script's settings that were tried."""
@@ -160,3 +238,14 @@ class Trials(Section, frozen=True, kw_only=True):
     of_training: ClassVar[bool] = True
 
     trials: tuple[Trial, ...]
+
+    def of(self, settings: tuple[str, ...]) -> Trial | None:
+        """What became of a change; None: it was not tried."""
+        tried = (one for one in self.trials if one.without and one.with_it)
+        return next((one for one in tried if one.change == settings), None)
+
+
+def _median(turns: tuple[TrialTurn, ...]) -> float | None:
+    """Of turns that all came to a figure."""
+    seconds = [turn.seconds for turn in turns if turn.seconds is not None]
+    return median(seconds) if seconds and len(seconds) == len(turns) else None
