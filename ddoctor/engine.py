@@ -19,6 +19,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
+from ddoctor.evidence.training import Trials
 from ddoctor.models import (
     Command,
     Crashed,
@@ -135,7 +136,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
     checks = discover()
     results = diagnose(evidence, checks)
     ordered = order(results, {check.name: check.explains for check in checks})
-    findings = proven(ordered, evidence.of(ControlArms, ""))
+    findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),

@@ -1,4 +1,4 @@
-"""Which fixes can be tried by setting a variable, and what is told of those that were tried."""
+"""Which fixes can be tried from outside, and what is told of those that were tried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
 from ddoctor.evidence.probes import AllReduce
+from ddoctor.evidence.training import Trial, Trials
 from ddoctor.models import Finding, Fix, Report, Severity, Verified
 
 # An all-reduce shows what these do; of other variables it would tell nothing.
@@ -17,6 +18,9 @@ Measured = AllReduce | str
 
 MOST = 3
 """So many are tried at most: each takes four starts of all ranks."""
+
+MOST_TRIALS = 2
+"""So many of the training script's settings: each takes four runs of the script."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,13 @@ def candidates(report: Report, environment: Mapping[str, str]) -> tuple[Candidat
     return tuple(one for one in found if one.changes_something(environment))[:MOST]
 
 
+def trial_candidates(report: Report) -> tuple[tuple[str, ...], ...]:
+    """The settings worth trying on the training script: those of the finding to fix first."""
+    first = next((one for one in report.findings if one.severity > Severity.NOTE), None)
+    fixes = first.fixes if first is not None else ()
+    return tuple(dict.fromkeys(fix.settings for fix in fixes if fix.settings))[:MOST_TRIALS]
+
+
 def compared(
     candidate: Candidate, without: Sequence[Measured], with_it: Sequence[Measured]
 ) -> ControlArm:
@@ -87,34 +98,68 @@ def compared(
     )
 
 
-def proven(findings: tuple[Finding, ...], tried: ControlArms | None) -> tuple[Finding, ...]:
+def proven(
+    findings: tuple[Finding, ...], arms: ControlArms | None, trials: Trials | None = None
+) -> tuple[Finding, ...]:
     """The findings with what became of the fixes that were tried: those that helped come first."""
-    if tried is None:
+    if arms is None and trials is None:
         return findings
-    return tuple(replace(finding, fixes=tuple(_judged(finding, tried))) for finding in findings)
+    return tuple(
+        replace(finding, fixes=tuple(_judged(finding, arms, trials))) for finding in findings
+    )
 
 
 def _candidate(finding: Finding, fix: Fix) -> Candidate:
     return Candidate(environment=fix.environment, hosts=finding.where.hosts)
 
 
-def _judged(finding: Finding, tried: ControlArms) -> Iterator[Fix]:
+def _judged(finding: Finding, arms: ControlArms | None, trials: Trials | None) -> Iterator[Fix]:
     helped, open_, failed = [], [], []
     for fix in finding.fixes:
-        arm = tried.of(fix.environment, finding.where.hosts)
-        if arm is None:
-            open_.append(fix)
-        elif arm.gained:
-            verified = Verified(before=round(arm.before, 4), after=round(arm.after, 4), unit="GB/s")
-            helped.append(replace(fix, verified=verified))
+        arm = arms.of(fix.environment, finding.where.hosts) if arms and fix.environment else None
+        trial = trials.of(fix.settings) if trials and fix.settings else None
+        if arm is not None and arm.gained:
+            helped.append(_verified(fix, arm.before, arm.after, "GB/s"))
+        elif trial is not None and trial.gained:
+            helped.append(_faster(fix, trial))
+        elif arm is not None:
+            failed.append(_warned(fix, _rates(arm)))
+        elif trial is not None:
+            failed.append(_warned(fix, _seconds(trial)))
         else:
-            failed.append(replace(fix, caution="; ".join(filter(None, (_told(arm), fix.caution)))))
+            open_.append(fix)
     yield from (*helped, *open_, *failed)
 
 
-def _told(arm: ControlArm) -> str:
+def _verified(fix: Fix, before: float, after: float, unit: str) -> Fix:
+    verified = Verified(before=float(f"{before:.4g}"), after=float(f"{after:.4g}"), unit=unit)
+    return replace(fix, verified=verified)
+
+
+def _faster(fix: Fix, trial: Trial) -> Fix:
+    if trial.before is not None and trial.after is not None:
+        return _verified(fix, trial.before, trial.after, "s/step")
+    failure = next((turn.failure for turn in trial.without if turn.failure), "it did not run")
+    return replace(
+        fix, expected_gain=f"tried here: {trial.after:.3g} s/step with it; without it, {failure}"
+    )
+
+
+def _warned(fix: Fix, told: str) -> Fix:
+    return replace(fix, caution="; ".join(filter(None, (told, fix.caution))))
+
+
+def _rates(arm: ControlArm) -> str:
     if arm.failure:
         return f"tried here, and it did not work: {arm.failure}"
     return (
         f"tried here, no gain: all-reduce {arm.before:.3g} GB/s without it, {arm.after:.3g} with it"
     )
+
+
+def _seconds(trial: Trial) -> str:
+    if trial.after is None:
+        failure = next((turn.failure for turn in trial.with_it if turn.failure), "it did not run")
+        return f"tried here, and it did not work: {failure}"
+    before = f"{trial.before:.3g} s/step" if trial.before is not None else "no figure"
+    return f"tried here, no gain: {before} without it, {trial.after:.3g} with it"

@@ -6,6 +6,7 @@ import pytest
 
 from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
 from ddoctor.evidence.probes import AllReduce, SweepPoint
+from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import (
     Confidence,
     Finding,
@@ -17,10 +18,13 @@ from ddoctor.models import (
     Where,
     World,
 )
-from ddoctor.proof import MOST, Candidate, candidates, compared, proven
+from ddoctor.proof import MOST, Candidate, candidates, compared, proven, trial_candidates
 
 TAKE = Fix(summary="take eth1", paste="export A", environment=("GLOO_SOCKET_IFNAME=eth1",))
 UNSET = Fix(summary="let it", paste="unset A", environment=("NCCL_P2P_DISABLE",))
+THREE = Fix(summary="3 workers", paste="num_workers=3", settings=("loader.num_workers=3",))
+PINNED = Fix(summary="pin", paste="pin_memory=True", settings=("loader.pin_memory=true",))
+STATIC = Fix(summary="static", paste="static_graph=True", settings=("ddp.static_graph=true",))
 LOOK = Fix(summary="look", paste="ip link")
 
 
@@ -151,3 +155,74 @@ def test_what_did_not_help_says_so_and_comes_last(
 def test_what_was_tried_elsewhere_tells_nothing_here() -> None:
     untried = finding(TAKE, LOOK, host="b")
     assert proven((untried,), arm((1.0, 1.0), (5.0, 5.0))) == (untried,)
+
+
+def trial(without: tuple[float | None, ...], with_it: tuple[float | None, ...]) -> Trials:
+    def turns(seconds: tuple[float | None, ...]) -> tuple[TrialTurn, ...]:
+        return tuple(TrialTurn(seconds=one, failure="" if one else "it hung") for one in seconds)
+
+    one = Trial(change=THREE.settings, without=turns(without), with_it=turns(with_it))
+    return Trials(trials=(one,))
+
+
+def test_the_settings_of_the_first_finding_are_tried_each_once() -> None:
+    first = finding(LOOK, THREE, THREE, TAKE, PINNED, STATIC)
+    assert trial_candidates(report(finding(STATIC, severity=Severity.NOTE), first)) == (
+        THREE.settings,
+        PINNED.settings,
+    )
+    assert trial_candidates(report(finding(LOOK), finding(THREE))) == ()
+    assert trial_candidates(report(finding(THREE, severity=Severity.NOTE))) == ()
+    assert trial_candidates(report()) == ()
+
+
+def test_faster_steps_are_verified_and_come_first() -> None:
+    tried = trial((0.0812, 0.0808), (0.0341, 0.0339))
+    (told,) = proven((finding(LOOK, PINNED, THREE),), None, tried)
+    assert [fix.summary for fix in told.fixes] == ["3 workers", "look", "pin"]
+    assert told.fixes[0].verified == Verified(before=0.081, after=0.034, unit="s/step")
+
+
+def test_what_runs_with_a_setting_only_is_told_so() -> None:
+    (told,) = proven((finding(LOOK, THREE),), None, trial((None, None), (0.034, 0.034)))
+    assert told.fixes[0].verified is None
+    gain = told.fixes[0].expected_gain
+    assert gain == "tried here: 0.034 s/step with it; without it, it hung"
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it", "words"),
+    [
+        ((0.12, 0.126), (0.12, 0.122), "tried here, no gain: 0.123 s/step without it, 0.121 with"),
+        ((0.12, 0.2), (0.1, 0.16), "tried here, no gain"),
+        ((0.12, 0.12), (0.117, 0.117), "tried here, no gain"),
+        ((0.1, 0.1), (0.2, 0.2), "tried here, no gain: 0.1 s/step without it, 0.2 with it"),
+        ((0.1, 0.1), (0.05, None), "tried here, and it did not work: it hung"),
+        ((None, 0.1), (0.1, 0.1), "tried here, no gain: no figure without it, 0.1 with it"),
+    ],
+    ids=["the same", "only as a mean", "hardly", "slower", "half a success", "half a failure"],
+)
+def test_a_setting_that_did_not_help_says_so_and_comes_last(
+    without: tuple[float | None, ...], with_it: tuple[float | None, ...], words: str
+) -> None:
+    (told,) = proven((finding(THREE, LOOK),), None, trial(without, with_it))
+    assert [fix.summary for fix in told.fixes] == ["look", "3 workers"]
+    assert words in told.fixes[1].caution
+    assert told.fixes[1].verified is None
+
+
+def test_both_kinds_of_arms_are_told() -> None:
+    both = finding(LOOK, TAKE, THREE)
+    (told,) = proven((both,), arm((1.0, 1.0), (5.0, 5.0)), trial((0.2, 0.2), (0.1, 0.1)))
+    units = [fix.verified.unit for fix in told.fixes if fix.verified]
+    assert units == ["GB/s", "s/step"]
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [trial((), ()), Trials(trials=())],
+    ids=["there was no time for it", "nothing was tried"],
+)
+def test_what_was_not_tried_stays_as_it_is(tried: Trials) -> None:
+    untried = finding(THREE, LOOK)
+    assert proven((untried,), None, tried) == (untried,)

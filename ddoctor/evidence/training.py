@@ -20,8 +20,8 @@ ECHO = re.compile(
 # A ConnectionResetError is another matter: of a download, say.
 OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 
-# Half of the 10 % from which on a slowdown counts: a fix need not cure all of it. Each turn is a mean
-# over many steps and ranks, and all turns have to agree.
+# Half of the 10 % from which on a slowdown counts: a fix need not cure all of it. Each turn is a
+# mean over many steps and ranks, and all turns have to agree.
 GAIN = 1.05
 
 Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted"]

@@ -58,6 +58,11 @@ def verdict(report: Report) -> str:
     return line
 
 
+def sentence(text: str) -> str:
+    """Words that stand alone elsewhere, where they are one sentence among others."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def counted(number: int, noun: str) -> str:
     """Say ``1 finding`` or ``2 findings``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -110,11 +115,17 @@ MANY = 2
 
 
 def proof(verified: Verified) -> str:
-    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``, or ``(50 times)``."""
-    before = quantity(verified.before)
-    ratio = verified.after / verified.before if verified.before else 0.0
-    change = f" ({ratio:.3g} times)" if ratio > MANY else f" ({ratio - 1:+.0%})" if ratio else ""
-    return f"{before} → {quantity(verified.after, verified.unit)}{change}".replace("%)", " %)")
+    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``, or ``(2.4 times as fast)``."""
+    before, after = verified.before, verified.after
+    times = after / before if before else 0.0
+    faster = before / after if after and verified.unit.startswith("s/") else 0.0
+    if faster > MANY:
+        change = f" ({round(faster, 1):g} times as fast)"
+    elif times > MANY:
+        change = f" ({times:.3g} times)"
+    else:
+        change = f" ({times - 1:+.0%})".replace("%)", " %)") if times else ""
+    return f"{quantity(before)} → {quantity(after, verified.unit)}{change}"
 
 
 def size(count: float) -> str:

@@ -80,10 +80,19 @@ def test_price() -> None:
         (0.9, 0.6, "0.9 → 0.6 s/step (-33 %)"),
         (10.0, 15.0, "10.0 → 15.0 s/step (+50 %)"),
         (0.0, 1.5, "0 → 1.5 s/step"),
+        (0.081, 0.034, "0.081 → 0.034 s/step (2.4 times as fast)"),
+        (0.0102, 0.0052, "0.0102 → 0.0052 s/step (-49 %)"),
     ],
 )
 def test_proof(before: float, after: float, text: str) -> None:
     assert wording.proof(Verified(before=before, after=after, unit="s/step")) == text
+
+
+def test_proof_of_a_rate() -> None:
+    far = Verified(before=0.012, after=1.2, unit="GB/s")
+    assert wording.proof(far) == "0.012 → 1.2 GB/s (100 times)"
+    less = Verified(before=3.0, after=1.0, unit="GB/s")
+    assert wording.proof(less) == "3 → 1 GB/s (-67 %)"
 
 
 def test_what_was_left_out_is_grouped_by_its_reason() -> None:
