@@ -1,0 +1,228 @@
+"""The training waits for its data: a loader does not bring the batches as fast as they are used.
+
+A step can begin when its batch is there. Where the workers of the DataLoader are too few, or there
+are none and the training process reads the items itself, the accelerator stands idle meanwhile; and
+where that is so on one rank only, all the others wait for that rank in the next collective. How
+many workers are enough follows from the time that a batch takes one of them, held against the time
+between two batches without any waiting; more than that cost memory and bring nothing.
+
+Seen from outside: utilisation in bursts, often with the period of ``num_workers`` steps, and the
+main thread in ``next()`` of the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from ddoctor.evidence.feeding import NOTABLE, Feed, epoch_length, feeds, starved
+from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
+from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.training import RankUse, TrainingRun
+from ddoctor.evidence.workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = (
+    "straggler-rank",
+    "uneven-work-per-rank",
+    "rank0-extra-work",
+    "communication-bound-step",
+    "scaling-efficiency-low",
+)
+
+# Where most of the time for a batch is collate, that is the cause (collate-bottleneck).
+MOSTLY = 0.5
+# The first epoch pays for what is done once; two after it that cost the same are no accident.
+EPOCHS = 3
+TOGETHER = 10
+
+
+def too_slow_for_the_step(
+    steps: Steps,
+    loading: Loading,
+    curve: LoaderCurve | None,
+    use: RankUse | None,
+    run: TrainingRun | None,
+    lines: Lines | None,
+) -> Iterator[Finding]:
+    every = feeds(steps, loading)
+    late = starved(every)
+    if not late or late[0].collate_share > MOSTLY:
+        return
+    worst = late[0]
+    advice = advise(worst, every, curve, use)
+    some = len(late) < len(steps.ranks)
+    others = [feed for feed in every if feed not in late]
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY,
+        because=_because(worst, others if some else (), advice),
+        evidence=tuple(_rows(worst, advice, lines)),
+        where=Where(
+            hosts=tuple(sorted({feed.host for feed in late})) if some else (),
+            ranks=tuple(sorted(feed.rank for feed in late)) if some else (),
+        ),
+        cost=Cost(value=round(worst.share, 3), unit="share of step"),
+        fixes=tuple(_fixes(worst, late, advice, run)),
+    )
+
+
+def empty_at_each_epoch(steps: Steps, loading: Loading) -> Iterator[Finding]:
+    """The workers live on, and yet each epoch begins with nothing in the queue."""
+    every = feeds(steps, loading)
+    feed = max(every, key=lambda feed: (feed.edges - feed.restarts) / feed.step, default=None)
+    if feed is None or len(feed.loader.first_waits) < EPOCHS:
+        return
+    loader, filling = feed.loader, feed.edges - feed.restarts
+    if filling < NOTABLE * feed.step or max(feed.restarts, feed.wait) >= NOTABLE * feed.step:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"each epoch of {epoch_length(loader):.0f} batches at {loader.name} begins with an "
+            f"empty queue: its first batch comes after {median(loader.first_waits[1:]):.3f} s, and "
+            f"a step takes {feed.step:.3f} s"
+        ),
+        evidence=(
+            Observation(
+                name="filling the queue again",
+                value=round(100 * filling / feed.step),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source=f"{len(loader.first_waits)} epochs of rank {feed.rank}",
+            ),
+        ),
+        cost=Cost(value=round(filling / feed.step, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="make one epoch of ten, so that the workers fetch ahead over the edges",
+                paste=(
+                    f"dataset = torch.utils.data.ConcatDataset([dataset] * {TOGETHER})"
+                    f"  # for {loader.name}, and a tenth of the epochs"
+                )
+                if loader.kind == "map"
+                else f"# in {loader.dataset}.__iter__, around what is there\nwhile True:\n    ...",
+                language="python",
+                caution="what is done at the end of each epoch is then done less often",
+            ),
+        ),
+    )
+
+
+def _because(worst: Feed, others: Sequence[Feed], advice: Advice) -> str:
+    loader = worst.loader
+    who = f"rank {worst.rank}" if others else "the step"
+    needs = (
+        f"{who} needs a batch every {worst.need:.3f} s and gets one every {worst.interval:.3f} s"
+    )
+    workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
+    maker = (
+        f"each of {workers}" if loader.num_workers else "the training process itself (no worker)"
+    )
+    if loader.batch_seconds:
+        made = (
+            f"at {loader.name} {maker} takes {loader.batch_seconds:.3f} s for one, {_work(loader)}"
+        )
+    else:
+        made = f"the loader at {loader.name} has {workers}"
+    compared = ""
+    if others:
+        waits = max(feed.wait for feed in others)
+        compared = (
+            f"; the other ranks wait {waits:.3f} s a step for theirs, this one {worst.wait:.3f} s"
+        )
+    return f"{needs}: {made}{compared}{_honest(worst, advice)}"
+
+
+def _work(loader: Loader) -> str:
+    items = loader.fetched / loader.collated
+    on_a_cpu = loader.batch_cpu_seconds / loader.batch_seconds
+    return (
+        f"{items:.3g} items of {1000 * loader.item_seconds:.3g} ms each, "
+        f"on a CPU for {on_a_cpu:.0%} of it"
+    )
+
+
+def _honest(worst: Feed, advice: Advice) -> str:
+    if advice.enough:
+        return ""
+    if advice.cpus is not None:
+        return f"; for that the loaders would need {advice.cpus:.3g} CPUs, which these ranks lack"
+    return f"; no number of workers brings one faster than every {advice.seconds:.3f} s"
+
+
+def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observation]:
+    loader = worst.loader
+    yield Observation(
+        name=f"waiting for batches, rank {worst.rank}",
+        value=round(100 * worst.share),
+        unit="% of the step",
+        expected=round(100 * NOTABLE),
+        source="the median of five stretches of the run",
+    )
+    yield Observation(
+        name="between two batches",
+        value=round(worst.interval, 4),
+        unit="s",
+        expected=round(worst.need, 4),
+        source="the step without waiting for any loader",
+    )
+    if loader.batch_seconds:
+        yield Observation(
+            name="a batch", value=round(loader.batch_seconds, 4), unit="s of a worker"
+        )
+    yield Observation(
+        name=f"between two batches with {advice.workers} workers",
+        value=round(advice.seconds, 4),
+        unit="s",
+        expected=round(worst.need, 4),
+        source="the loader alone, measured" if advice.measured else "time for a batch over workers",
+    )
+    hot = lines.of(worst.rank, "loader") if lines is not None else ()
+    if hot and not loader.num_workers:
+        yield Observation(
+            name="met most often at",
+            value=f"{hot[0].file}:{hot[0].line} {hot[0].text}".rstrip(),
+            source=f"{hot[0].samples} of {sum(line.samples for line in hot)} looks at the loader",
+        )
+
+
+def _fixes(
+    worst: Feed, late: Sequence[Feed], advice: Advice, run: TrainingRun | None
+) -> Iterator[Fix]:
+    loader = worst.loader
+    sharing = sum(feed.host == worst.host for feed in late)
+    if advice.workers > loader.num_workers and advice.helps(worst):
+        yield worker_fix(worst, advice, sharing, run)
+    if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
+        ahead = 4 * (loader.prefetch_factor or PREFETCH)
+        yield Fix(
+            summary="let the workers run further ahead: on average they are fast enough",
+            paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
+            language="python",
+            caution="it evens out items of unequal cost, and holds more batches in /dev/shm",
+            settings=(f"loader.prefetch_factor={ahead}",),
+        )
+    if not advice.enough:
+        yield _cheaper(loader)
+
+
+def _cheaper(loader: Loader) -> Fix:
+    if loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
+        return Fix(
+            summary="read from a faster place: more workers alone are not enough",
+            paste="rsync -a FOLDER_OF_THE_DATA/ /var/tmp/data/  # on each host, before the run",
+            caution="point the dataset there; look at the disk meanwhile: iostat -x 5",
+        )
+    return Fix(
+        summary="compute the items once, before the run: more workers alone are not enough",
+        paste=(
+            f"# once: what {loader.dataset}.__getitem__ computes anew in every epoch\n"
+            'torch.save([dataset[index] for index in range(len(dataset))], "items.pt")\n'
+            "# in the training script, in place of that dataset\n"
+            'dataset = torch.load("items.pt", mmap=True)\n'
+        ),
+        language="python",
+        caution="random augmentation must stay in __getitem__; the file must fit on a local disk",
+    )

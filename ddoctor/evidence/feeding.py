@@ -1,0 +1,164 @@
+"""Whether the loader of each rank keeps up with its steps: what it must give, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean, median
+
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.steps import RankSteps, Steps
+
+# The published detectors of slow ranks that ask for both went from one false alarm in four to none.
+NOTABLE = 0.1
+"""The share of the step from which on a slowdown counts."""
+JUDGED = 10
+"""Steps that it takes to judge at all."""
+STRETCHES = 5
+"""Equal parts of the run; what holds in most of them persists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """One rank and the loader that it waits for most; times in seconds."""
+
+    rank: int
+    host: str
+    loader: Loader
+    step: float
+    """The mean."""
+    per_step: float
+    """Batches that a step takes."""
+    need: float
+    """Between two batches, if no rank ever waited for its loader."""
+    wait: float
+    """Of each step in the loader, typically: without the epochs' edges and ``in_main``."""
+    edges: float
+    """Of each step, what the first batch of an epoch takes longer than others, spread over all."""
+    restarts: float
+    """The part of ``edges`` in which workers were started."""
+    in_main: float
+    """Of each step, the main process's own work on batches that workers made."""
+    main_cpu: float
+    """Of each step, the main thread on a CPU, without what it loads itself."""
+
+    @property
+    def share(self) -> float:
+        """The part of the step that the rank waits for batches, 0 to 1."""
+        return self.wait / self.step
+
+    @property
+    def interval(self) -> float:
+        """Between two batches, as it is."""
+        return self.step / self.per_step
+
+    @property
+    def collate_share(self) -> float:
+        """The part of the work on a batch that puts it together, 0 to 1; 0: not timed."""
+        whole = self.loader.fetch_seconds + self.loader.collate_seconds
+        return self.loader.collate_seconds / whole if whole else 0.0
+
+
+def feeds(steps: Steps, loading: Loading) -> tuple[Feed, ...]:
+    """Of each rank whose loader was seen; none where too few steps were judged."""
+    if steps.count < JUDGED:
+        return ()
+    longest = max(_without_loader(rank) for rank in steps.ranks)
+    transfer = min(rank.total("transfer") / len(rank.seconds) for rank in steps.ranks)
+    found = []
+    for rank in steps.ranks:
+        mine = [one for one in loading.loaders if one.rank == rank.place.rank and one.taken]
+        if mine:
+            loader = max(mine, key=lambda one: (sum(one.wait_seconds), one.taken))
+            found.append(_feed(rank, loader, longest + transfer))
+    return tuple(found)
+
+
+def starved(found: Sequence[Feed]) -> tuple[Feed, ...]:
+    """Those that wait for a notable share of the step, the worst first; half as much as the worst
+    counts with it."""
+    worst = max((feed.share for feed in found), default=0.0)
+    if worst < NOTABLE:
+        return ()
+    late = [feed for feed in found if feed.share >= worst / 2]
+    return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
+
+
+def edge(loader: Loader) -> float:
+    """What the first batch of an epoch takes longer than another one; 0: no epoch began.
+
+    The very first one also pays for what is done once (imports, cold caches), and counts only where
+    there is no other.
+    """
+    first = loader.first_waits[1:] or loader.first_waits
+    if not first:
+        return 0.0
+    usual = median(loader.wait_seconds) if loader.wait_seconds else 0.0
+    return max(0.0, median(first) - usual)
+
+
+def restart(loader: Loader) -> float:
+    """The part of the edge in which the workers start; workers that persist need the rest as well,
+    a batch's time, until their queue holds one."""
+    if not loader.num_workers or loader.persistent_workers:
+        return 0.0
+    if loader.batch_seconds:
+        return max(0.0, edge(loader) - loader.batch_seconds)
+    return median(loader.starts[1:] or loader.starts or (0.0,))
+
+
+def epoch_length(loader: Loader) -> float | None:
+    """Batches of an epoch on this rank; None: none ended, and the loader has no length."""
+    return median(loader.epoch_batches) if loader.epoch_batches else loader.batches
+
+
+def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
+    count = len(rank.seconds)
+    per_step = loader.taken / count
+    seconds = rank.by_name.get("loader", (0.0,) * count)
+    waits = _without_edges(seconds, loader)
+    edges = (sum(seconds) - sum(waits)) / count
+    in_main = loader.collate_in_main * per_step
+    loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
+    cpu = fmean(rank.cpu) - loaded if rank.cpu else need
+    return Feed(
+        rank=rank.place.rank,
+        host=rank.place.host,
+        loader=loader,
+        step=fmean(rank.seconds),
+        per_step=per_step,
+        need=need / per_step,
+        wait=max(0.0, _typical(waits, loader) - in_main),
+        edges=edges,
+        restarts=edges * restart(loader) / edge(loader) if edges else 0.0,
+        in_main=in_main,
+        # A thread that waits for a GPU or a peer may spin, and then less in a shorter step.
+        main_cpu=min(max(cpu, 0.0), need),
+    )
+
+
+def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
+    """The seconds in the loader, where as many of the longest as there were epochs are shortened
+    by what the first batch takes longer."""
+    waits = list(seconds)
+    length, extra = epoch_length(loader), edge(loader)
+    if length and extra:
+        epochs = ceil(loader.taken / length)
+        for step in sorted(range(len(waits)), key=lambda step: -waits[step])[:epochs]:
+            waits[step] = max(0.0, waits[step] - extra)
+    return waits
+
+
+def _typical(waits: Sequence[float], loader: Loader) -> float:
+    """Seconds of a step in the loader, in the median stretch: workers that are too few bring their
+    batches together, so that only every n-th step waits."""
+    length = max(len(waits) // STRETCHES, loader.num_workers, 1)
+    parts = [waits[at : at + length] for at in range(0, len(waits) - length + 1, length)]
+    return median(map(fmean, parts)) if parts else fmean(waits)
+
+
+def _without_loader(rank: RankSteps) -> float:
+    """Seconds of the rank's own work in the median step, without its loader."""
+    loader = rank.by_name.get("loader", (0.0,) * len(rank.seconds))
+    return median(own - wait for own, wait in zip(rank.local, loader, strict=True))

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
+from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
+from ddoctor.models import Confidence
+from tests.conftest import Findings
+
+CAUSE = "dataloader-bottleneck"
+COUNT = 60
+REST = 0.02
+"""Seconds of a step without its loader."""
+
+
+def loaded(*per_rank: float | Sequence[float], rest: float = REST, cpu: float = 0.0) -> Steps:
+    """Ranks that are in the loader for so long in each step; the others wait for the latest."""
+    waits = [[one] * COUNT if isinstance(one, float) else list(one) for one in per_rank]
+    latest = [max(step) for step in zip(*waits, strict=True)]
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(
+                place=RankPlace(rank=rank, host=f"node-{rank // 2}", device="cpu"),
+                phases=(
+                    Phase(name="loader", seconds=tuple(mine)),
+                    Phase(name="forward", seconds=(rest / 2,) * COUNT),
+                    Phase(name="backward", seconds=(rest / 2 - 0.001,) * COUNT),
+                    Phase(
+                        name="waiting",
+                        seconds=tuple(b - a for a, b in zip(mine, latest, strict=True)),
+                    ),
+                    Phase(name="transfer", seconds=(0.001,) * COUNT),
+                ),
+                cpu=(cpu,) * COUNT if cpu else (),
+            )
+            for rank, mine in enumerate(waits)
+        ),
+    )
+
+
+def loader(rank: int = 0, workers: int = 0, batch: float = 0.06, **more: object) -> Loader:
+    """A loader whose batch of 32 takes a worker so long, all of it waiting for a disk."""
+    plain = Loader(
+        rank=rank,
+        host=f"node-{rank // 2}",
+        name="train.py:42",
+        dataset="Pictures",
+        kind="map",
+        items=64_000,
+        batch_size=32,
+        batches=1000,
+        num_workers=workers,
+        prefetch_factor=2 if workers else None,
+        pin_memory=False,
+        persistent_workers=False,
+        context="fork",
+        drop_last=True,
+        sampler="DistributedSampler",
+        fetched=32 * COUNT,
+        fetch_seconds=batch * COUNT * 0.95,
+        fetch_cpu_seconds=batch * COUNT * 0.02,
+        collated=COUNT,
+        collate_seconds=batch * COUNT * 0.05,
+        collate_cpu_seconds=batch * COUNT * 0.05,
+        taken=COUNT,
+        wait_seconds=(0.0,) * COUNT,
+    )
+    return msgspec.structs.replace(plain, **more)
+
+
+def loading(*loaders: Loader) -> Loading:
+    return Loading(loaders=loaders)
+
+
+def curve(seconds: dict[int, float], ranks: int = 1) -> LoaderCurve:
+    return LoaderCurve(
+        points=tuple(
+            CurvePoint(
+                rank=rank,
+                name="train.py:42",
+                num_workers=workers,
+                seconds_per_batch=second,
+                batches=20,
+                start_seconds=0.1,
+            )
+            for rank in range(ranks)
+            for workers, second in seconds.items()
+        )
+    )
+
+
+def hosts(*affinities: Sequence[int], quota: float | None = None) -> RankUse:
+    return RankUse(
+        flags=(),
+        hosts=tuple(
+            RankHost(
+                rank=rank,
+                host="node-0",
+                local_ranks=len(affinities),
+                threads=1,
+                affinity=tuple(affinity),
+                host_cpus=64,
+                quota=quota,
+            )
+            for rank, affinity in enumerate(affinities)
+        ),
+    )
+
+
+def computing(rank: int) -> Loader:
+    """The same, but on a CPU for nearly all of the time."""
+    return loader(rank, fetch_cpu_seconds=0.06 * COUNT * 0.93)
+
+
+def test_the_fewest_workers_that_are_enough(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, loaded(0.06, 0.06), loading(loader(0), loader(1)))
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.where.ranks == ()
+    assert "needs a batch every 0.020 s and gets one every 0.080 s" in finding.because
+    assert "32 items of 1.78 ms each" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == 0.75
+    (fix,) = finding.fixes
+    assert fix.settings == ("loader.num_workers=3",)
+    assert "num_workers=3)  # train.py:42" in fix.paste
+    assert fix.expected_gain == "0.08 to 0.02 s a step, by the time for a batch"
+
+
+def test_one_rank_alone(findings: Findings) -> None:
+    steps = loaded(0.001, 0.06, 0.001, 0.001)
+    loaders = [loader(rank, batch=0.06 if rank == 1 else 0.001) for rank in range(4)]
+    (finding,) = findings(CAUSE, steps, loading(*loaders))
+    assert finding.where.ranks == (1,)
+    assert finding.where.hosts == ("node-0",)
+    assert "rank 1 needs" in finding.because
+    assert "the other ranks wait 0.001 s" in finding.because
+
+
+def test_one_rank_of_two(findings: Findings) -> None:
+    loaders = loading(loader(0, batch=0.001), loader(1))
+    (finding,) = findings(CAUSE, loaded(0.001, 0.06), loaders)
+    assert finding.where.ranks == (1,)
+
+
+def test_too_few_workers_bring_their_batches_together(findings: Findings) -> None:
+    every_fourth = [0.08 if step % 4 == 0 else 0.0 for step in range(COUNT)]
+    section = loading(loader(workers=4, batch=0.16))
+    (finding,) = findings(CAUSE, loaded(every_fourth), section)
+    assert "each of 4 workers takes 0.160 s" in finding.because
+    assert finding.fixes[0].settings == ("loader.num_workers=8",)
+
+
+def test_batches_of_a_step_that_accumulates(findings: Findings) -> None:
+    section = loading(loader(taken=4 * COUNT, batch=0.03))
+    (finding,) = findings(CAUSE, loaded(0.12, rest=0.04), section)
+    assert "needs a batch every 0.010 s" in finding.because
+    assert finding.fixes[0].settings == ("loader.num_workers=3",)
+
+
+@pytest.mark.parametrize(
+    ("measured", "workers"),
+    [
+        ({3: 0.0205, 4: 0.016}, 3),
+        # Four do what the model expects of three.
+        ({2: 0.04, 4: 0.0195, 6: 0.014}, 4),
+        ({2: 0.035, 5: 0.0125}, 4),
+        # What was tried is not enough, and it still grows.
+        ({1: 0.09, 2: 0.046}, 5),
+    ],
+)
+def test_a_measured_curve_wins(
+    findings: Findings, measured: dict[int, float], workers: int
+) -> None:
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), curve(measured))
+    assert finding.fixes[0].settings == (f"loader.num_workers={workers}",)
+    assert finding.fixes[0].expected_gain is not None
+    assert finding.fixes[0].expected_gain.endswith("by the loader alone")
+
+
+def test_beyond_the_knee_there_is_nothing_to_gain(findings: Findings) -> None:
+    measured = curve({1: 0.06, 2: 0.041, 4: 0.04, 6: 0.04})
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), measured)
+    assert "no number of workers brings one faster than every 0.041 s" in finding.because
+    few, source = finding.fixes
+    assert few.settings == ("loader.num_workers=2",)
+    assert "iostat" in source.caution
+
+
+def test_workers_share_the_quota_of_the_host(findings: Findings) -> None:
+    steps = loaded(0.06, 0.06, cpu=0.07)
+    section = loading(computing(0), computing(1))
+    sixteen = tuple(range(16))
+    (finding,) = findings(CAUSE, steps, section, hosts(sixteen, sixteen, quota=4))
+    # 0.011 s of a main thread and 0.059 s of its workers, twice: 0.035 s a step on 4 CPUs.
+    assert "would need 7 CPUs" in finding.because
+    assert finding.fixes[0].settings == ("loader.num_workers=2",)
+    assert "compute the items once" in finding.fixes[1].summary
+    (finding,) = findings(CAUSE, steps, section, hosts(sixteen, sixteen, quota=16))
+    assert finding.fixes[0].settings == ("loader.num_workers=3",)
+
+
+def test_where_the_cpus_are_used_up_no_worker_helps(findings: Findings) -> None:
+    steps = loaded(0.06, 0.06, cpu=0.08)
+    section = loading(computing(0), computing(1))
+    (finding,) = findings(CAUSE, steps, section, hosts((0,), (1,)))
+    (fix,) = finding.fixes
+    assert fix.settings == ()
+    assert "items.pt" in fix.paste
+
+
+def test_work_that_waits_needs_no_cpus(findings: Findings) -> None:
+    steps = loaded(0.06, 0.06, cpu=0.02)
+    (finding,) = findings(CAUSE, steps, loading(loader(0), loader(1)), hosts((0,), (0,)))
+    assert finding.fixes[0].settings == ("loader.num_workers=3",)
+
+
+def test_what_the_workers_cost_is_told(findings: Findings) -> None:
+    section = loading(*(loader(r, worker_memory=512.0, batch_bytes=2**20) for r in (0, 1)))
+    (finding,) = findings(CAUSE, loaded(0.06, 0.06), section)
+    assert "6 workers on a host take about 3 GiB" in finding.fixes[0].caution
+    assert "12 MiB of batches in /dev/shm" in finding.fixes[0].caution
+
+
+def test_a_stream_must_be_shared_out_among_workers(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader(kind="iterable")))
+    assert "get_worker_info" in finding.fixes[0].caution
+
+
+def test_short_epochs_keep_their_workers(findings: Findings) -> None:
+    section = loading(loader(epoch_batches=(20, 20), batches=20))
+    (finding,) = findings(CAUSE, loaded(0.06), section)
+    assert finding.fixes[0].settings == (
+        "loader.num_workers=3",
+        "loader.persistent_workers=true",
+    )
+
+
+def test_trainer_has_its_own_words(findings: Findings) -> None:
+    run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="transformers")
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), run)
+    assert "dataloader_num_workers=3" in finding.fixes[0].paste
+
+
+def test_items_of_unequal_cost_want_a_longer_queue(findings: Findings) -> None:
+    now_and_then = [0.2 if step % 10 == 9 else 0.0 for step in range(COUNT)]
+    (finding,) = findings(CAUSE, loaded(now_and_then), loading(loader(workers=4, batch=0.07)))
+    assert finding.fixes[-1].settings == ("loader.prefetch_factor=8",)
+
+
+def test_the_line_of_the_dataset(findings: Findings) -> None:
+    line = HotLine(
+        phase="loader",
+        file="data.py",
+        line=12,
+        function="__getitem__",
+        text="return resize(picture)",
+        samples=30,
+    )
+    lines = Lines(ranks=(RankLines(rank=0, samples=60, lines=(line,)),))
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), lines)
+    assert finding.evidence[-1].value == "data.py:12 return resize(picture)"
+
+
+def test_it_explains_the_late_rank() -> None:
+    check = engine.load(CAUSE)
+    assert {"straggler-rank", "scaling-efficiency-low"} <= set(check.explains)
+    loaders = loading(loader(0, batch=0.001), loader(1))
+    report = engine.examine(Evidence([loaded(0.001, 0.06), loaders]), "run")
+    assert report.findings[0].cause == CAUSE
+
+
+def test_an_empty_queue_at_each_epoch(findings: Findings) -> None:
+    edges = [0.4 if step % 10 == 0 else 0.0 for step in range(COUNT)]
+    section = loading(
+        loader(
+            workers=16,
+            batch=0.3,
+            persistent_workers=True,
+            epoch_batches=(10,) * 6,
+            first_waits=(0.5,) + (0.4,) * 6,
+        )
+    )
+    (finding,) = findings(CAUSE, loaded(edges), section)
+    assert "each epoch of 10 batches" in finding.because
+    assert "ConcatDataset([dataset] * 10)" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        [0.0015] * COUNT,
+        # One slow moment, however long.
+        [0.0015] * (COUNT - 1) + [3.0],
+        [0.5] * 5 + [0.0015] * (COUNT - 5),
+    ],
+)
+def test_quiet_where_the_step_hardly_waits(findings: Findings, waits: list[float]) -> None:
+    assert findings(CAUSE, loaded(waits), loading(loader(workers=3))) == ()
+
+
+def test_quiet_about_the_edges_of_epochs(findings: Findings) -> None:
+    edges = [0.2 if step % 10 == 0 else 0.0 for step in range(COUNT)]
+    section = loading(
+        loader(workers=3, epoch_batches=(10,) * 6, starts=(0.1,) * 7, first_waits=(0.2,) * 7)
+    )
+    assert findings(CAUSE, loaded(edges), section) == ()
+
+
+def test_quiet_where_collate_is_what_takes_long(findings: Findings) -> None:
+    section = loading(loader(fetch_seconds=1.0, collate_seconds=2.6))
+    assert findings(CAUSE, loaded(0.06), section) == ()
+
+
+def test_quiet_where_the_process_itself_handles_batches(findings: Findings) -> None:
+    section = loading(loader(workers=4, collate_in_main=0.059))
+    assert findings(CAUSE, loaded(0.06), section) == ()
+
+
+def test_quiet_about_ranks_that_wait_for_others(findings: Findings) -> None:
+    steps = loaded(0.001, 0.001)
+    late = msgspec.structs.replace(
+        steps.ranks[1],
+        phases=(*steps.ranks[1].phases, Phase(name="rest", seconds=(0.1,) * COUNT)),
+    )
+    steps = msgspec.structs.replace(steps, ranks=(steps.ranks[0], late))
+    assert findings(CAUSE, steps, loading(loader(0), loader(1))) == ()
+
+
+def test_quiet_about_a_few_steps(findings: Findings) -> None:
+    short = loaded(0.06)
+    rank = short.ranks[0]
+    phases = tuple(Phase(name=one.name, seconds=one.seconds[:9]) for one in rank.phases)
+    steps = Steps(warm_up=5, ranks=(RankSteps(place=rank.place, phases=phases),))
+    assert findings(CAUSE, steps, loading(loader(taken=9))) == ()
