@@ -36,6 +36,7 @@ ALLOWED = {
     },
     "checks": {
         "ddoctor.balance",
+        "ddoctor.ddp_options",
         "ddoctor.evidence",
         "ddoctor.models",
         "ddoctor.pairing",
@@ -44,6 +45,7 @@ ALLOWED = {
     },
     "ddoctor/balance.py": {"ddoctor.evidence", "ddoctor.workload"},
     "ddoctor/workload.py": {"ddoctor.evidence"},
+    "ddoctor/ddp_options.py": {"ddoctor.evidence"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
     "ddoctor/rails.py": {"ddoctor.evidence", "ddoctor.pairing"},
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},

@@ -1,0 +1,216 @@
+"""Some parameters get no gradient in some steps, and DDP waits for it.
+
+DDP reduces a bucket when all of its parameters have their gradients. Where one never comes, since a
+branch was not taken or an output has no part in the loss, the reduction is never finished: DDP
+raises in the next forward. Where the parameters that are left out differ between the ranks, those
+that have theirs wait in the meantime for a reduction that the others never begin.
+
+Seen from outside: "Expected to have finished reduction in the prior iteration before starting a new
+one", in the second step or after hours; ranks that hang in backward; a single process runs fine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddoctor.ddp_options import written
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "first-failure-masked")
+
+# torch/csrc/distributed/c10d/reducer.cpp, ensure_prior_reduction_finished
+CRASH = "Expected to have finished reduction in the prior iteration"
+NAMED = re.compile(r"Parameters which did not receive grad for rank \d+: (.+)")
+NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+
+FEW = 4
+"""More names than these are counted only."""
+
+Names = tuple[str, ...]
+
+
+def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
+    raised = [one for one in run.ranks if one.fell and CRASH in one.message]
+    if not raised:
+        return
+    first = min(raised, key=lambda one: one.time)
+    left_out = {one.rank: _told(one, wrapping) for one in raised}
+    silent = tuple(one.rank for one in run.ranks if one not in raised)
+    waiting = f"; rank {silent[0]} had all of its gradients" if len(silent) == 1 else ""
+    if len(silent) > 1:
+        waiting = f"; {len(silent)} other ranks had all of their gradients"
+    yield _finding(
+        left_out,
+        because=(
+            f"DDP stopped after {first.steps} steps, as parameters had got no gradient in the step "
+            f"before: {_by_rank(left_out)}{waiting}"
+        ),
+        confidence=Confidence.CERTAIN,
+        run=run,
+    )
+
+
+def seen_coming(
+    wrapping: Wrapping, run: TrainingRun | None, steps: Steps | None
+) -> Iterator[Finding]:
+    if run is not None and any(CRASH in one.message for one in run.ranks):
+        return
+    strict = [one for one in wrapping.wrappers if _is_strict(one)]
+    left_out = {one.rank: one.unused or one.sometimes_unused for one in strict}
+    left_out = {rank: names for rank, names in left_out.items() if names}
+    if not left_out or not _reduces(steps):
+        return
+    if len(set(left_out.values())) > 1 or len(left_out) < len(strict):
+        end = "the others then wait for gradients that never come, and DDP stops"
+    else:
+        end = "DDP stops in the forward after such a step"
+    yield _finding(
+        left_out,
+        because=(
+            f"parameters got no gradient, {_by_rank(left_out)}, and "
+            f"find_unused_parameters is off: {end}"
+        ),
+        confidence=Confidence.LIKELY,
+        run=run,
+    )
+
+
+def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
+    watched = [one for one in wrapping.wrappers if one.find_unused_parameters]
+    never = [one for one in watched if one.unused and one.inspected_steps]
+    names = never[0].unused if never else ()
+    if not names or any(one.unused != names for one in watched):
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{_names(names)} got no gradient on any rank in {never[0].inspected_steps} inspected "
+            "steps; find_unused_parameters=True carries them along, and walks the graph for it in "
+            "every step"
+        ),
+        evidence=(Observation(name="parameters without a gradient", value=len(names), expected=0),),
+        fixes=(_frozen(names),),
+    )
+
+
+def _is_strict(one: Wrapper) -> bool:
+    """Whether DDP asks for a gradient of every parameter in every step."""
+    return one.kind == "ddp" and not one.find_unused_parameters and not one.static_graph
+
+
+def _reduces(steps: Steps | None) -> bool:
+    """Whether DDP takes part in the steps; where its forward is bypassed it minds nothing."""
+    if steps is None or not any(rank.synced_backwards for rank in steps.ranks):
+        return True
+    return any(sum(rank.synced_backwards) for rank in steps.ranks)
+
+
+def _told(one: RankEnding, wrapping: Wrapping | None) -> Names:
+    """The parameters by name, as the recorder or torch itself knows them; else their numbers."""
+    wrappers = wrapping.wrappers if wrapping is not None else ()
+    for wrapper in wrappers:
+        if wrapper.rank == one.rank and (wrapper.unused or wrapper.sometimes_unused):
+            return wrapper.unused or wrapper.sometimes_unused
+    if found := NAMED.search(one.message):
+        return tuple(sorted(found[1].split(", ")))
+    found = NUMBERED.search(one.message)
+    return tuple(f"number {index}" for index in found[1].split()) if found else ()
+
+
+def _finding(
+    left_out: Mapping[int, Names],
+    *,
+    because: str,
+    confidence: Confidence,
+    run: TrainingRun | None,
+) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=because,
+        evidence=tuple(
+            Observation(
+                name=f"parameters without a gradient on rank {rank}",
+                value=len(names),
+                expected=0,
+                source="; ".join((*names[:FEW], *(["…"] if len(names) > FEW else []))),
+            )
+            for rank, names in sorted(left_out.items())[:FEW]
+        ),
+        where=Where(ranks=tuple(sorted(left_out))),
+        fixes=tuple(_fixes(left_out, run)),
+    )
+
+
+def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[Fix]:
+    names = tuple(dict.fromkeys(name for names in left_out.values() for name in names))
+    if not names or names[0].startswith("number "):
+        numbers = ", ".join(name.removeprefix("number ") for name in names)
+        yield Fix(
+            summary="see which parameters these are",
+            paste=(
+                "names = [n for n, p in model.named_parameters() if p.requires_grad]\n"
+                f"print([names[index] for index in ({numbers or '…'},)])"
+            ),
+            language="python",
+        )
+    else:
+        yield Fix(
+            summary="let every parameter have a part in the loss, in every step and on every rank",
+            paste=(
+                f"idle = [p for name, p in model.named_parameters() if {_matches(names)}]\n"
+                "loss = loss + 0.0 * sum(p.sum() for p in idle)   # before loss.backward()"
+            ),
+            language="python",
+            caution="their gradients are then zero in place of none; weight decay still moves them",
+        )
+        if len(set(left_out.values())) == 1:
+            yield _frozen(names)
+    yield Fix(
+        summary="or let DDP look for them in every step",
+        paste=written("find_unused_parameters", True, run),
+        language="python",
+        caution="it walks the graph in every forward",
+        settings=("ddp.find_unused_parameters=true",),
+    )
+
+
+def _frozen(names: Names) -> Fix:
+    return Fix(
+        summary="where they are never needed, take them out of the model, or freeze them",
+        paste=(
+            "for name, parameter in model.named_parameters():   # before DDP wraps the model\n"
+            f"    if {_matches(names)}:\n"
+            "        parameter.requires_grad = False"
+        ),
+        language="python",
+    )
+
+
+def _matches(names: Names) -> str:
+    """A condition on ``name`` that holds for these."""
+    if len(names) <= FEW:
+        return f"name in {names!r}"
+    modules = tuple(dict.fromkeys(f"{name.rpartition('.')[0]}." for name in names))
+    return f"name.startswith({modules!r})"
+
+
+def _by_rank(left_out: Mapping[int, Names]) -> str:
+    if len(set(left_out.values())) == 1 and len(left_out) > 1:
+        ranks = ", ".join(map(str, sorted(left_out)))
+        return f"{_names(next(iter(left_out.values())))} on ranks {ranks}"
+    rows = [f"{_names(names)} on rank {rank}" for rank, names in sorted(left_out.items())]
+    more = f", and on {len(rows) - FEW} more" if len(rows) > FEW else ""
+    return ", ".join(rows[:FEW]) + more
+
+
+def _names(names: Sequence[str]) -> str:
+    if not names:
+        return "some that torch does not name"
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
