@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from statistics import median
 from typing import ClassVar, Literal
 
@@ -143,6 +144,8 @@ class RankHost(Part, frozen=True, kw_only=True):
     """CPUs that the cgroup grants."""
     workers: int = 0
     """Its DataLoader workers."""
+    worker_affinity: tuple[int, ...] = ()
+    """CPUs that its workers may use, all of them together; empty: they have none of their own."""
     throttled_periods: int | None = None
     """Of the cgroup, during the judged steps; None: no quota, or not told."""
     periods: int | None = None
@@ -193,6 +196,14 @@ class RankUse(Section, frozen=True, kw_only=True):
 
     hosts: tuple[RankHost, ...]
     flags: tuple[RankFlags, ...]
+
+    @property
+    def by_host(self) -> Mapping[str, tuple[RankHost, ...]]:
+        """The ranks of each host."""
+        ranks: dict[str, tuple[RankHost, ...]] = {}
+        for one in self.hosts:
+            ranks[one.host] = (*ranks.get(one.host, ()), one)
+        return ranks
 
 
 class TrialTurn(Part, frozen=True, kw_only=True):
