@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ddoctor.evidence.feeding import NOTABLE, Feed, epoch_length, feeds, starved
+from ddoctor.evidence.feeding import NOTABLE, Feed, epoch_length, feeds, place, starved
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.evidence.workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = (
     "straggler-rank",
@@ -30,8 +30,6 @@ EXPLAINS = (
     "scaling-efficiency-low",
 )
 
-# Where most of the time for a batch is collate, that is the cause (collate-bottleneck).
-MOSTLY = 0.5
 # The first epoch pays for what is done once; two after it that cost the same are no accident.
 EPOCHS = 3
 TOGETHER = 10
@@ -47,21 +45,17 @@ def too_slow_for_the_step(
 ) -> Iterator[Finding]:
     every = feeds(steps, loading)
     late = starved(every)
-    if not late or late[0].collate_share > MOSTLY:
+    if not late or late[0].mostly_collate:
         return
     worst = late[0]
     advice = advise(worst, every, curve, use)
-    some = len(late) < len(steps.ranks)
     others = [feed for feed in every if feed not in late]
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY,
-        because=_because(worst, others if some else (), advice),
+        because=_because(worst, others, len(late) < len(steps.ranks), advice),
         evidence=tuple(_rows(worst, advice, lines)),
-        where=Where(
-            hosts=tuple(sorted({feed.host for feed in late})) if some else (),
-            ranks=tuple(sorted(feed.rank for feed in late)) if some else (),
-        ),
+        where=place(late, steps),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=tuple(_fixes(worst, late, advice, run)),
     )
@@ -110,9 +104,9 @@ def empty_at_each_epoch(steps: Steps, loading: Loading) -> Iterator[Finding]:
     )
 
 
-def _because(worst: Feed, others: Sequence[Feed], advice: Advice) -> str:
+def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) -> str:
     loader = worst.loader
-    who = f"rank {worst.rank}" if others else "the step"
+    who = f"rank {worst.rank}" if some else "the step"
     needs = (
         f"{who} needs a batch every {worst.need:.3f} s and gets one every {worst.interval:.3f} s"
     )

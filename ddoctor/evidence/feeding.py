@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import RankSteps, Steps
+from ddoctor.models import Where
 
 # The published detectors of slow ranks that ask for both went from one false alarm in four to none.
 NOTABLE = 0.1
@@ -54,10 +55,9 @@ class Feed:
         return self.step / self.per_step
 
     @property
-    def collate_share(self) -> float:
-        """The part of the work on a batch that puts it together, 0 to 1; 0: not timed."""
-        whole = self.loader.fetch_seconds + self.loader.collate_seconds
-        return self.loader.collate_seconds / whole if whole else 0.0
+    def mostly_collate(self) -> bool:
+        """Whether putting a batch together takes longer than to fetch its items."""
+        return self.loader.collate_seconds > self.loader.fetch_seconds
 
 
 def feeds(steps: Steps, loading: Loading) -> tuple[Feed, ...]:
@@ -83,6 +83,16 @@ def starved(found: Sequence[Feed]) -> tuple[Feed, ...]:
         return ()
     late = [feed for feed in found if feed.share >= worst / 2]
     return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
+
+
+def place(late: Sequence[Feed], steps: Steps) -> Where:
+    """These ranks and their hosts; nothing where all ranks are like that."""
+    if len(late) == len(steps.ranks):
+        return Where()
+    return Where(
+        hosts=tuple(sorted({feed.host for feed in late})),
+        ranks=tuple(sorted(feed.rank for feed in late)),
+    )
 
 
 def edge(loader: Loader) -> float:

@@ -80,9 +80,7 @@ def advise(
     )
 
 
-def worker_fix(
-    feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None, alone: bool = False
-) -> Fix:
+def worker_fix(feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None) -> Fix:
     """The change of ``num_workers``; ``sharing`` is how many ranks of the host make it."""
     loader = feed.loader
     # Its workers would be started again and again: an epoch ended within the few steps seen.

@@ -1,0 +1,186 @@
+"""Putting the batches together is the slow part of loading, not the items of the dataset.
+
+The collate function pads, tokenises and stacks; then a batch is handed over, pinned and copied to
+the device. Where this takes longer than to fetch the items, a faster disk or dataset changes
+nothing. What the training process does itself on a batch no worker can take off it.
+
+Seen from outside: it looks like too few workers, but the samples of a profiler are in the collate
+function, in ``pin_memory`` or in ``Tensor.to``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ddoctor.evidence.feeding import JUDGED, NOTABLE, Feed, feeds, place, starved
+from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankUse, TrainingRun
+from ddoctor.evidence.workers import advise, worker_fix
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("straggler-rank", "communication-bound-step", "scaling-efficiency-low")
+
+
+def longer_than_the_items(
+    steps: Steps,
+    loading: Loading,
+    curve: LoaderCurve | None,
+    use: RankUse | None,
+    run: TrainingRun | None,
+) -> Iterator[Finding]:
+    every = feeds(steps, loading)
+    late = starved(every)
+    if not late or not late[0].mostly_collate:
+        return
+    worst, loader = late[0], late[0].loader
+    advice = advise(worst, every, curve, use)
+    workers = (
+        [worker_fix(worst, advice, sum(feed.host == worst.host for feed in late), run)]
+        if advice.workers > loader.num_workers and advice.helps(worst)
+        else []
+    )
+    collate = loader.collate_seconds / loader.collated
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"a batch is needed every {worst.need:.3f} s and comes every {worst.interval:.3f} s: "
+            f"of the {loader.batch_seconds:.3f} s that one takes at {loader.name}, "
+            f"{loader.collate or 'collate'} takes {collate:.3f} s"
+        ),
+        evidence=(
+            Observation(
+                name="collate",
+                value=round(collate, 4),
+                unit="s a batch",
+                expected=round(worst.need, 4),
+                source="the step without waiting for any loader",
+            ),
+            Observation(
+                name="to fetch its items",
+                value=round(loader.fetch_seconds / loader.collated, 4),
+                unit="s a batch",
+            ),
+            _share("waiting for batches", worst, worst.wait),
+        ),
+        where=place(late, steps),
+        cost=Cost(value=round(worst.share, 3), unit="share of step"),
+        fixes=(*workers, _ahead_of_the_run(loader)),
+    )
+
+
+def in_the_training_process(steps: Steps, loading: Loading) -> Iterator[Finding]:
+    every = feeds(steps, loading)
+    late = [feed for feed in every if feed.in_main >= NOTABLE * feed.step]
+    if not late:
+        return
+    worst = max(late, key=lambda feed: feed.in_main / feed.step)
+    loader = worst.loader
+    if worst.wait > worst.in_main:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"the training process itself spends {loader.collate_in_main:.3f} s on each batch that "
+            f"the {loader.num_workers} workers of {loader.name} have made, in a step of "
+            f"{worst.step:.3f} s"
+        ),
+        evidence=(_share("work of the training process on batches", worst, worst.in_main),),
+        where=place(late, steps),
+        cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="let the workers do it, and hand over few large tensors",
+                paste=(
+                    "def collate(items):  # runs in the workers: all that is done to a batch\n"
+                    "    return torch.utils.data.default_collate(items)\n"
+                    "\n"
+                    f"DataLoader(…, collate_fn=collate)  # {loader.name}"
+                ),
+                language="python",
+                caution="each tensor of a batch is a file in /dev/shm to open: stack small ones",
+            ),
+        ),
+    )
+
+
+def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
+    late = [
+        (rank, share, loader)
+        for rank in steps.ranks
+        for loader in loading.loaders
+        if loader.rank == rank.place.rank
+        and loader.taken
+        and not loader.pin_memory
+        and rank.place.device.startswith("cuda")
+        and steps.count >= JUDGED
+        and (share := rank.typical("to-device") / median(rank.seconds)) >= NOTABLE
+    ]
+    if not late:
+        return
+    rank, share, loader = max(late, key=lambda one: one[1])
+    ranks = {one.place.rank: one.place.host for one, _, _ in late}
+    some = len(ranks) < len(steps.ranks)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"rank {rank.place.rank} copies its batches to {rank.place.device} for "
+            f"{rank.typical('to-device'):.3f} s of each step, {share:.0%} of it, and the loader at "
+            f"{loader.name} does not pin its memory"
+        ),
+        evidence=(
+            Observation(
+                name="copying to the device",
+                value=round(100 * share),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source=f"median of {steps.count} steps",
+            ),
+        ),
+        where=Where(
+            hosts=tuple(sorted(set(ranks.values()))) if some else (),
+            ranks=tuple(sorted(ranks)) if some else (),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="pin the batches, and copy them while the device computes",
+                paste=(
+                    f"DataLoader(…, pin_memory=True)  # {loader.name}\n"
+                    "batch = batch.to(device, non_blocking=True)"
+                ),
+                language="python",
+                caution="pinned memory cannot be swapped out",
+                settings=("loader.pin_memory=true",),
+            ),
+        ),
+    )
+
+
+def _share(name: str, feed: Feed, seconds: float) -> Observation:
+    return Observation(
+        name=f"{name}, rank {feed.rank}",
+        value=round(100 * seconds / feed.step),
+        unit="% of the step",
+        expected=round(100 * NOTABLE),
+    )
+
+
+def _ahead_of_the_run(loader: Loader) -> Fix:
+    return Fix(
+        summary=f"do less in {loader.collate or 'collate'}: per item, or once before the run",
+        paste=(
+            f"# what {loader.collate or 'collate'} does to each item (tokenising, decoding): once\n"
+            'torch.save([prepare(dataset[index]) for index in range(len(dataset))], "items.pt")\n'
+            "# and collate only stacks\n"
+            'dataset = torch.load("items.pt", mmap=True)\n'
+            "DataLoader(…, collate_fn=torch.utils.data.default_collate)"
+            f"  # {loader.name}"
+        ),
+        language="python",
+        caution="random augmentation must stay in __getitem__; lengths that differ need padding",
+    )

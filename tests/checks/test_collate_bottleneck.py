@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from tests.conftest import Findings
+
+CAUSE = "collate-bottleneck"
+COUNT = 60
+
+
+def steps(*loaded: float, to_device: float = 0.0, device: str = "cuda") -> Steps:
+    """Ranks that are in the loader for so long in each step, and do 0.04 s of other work."""
+    latest = max(loaded)
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(
+                place=RankPlace(rank=rank, host=f"node-{rank}", device=f"{device}:{rank}"),
+                phases=(
+                    Phase(name="loader", seconds=(one,) * COUNT),
+                    Phase(name="to-device", seconds=(to_device,) * COUNT),
+                    Phase(name="forward", seconds=(0.04,) * COUNT),
+                    Phase(name="waiting", seconds=(latest - one,) * COUNT),
+                ),
+            )
+            for rank, one in enumerate(loaded)
+        ),
+    )
+
+
+def loader(rank: int = 0, fetch: float = 0.01, collate: float = 0.05, **more: object) -> Loader:
+    """A loader that needs so many seconds for the items of a batch, and to collate them."""
+    plain = Loader(
+        rank=rank,
+        host=f"node-{rank}",
+        name="train.py:42",
+        dataset="Texts",
+        kind="map",
+        items=64_000,
+        batch_size=32,
+        batches=1000,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        context="fork",
+        drop_last=True,
+        sampler="DistributedSampler",
+        fetched=32 * COUNT,
+        fetch_seconds=fetch * COUNT,
+        collated=COUNT,
+        collate_seconds=collate * COUNT,
+        collate="pad_and_tokenise",
+        taken=COUNT,
+        wait_seconds=(0.0,) * COUNT,
+    )
+    return msgspec.structs.replace(plain, **more)
+
+
+def loading(*loaders: Loader) -> Loading:
+    return Loading(loaders=loaders)
+
+
+def test_collate_takes_longer_than_the_items(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(0.06, 0.06), loading(loader(0), loader(1)))
+    assert "of the 0.060 s that one takes" in finding.because
+    assert "pad_and_tokenise takes 0.050 s" in finding.because
+    assert finding.where.ranks == ()
+    assert finding.fixes[0].settings == ("loader.num_workers=2",)
+    assert "pad_and_tokenise" in finding.fixes[1].paste
+
+
+def test_on_one_rank(findings: Findings) -> None:
+    section = loading(loader(0, fetch=0.001, collate=0.001), loader(1))
+    (finding,) = findings(CAUSE, steps(0.002, 0.06), section)
+    assert finding.where.ranks == (1,)
+    assert finding.where.hosts == ("node-1",)
+
+
+def test_the_training_process_works_on_what_workers_made(findings: Findings) -> None:
+    section = loading(loader(num_workers=4, fetch=0.1, collate=0.01, collate_in_main=0.03))
+    (finding,) = findings(CAUSE, steps(0.035), section)
+    assert "itself spends 0.030 s on each batch" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == 0.4
+    assert "collate_fn=collate" in finding.fixes[0].paste
+
+
+def test_copies_from_pageable_memory(findings: Findings) -> None:
+    section = loading(loader(0, pin_memory=False), loader(1, pin_memory=True))
+    (finding,) = findings(CAUSE, steps(0.001, 0.001, to_device=0.02), section)
+    assert finding.where.ranks == (0,)
+    assert finding.fixes[0].settings == ("loader.pin_memory=true",)
+
+
+@pytest.mark.parametrize(
+    ("section", "loaded"),
+    [
+        # The items are the slow part.
+        (loader(fetch=0.05, collate=0.01), 0.06),
+        # Collate is long, but nobody waits for it.
+        (loader(num_workers=4), 0.001),
+        (loader(num_workers=4, collate_in_main=0.003), 0.003),
+        # The process's own part is the smaller one.
+        (loader(num_workers=2, fetch=0.3, collate=0.02, collate_in_main=0.02), 0.08),
+        # Nothing was timed.
+        (loader(collated=0, fetch=0.0, collate=0.0), 0.06),
+    ],
+)
+def test_quiet_where_it_is_something_else(
+    findings: Findings, section: Loader, loaded: float
+) -> None:
+    assert findings(CAUSE, steps(loaded), loading(section)) == ()
+
+
+@pytest.mark.parametrize(
+    ("pinned", "to_device", "device"),
+    [(True, 0.02, "cuda"), (False, 0.002, "cuda"), (False, 0.02, "cpu")],
+)
+def test_quiet_about_copies_that_are_short_or_cannot_be_helped(
+    findings: Findings, pinned: bool, to_device: float, device: str
+) -> None:
+    section = loading(loader(pin_memory=pinned))
+    assert findings(CAUSE, steps(0.001, to_device=to_device, device=device), section) == ()
