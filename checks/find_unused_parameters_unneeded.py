@@ -1,0 +1,90 @@
+"""DDP looks for unused parameters in every step, and there never are any.
+
+With ``find_unused_parameters=True`` DDP walks the whole autograd graph after each forward, and all
+ranks agree on what they found before a step's gradients are complete. A model that uses all of its
+parameters in every step gains nothing from that. The Trainer of transformers switches it on by
+itself for most models.
+
+Seen from outside: torch's own warning "find_unused_parameters=True was specified in DDP
+constructor, but did not find any unused parameters"; steps get shorter once it is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from ddoctor.ddp_options import written
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+# Torch's own warning is content with the first iteration (reducer.cpp).
+ENOUGH_INSPECTED = 3
+# Half of the 10 % from which published detectors report a slowdown: this is no comparison of noisy
+# steps but the time of the walk itself, all of which is saved.
+WARNING_SHARE = 0.05
+
+
+def never_found_any(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
+    watched = [
+        one for one in wrapping.wrappers if one.find_unused_parameters and not one.static_graph
+    ]
+    for name in dict.fromkeys(one.name for one in watched):
+        models = [one for one in watched if one.name == name]
+        inspected = min(one.inspected_steps for one in models)
+        found = any(one.unused or one.sometimes_unused for one in models)
+        if inspected >= ENOUGH_INSPECTED and not found:
+            yield _finding(models, inspected, steps, run)
+
+
+def _finding(
+    models: Sequence[Wrapper], inspected: int, steps: Steps, run: TrainingRun | None
+) -> Finding:
+    timed = [median(one.find_unused_seconds) for one in models if one.find_unused_seconds]
+    seconds = median(timed) if timed else 0.0
+    share = seconds / steps.step if steps.step else 0.0
+    price = f"; the walk takes {1e3 * seconds:.2f} ms, {share:.1%} of the step" if timed else ""
+    return Finding(
+        severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"find_unused_parameters is on for {models[0].name}, and every parameter got its "
+            f"gradient in all of {inspected} inspected steps on every rank{price}"
+        ),
+        evidence=(
+            Observation(
+                name="steps inspected",
+                value=inspected,
+                source="gradients that came on each rank itself",
+            ),
+            *(
+                [
+                    Observation(
+                        name="walk through the graph",
+                        value=round(1e3 * seconds, 3),
+                        unit="ms/step",
+                        expected=0,
+                        source=f"median of {len(models[0].find_unused_seconds)} steps",
+                    )
+                ]
+                if timed
+                else []
+            ),
+        ),
+        cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
+        fixes=(
+            Fix(
+                summary="switch it off",
+                paste=written("find_unused_parameters", False, run),
+                language="python",
+                caution=(
+                    "where a rare branch leaves parameters out after all, DDP then stops with an "
+                    "error in the next step"
+                ),
+                expected_gain=f"{share:.1%} of the step" if timed else None,
+                settings=("ddp.find_unused_parameters=false",),
+            ),
+        ),
+    )

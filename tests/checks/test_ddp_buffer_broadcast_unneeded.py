@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "ddp-buffer-broadcast-unneeded"
+STEPS = Steps(
+    warm_up=5,
+    ranks=tuple(
+        RankSteps(
+            place=RankPlace(rank=rank, host="a", device="cpu"),
+            phases=(Phase(name="forward", seconds=(0.05,) * 20),),
+        )
+        for rank in range(2)
+    ),
+)
+
+
+def wrapper(rank: int, milliseconds: float = 5.0, **options: object) -> Wrapper:
+    usual: dict[str, object] = {
+        "name": "ResNet",
+        "kind": "ddp",
+        "buffers": 159,
+        "buffer_bytes": 200_000,
+        "batch_norms": 53,
+        "broadcast_buffers": True,
+        "buffer_broadcast_seconds": (milliseconds / 1e3,) * 20,
+    }
+    return Wrapper(
+        rank=rank,
+        parameters=200,
+        parameter_bytes=800,
+        trainable_bytes=800,
+        **usual | options,  # type: ignore[arg-type]
+    )
+
+
+def both(milliseconds: float = 5.0, **options: object) -> Wrapping:
+    ranks = (wrapper(rank, milliseconds, **options) for rank in range(2))
+    return Wrapping(wrappers=tuple(ranks))
+
+
+def test_a_notable_price_is_a_warning(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, both(), STEPS)
+    assert finding.severity is Severity.WARNING
+    assert "159 buffers of ResNet" in finding.because
+    assert "5.00 ms, 10.0% of the step" in finding.because
+    assert finding.fixes[0].settings == ("ddp.broadcast_buffers=false",)
+    assert "evaluation only" in finding.fixes[0].caution
+
+
+def test_a_small_price_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, both(1.5), STEPS)
+    assert finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sync_batch_norms": 53}, "equal on all ranks by itself"),
+        ({"batch_norms": 0}, "the script itself changes"),
+    ],
+)
+def test_the_caution_fits_what_the_buffers_are(
+    findings: Findings, options: dict[str, object], words: str
+) -> None:
+    (finding,) = findings(CAUSE, both(**options), STEPS)  # type: ignore[arg-type]
+    assert words in finding.fixes[0].caution
+
+
+def test_quiet_where_the_others_wait_in_it_for_a_late_rank(findings: Findings) -> None:
+    section = Wrapping(wrappers=(wrapper(0, 28.0), wrapper(1, 0.5)))
+    assert findings(CAUSE, section, STEPS) == ()
+
+
+def test_quiet_where_a_few_steps_were_slow(findings: Findings) -> None:
+    section = both(buffer_broadcast_seconds=(0.04,) * 4 + (0.0004,) * 16)
+    assert findings(CAUSE, section, STEPS) == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"broadcast_buffers": False},
+        {"broadcast_buffers": None, "kind": "fsdp1"},
+        {"buffers": 0},
+        {"buffer_broadcast_seconds": ()},
+        {"buffer_broadcast_seconds": (0.005,) * 9},
+        {"milliseconds": 0.3},
+    ],
+)
+def test_quiet_where_it_is_off_or_cheap_or_unknown(
+    findings: Findings, options: dict[str, object]
+) -> None:
+    assert findings(CAUSE, both(**options), STEPS) == ()  # type: ignore[arg-type]
+
+
+def test_quiet_on_one_rank_alone(findings: Findings) -> None:
+    assert findings(CAUSE, Wrapping(wrappers=(wrapper(0),)), STEPS) == ()
