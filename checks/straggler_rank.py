@@ -5,6 +5,11 @@ given to every rank: where it takes longer in every repeat, the host keeps the r
 quota, a neighbour on the same cores, too narrow an affinity) or its cores are slower (clock, heat,
 another model). What is slow through the network is slow because of that as well.
 
+In training all ranks show the same step time, and the delay of one is in the backward pass of all.
+There the rank is named by the work of its own, until it enters a collective: where the same work
+takes it longer than the others in nearly every step. What more tokens or samples explain is
+uneven-work-per-rank, what the loader takes is dataloader-bottleneck.
+
 Seen from outside: one rank enters each collective late, and the others show up as waiting in it.
 """
 
@@ -14,11 +19,15 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median, median_low
 
+from ddoctor.balance import NOTICEABLE, Late, late
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.pairs import LocalWork, Pairs
+from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.why_late import Reason, why
 
-EXPLAINS = ("slow-network-link",)
+EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
 
 # The dose that a public benchmark of fail-slow detection calls loud (probing's ladder); NVIDIA's
 # NVRx flags at 0.75 of the peers' speed, which is about the same.
@@ -29,6 +38,8 @@ REPEATS = 5
 PEERS_AT_WORST = 0.9
 # A rank that has its CPU to itself is on it for nearly all of the time.
 STARVED_BELOW = 0.9
+# What takes a rank's core in passing may be gone tomorrow: it has to cost as much as NVRx flags at.
+PASSING = 0.25
 
 
 def working_alone(pairs: tuple[Pairs, ...], cpus: tuple[Cpus, ...] | None) -> Iterator[Finding]:
@@ -134,3 +145,105 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
             ),
             caution="leave the host out of the run if its processors are of another kind",
         )
+
+
+def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[Finding]:
+    found = [one for one in late(steps) if _is_slowness(one)]
+    told = {one.place.rank for one in found}
+    slightly = (
+        one
+        for one in late(steps, by=NOTICEABLE)
+        if one.part == "computing" and one.place.rank not in told
+    )
+    for one in found:
+        reason = why(one, steps, lines, use)
+        in_passing = reason.kind == "queued" and one.seconds < PASSING * steps.step
+        yield _late(one, steps, reason, Severity.NOTE if in_passing else Severity.WARNING)
+    for one in slightly:
+        if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
+            yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
+
+
+def _is_slowness(one: Late) -> bool:
+    """Other parts, and what rank 0 does beside the training, are causes of their own."""
+    return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
+
+
+def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Finding:
+    place = one.place
+    others = "the other" if len(steps.ranks) == 2 else "the others"
+    where = "outside of the model" if one.part == "rest" else f"in {one.phase}"
+    sure = severity is Severity.WARNING and reason.kind != "unknown" and len(steps.ranks) > 2
+    return Finding(
+        severity=severity,
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        because=(
+            f"rank {place.rank} on {place.host} needs {1000 * one.seconds:.3g} ms longer than "
+            f"{others}, most of it {where}, of a step of {1000 * steps.step:.3g} ms, in "
+            f"{one.behind} of {one.steps} steps, and {others} must wait for it: {reason.words}"
+        ),
+        evidence=(
+            Observation(
+                name=f"{one.part} in a step",
+                value=round(1000 * (one.usual + one.seconds), 1),
+                unit="ms",
+                expected=round(1000 * one.usual, 1),
+                source=f"the usual of {len(steps.ranks)} ranks",
+            ),
+            *_on_cpu(one),
+        ),
+        where=Where(hosts=(place.host,), ranks=(place.rank,), devices=_gpu(place.device)),
+        cost=Cost(value=round(one.cost, 3), unit="share of step"),
+        fixes=(_remedy(one, reason),),
+    )
+
+
+def _on_cpu(one: Late) -> Iterator[Observation]:
+    if one.on_cpu is not None:
+        yield Observation(
+            name="longer on a CPU",
+            value=round(1000 * one.on_cpu, 1),
+            unit="ms",
+            expected=0.0,
+            source="CPU time of its main thread, the median step",
+        )
+
+
+def _gpu(device: str) -> tuple[str, ...]:
+    return () if device == "cpu" else (device,)
+
+
+def _remedy(one: Late, reason: Reason) -> Fix:
+    rank, host = one.place.rank, one.place.host
+    line = reason.line
+    if line is not None:
+        return Fix(
+            summary=f"see why rank {rank} alone does this in every step; drop it, or share it out",
+            paste=f"{line.file}:{line.line}: {line.text}  # in {line.function}",
+            language="text",
+        )
+    if reason.kind == "mask":
+        return Fix(
+            summary=f"give rank {rank} all CPUs that its host has",
+            paste="import os; os.sched_setaffinity(0, range(os.cpu_count()))",
+            language="python",
+            caution="at the top of the script; a launcher that binds ranks should bind all alike",
+            settings=("torch.affinity=all",),
+        )
+    if reason.kind == "device":
+        index = one.place.device.rpartition(":")[2]
+        return Fix(
+            summary=f"on {host}, see what keeps GPU {index} back: clocks, heat, others on it",
+            paste=f"nvidia-smi -i {index} -q -d CLOCK,PERFORMANCE,TEMPERATURE,UTILIZATION,PIDS",
+            caution="`ddoctor doctor` there measures each GPU alone; leave the slow one out",
+        )
+    if reason.kind == "blocked":
+        return Fix(
+            summary=f"on {host}, see what rank {rank} waits for while it runs, as root",
+            paste=(
+                "for pid in $(pgrep python); do tr '\\0' '\\n' < /proc/$pid/environ | "
+                f"grep -qx RANK={rank} && py-spy dump --pid $pid; done"
+            ),
+        )
+    starved = reason.kind in ("queued", "throttled")
+    return next(_fixes(host, None, starved))

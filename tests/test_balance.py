@@ -7,7 +7,7 @@ import pytest
 from ddoctor.balance import late, own_line
 from ddoctor.evidence.steps import Steps
 from tests.healthy.steps import SECTIONS
-from tests.training_steps import COUNT, SOUND, every, lines, steps, with_more
+from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 FORWARD = ("forward", 20, "loss = model(batch)")
 BACKWARD = ("backward", 21, "loss.backward()")
@@ -35,20 +35,20 @@ def test_the_late_rank_and_its_part(ranks: int, phase: str, part: str) -> None:
 
 
 def test_a_quiet_dose_under_noise() -> None:
-    (found,) = late(steps(SOUND, with_more("forward", 0.018), noise=0.08))
+    (found,) = late(steps(USUAL, with_more("forward", 0.018), noise=0.08))
     assert found.place.rank == 1
 
 
 def test_the_time_on_a_cpu_tells_through_more_noise() -> None:
-    noisy = steps(SOUND, with_more("forward", 0.025), noise=0.35)
+    noisy = steps(USUAL, with_more("forward", 0.025), noise=0.35)
     assert late(noisy) == ()
-    cpu = steps(SOUND, with_more("forward", 0.025), noise=0.35, cpu=(0.09, 0.11))
+    cpu = steps(USUAL, with_more("forward", 0.025), noise=0.35, cpu=(0.09, 0.11))
     (found,) = late(cpu)
     assert found.on_cpu == pytest.approx(0.02)
 
 
 def test_two_late_ranks_of_four_for_two_reasons() -> None:
-    found = late(steps(SOUND, with_more("backward", 0.06), with_more("loader", 0.05), SOUND))
+    found = late(steps(USUAL, with_more("backward", 0.06), with_more("loader", 0.05), USUAL))
     assert [(one.place.rank, one.part) for one in found] == [(1, "computing"), (2, "loading")]
 
 
@@ -68,7 +68,7 @@ def test_what_comes_every_so_many_steps_is_judged_by_its_mean() -> None:
 
 
 def test_a_smaller_share_where_it_is_asked_for() -> None:
-    section = steps(SOUND, with_more("forward", 0.008))
+    section = steps(USUAL, with_more("forward", 0.008))
     assert late(section) == ()
     (found,) = late(section, by=0.04)
     assert found.place.rank == 1
@@ -88,19 +88,19 @@ def test_quiet_where_the_late_rank_changes(seed: int) -> None:
 @pytest.mark.parametrize(
     "section",
     [
-        steps(SOUND, SOUND, noise=0.2),
-        steps(SOUND),
+        steps(USUAL, USUAL, noise=0.2),
+        steps(USUAL),
         # Too little, too seldom, too short, once only.
-        steps(SOUND, with_more("forward", 0.008), noise=0.02),
-        steps(SOUND, with_more("forward", [0.03, 0.0] * (COUNT // 2))),
-        steps(SOUND, with_more("forward", 0.06), count=9),
-        steps(SOUND, with_more("checkpoint", every(COUNT, 2.0))),
+        steps(USUAL, with_more("forward", 0.008), noise=0.02),
+        steps(USUAL, with_more("forward", [0.03, 0.0] * (COUNT // 2))),
+        steps(USUAL, with_more("forward", 0.06), count=9),
+        steps(USUAL, with_more("checkpoint", every(COUNT, 2.0))),
         # All ranks alike.
         steps(*[with_more("rest", 0.06)] * 4, noise=0.02),
         # They do not wait for each other, so nothing is lost.
-        steps(SOUND, with_more("forward", 0.06), together=False),
+        steps(USUAL, with_more("forward", 0.06), together=False),
         # Whatever it was, it went away.
-        steps(SOUND, with_more("forward", [0.06] * 20 + [0.0] * 10)),
+        steps(USUAL, with_more("forward", [0.06] * 20 + [0.0] * 10)),
     ],
 )
 def test_quiet(section: Steps) -> None:

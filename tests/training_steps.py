@@ -13,7 +13,7 @@ COUNT = 30
 Work = Mapping[str, float | Sequence[float]]
 """Of one rank: seconds of its own phases, of every step or of each."""
 
-SOUND: Work = {
+USUAL: Work = {
     "loader": 0.001,
     "forward": 0.030,
     "backward": 0.060,
@@ -22,7 +22,7 @@ SOUND: Work = {
 }
 
 
-def with_more(phase: str, seconds: float | Sequence[float], work: Work = SOUND) -> Work:
+def with_more(phase: str, seconds: float | Sequence[float], work: Work = USUAL) -> Work:
     """The same work with so much more of one phase."""
     usual = work.get(phase, 0.0)
     assert isinstance(usual, float)

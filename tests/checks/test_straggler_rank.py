@@ -9,8 +9,11 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
-from ddoctor.models import Confidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "straggler-rank"
 SOUND = (0.22, 0.2, 0.21, 0.2, 0.2)
@@ -125,3 +128,126 @@ def test_quiet_where_the_whole_machine_is_slow(findings: Findings) -> None:
 
 def test_quiet_with_one_rank(findings: Findings) -> None:
     assert findings(CAUSE, pairs(times(5.0))) == ()
+
+
+FORWARD = ("forward", 20, "loss = model(batch)")
+BACKWARD = ("backward", 21, "loss.backward()")
+
+
+def host(rank: int, affinity: Sequence[int] = range(8), waited: float = 0.0) -> RankHost:
+    return RankHost(
+        rank=rank,
+        host="node-0",
+        local_ranks=2,
+        threads=1,
+        affinity=tuple(affinity),
+        host_cpus=8,
+        waited=waited,
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_delay_inside_the_backward_pass_of_one_rank(findings: Findings, ranks: int) -> None:
+    section = steps(*[USUAL] * (ranks - 1), with_more("backward", 0.06), noise=0.05)
+    (finding,) = findings(CAUSE, section)
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (ranks - 1,)
+    assert "in backward" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.36, abs=0.05)
+
+
+def test_a_quiet_dose_in_the_forward_pass_of_one_of_two(findings: Findings) -> None:
+    section = steps(with_more("forward", 0.016), USUAL, noise=0.05, cpu=(0.11, 0.095))
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (0,)
+    assert "on a CPU for that time" in finding.because
+
+
+def test_the_line_that_it_alone_is_met_at(findings: Findings) -> None:
+    section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
+    met = lines(
+        {FORWARD: 30, BACKWARD: 90},
+        {FORWARD: 20, BACKWARD: 60, ("forward", 31, "time.sleep(0.06)"): 40},
+    )
+    (finding,) = findings(CAUSE, section, met)
+    assert "train.py:31, `time.sleep(0.06)`" in finding.because
+    assert finding.fixes[0].paste.startswith("train.py:31: time.sleep(0.06)")
+
+
+def test_work_outside_of_the_model_on_another_rank_than_the_first(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, with_more("rest", 0.06)))
+    assert finding.where.ranks == (1,)
+    assert "outside of the model" in finding.because
+
+
+def test_fewer_cpus_than_the_others(findings: Findings) -> None:
+    section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.15))
+    use = RankUse(hosts=(host(0), host(1, affinity=(3,))), flags=())
+    (finding,) = findings(CAUSE, section, use)
+    assert "may use CPU 3 only, where the others have 8" in finding.because
+    assert finding.fixes[0].settings == ("torch.affinity=all",)
+
+
+def test_another_process_on_its_core(findings: Findings) -> None:
+    section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
+    (finding,) = findings(CAUSE, section, RankUse(hosts=(host(0), host(1, waited=0.36)), flags=()))
+    assert finding.severity is Severity.WARNING
+    assert "run queue for 36%" in finding.because
+    assert "ps -eo" in finding.fixes[0].paste
+
+
+def test_something_that_it_waits_for_beside_the_collectives(findings: Findings) -> None:
+    section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
+    (finding,) = findings(CAUSE, section, RankUse(hosts=(host(0), host(1)), flags=()))
+    assert "wanted none" in finding.because
+    assert r"tr '\0' '\n'" in finding.fixes[0].paste
+    assert "grep -qx RANK=1 && py-spy dump" in finding.fixes[0].paste
+
+
+def test_a_gpu(findings: Findings) -> None:
+    section = steps(*[USUAL] * 7, with_more("forward", 0.06), device="cuda")
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.devices == ("cuda:7",)
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.fixes[0].paste.startswith("nvidia-smi -i 7")
+
+
+@pytest.mark.parametrize(
+    ("dose", "cpu"),
+    [
+        # Too little to matter, yet surely there; enough, but by what may be gone tomorrow.
+        (0.006, (0.095, 0.101)),
+        (0.020, (0.095, 0.095)),
+    ],
+)
+def test_a_note_of_what_is_little_or_may_pass(
+    findings: Findings, dose: float, cpu: tuple[float, float]
+) -> None:
+    section = steps(USUAL, with_more("forward", dose), noise=0.01, cpu=cpu)
+    (finding,) = findings(CAUSE, section, RankUse(hosts=(host(0), host(1, waited=0.2)), flags=()))
+    assert finding.severity is Severity.NOTE
+    assert finding.where.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        steps(USUAL, USUAL, noise=0.2, cpu=(0.09, 0.09)),
+        steps(USUAL, with_more("forward", 0.003), cpu=(0.095, 0.098)),
+        # Causes of their own.
+        steps(USUAL, with_more("loader", 0.06)),
+        steps(with_more("rest", 0.06), USUAL),
+        steps(with_more("checkpoint", every(10, 1.0)), with_more("checkpoint", 0.0)),
+        steps(
+            with_more("forward", 0.03),
+            with_more("forward", 0.06),
+            elements=[[1000] * COUNT, [1500] * COUNT],
+        ),
+        # Nobody waits.
+        steps(USUAL, with_more("forward", 0.06), together=False),
+        steps(with_more("forward", 0.06)),
+    ],
+)
+def test_quiet_in_training(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section) == ()
