@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import fmean, median
 
 from ddoctor.evidence.loading import Loader, Loading
@@ -118,9 +117,11 @@ def restart(loader: Loader) -> float:
     return median(loader.starts[1:] or loader.starts or (0.0,))
 
 
-def epoch_length(loader: Loader) -> float | None:
-    """Batches of an epoch on this rank; None: none ended, and the loader has no length."""
-    return median(loader.epoch_batches) if loader.epoch_batches else loader.batches
+def of_batches(loader: Loader) -> str:
+    """The length of an epoch on this rank, for a sentence; empty: none ended, and the loader has no
+    length."""
+    length = median(loader.epoch_batches) if loader.epoch_batches else loader.batches
+    return "" if length is None else f" of {length:.0f} batches"
 
 
 def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
@@ -149,13 +150,14 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
 
 
 def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
-    """The seconds in the loader, where as many of the longest as there were epochs are shortened
-    by what the first batch takes longer."""
-    waits = list(seconds)
-    length, extra = epoch_length(loader), edge(loader)
-    if length and extra:
-        epochs = ceil(loader.taken / length)
-        for step in sorted(range(len(waits)), key=lambda step: -waits[step])[:epochs]:
+    """The seconds in the loader; those that begin an epoch without what that takes longer.
+
+    Which steps these are is not told: they are among the longest, as many as there were epochs.
+    """
+    waits, extra = list(seconds), edge(loader)
+    longest = sorted(range(len(waits)), key=lambda step: -waits[step])
+    for step in longest[: len(loader.first_waits)]:
+        if waits[step] >= extra / 2:
             waits[step] = max(0.0, waits[step] - extra)
     return waits
 

@@ -1,0 +1,82 @@
+"""The DataLoader starts its workers again at every epoch, and the steps wait for them.
+
+Unless ``persistent_workers`` is set, all workers end with the epoch and new ones are started for
+the next: processes are made, the dataset is copied or opened again, with ``spawn`` torch is
+imported anew, and only then is the first batch begun. Long epochs hardly notice; an epoch of a few
+dozen steps pays for it again and again.
+
+Seen from outside: a pause at regular intervals, with new process numbers after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ddoctor.evidence.feeding import NOTABLE, feeds, of_batches, place, restart
+from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
+
+# The first epoch pays for what is done once; two after it that cost the same are no accident.
+EPOCHS = 3
+
+
+def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> Iterator[Finding]:
+    late = [
+        feed
+        for feed in feeds(steps, loading)
+        if feed.restarts >= NOTABLE * feed.step and len(feed.loader.first_waits) >= EPOCHS
+    ]
+    if not late:
+        return
+    worst = max(late, key=lambda feed: feed.restarts / feed.step)
+    loader, share = worst.loader, worst.restarts / worst.step
+    pause = median(loader.first_waits[1:])
+    lines = [f"DataLoader(…, persistent_workers=True)  # {loader.name}"]
+    if run is not None and run.framework == "transformers":
+        lines.append("# or, where Trainer makes it: dataloader_persistent_workers=True")
+    memory = (loader.worker_memory or 0) * loader.num_workers / 1024
+    caution = "what the script changes in the dataset between epochs, its workers then do not see"
+    if memory:
+        caution += f"; they keep their {memory:.2g} GiB a rank between epochs"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if loader.batch_seconds else Confidence.LIKELY,
+        because=(
+            f"each epoch{of_batches(loader)} at {loader.name} starts {loader.num_workers} "
+            f"workers again: its first batch comes after {pause:.3f} s, {restart(loader):.3f} s of "
+            f"that to start them, {share:.0%} of the time in all"
+        ),
+        evidence=(
+            Observation(
+                name="starting workers",
+                value=round(100 * share),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source=f"{len(loader.first_waits)} epochs of rank {worst.rank}",
+            ),
+            Observation(
+                name="until the first batch of an epoch",
+                value=round(pause, 3),
+                unit="s",
+                expected=round(pause - restart(loader), 3),
+                source="workers that live on",
+            ),
+        ),
+        where=place(late, steps),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="keep the workers from epoch to epoch",
+                paste="\n".join(lines),
+                language="python",
+                caution=caution,
+                expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
+                settings=("loader.persistent_workers=true",),
+            ),
+        ),
+    )

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence
+from tests.conftest import Findings
+
+CAUSE = "worker-restart-each-epoch"
+COUNT = 60
+LENGTH = 20
+"""Batches of an epoch."""
+
+
+def steps(edge: float, usual: float = 0.001, ranks: int = 2) -> Steps:
+    """Steps of 0.04 s, and at the start of each epoch so many seconds in the loader."""
+    waits = tuple(edge if step % LENGTH == 5 else usual for step in range(COUNT))
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(
+                place=RankPlace(rank=rank, host="node-0", device="cpu"),
+                phases=(
+                    Phase(name="loader", seconds=waits),
+                    Phase(name="forward", seconds=(0.04,) * COUNT),
+                ),
+            )
+            for rank in range(ranks)
+        ),
+    )
+
+
+def loader(rank: int = 0, edge: float = 0.5, batch: float = 0.05, **more: object) -> Loader:
+    """A loader with 4 workers whose first batch of an epoch comes after so long."""
+    plain = Loader(
+        rank=rank,
+        host="node-0",
+        name="train.py:42",
+        dataset="Pictures",
+        kind="map",
+        items=640,
+        batch_size=32,
+        batches=LENGTH,
+        num_workers=4,
+        prefetch_factor=2,
+        pin_memory=False,
+        persistent_workers=False,
+        context="fork",
+        drop_last=True,
+        sampler="RandomSampler",
+        fetched=32 * COUNT,
+        fetch_seconds=batch * COUNT,
+        collated=COUNT,
+        taken=COUNT,
+        wait_seconds=(0.001,) * COUNT,
+        starts=(0.9, 0.1, 0.1, 0.1),
+        first_waits=(2.0, edge, edge, edge),
+        epoch_batches=(LENGTH,) * 3,
+    )
+    return msgspec.structs.replace(plain, **more)
+
+
+def loading(*loaders: Loader) -> Loading:
+    return Loading(loaders=loaders)
+
+
+def test_short_epochs_pay_for_their_workers(findings: Findings) -> None:
+    section = loading(loader(0, worker_memory=512.0), loader(1))
+    (finding,) = findings(CAUSE, steps(0.5), section)
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.where.ranks == ()
+    assert "each epoch of 20 batches at train.py:42 starts 4 workers again" in finding.because
+    assert "after 0.500 s, 0.449 s of that to start them" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.45 / (20 * 0.041 + 0.5), abs=0.02)
+    (fix,) = finding.fixes
+    assert fix.settings == ("loader.persistent_workers=true",)
+    assert "2 GiB a rank" in fix.caution
+
+
+def test_one_rank_alone(findings: Findings) -> None:
+    section = loading(loader(0, persistent_workers=True), loader(1))
+    (finding,) = findings(CAUSE, steps(0.5), section)
+    assert finding.where.ranks == (1,)
+
+
+def test_without_the_time_for_a_batch_the_start_itself_counts(findings: Findings) -> None:
+    section = loading(loader(collated=0, starts=(0.9, 0.4, 0.4, 0.4)))
+    (finding,) = findings(CAUSE, steps(0.5, ranks=1), section)
+    assert finding.confidence is Confidence.LIKELY
+    assert "0.400 s of that to start them" in finding.because
+
+
+def test_trainer_has_its_own_words(findings: Findings) -> None:
+    run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="transformers")
+    (finding,) = findings(CAUSE, steps(0.5, ranks=1), loading(loader()), run)
+    assert "dataloader_persistent_workers=True" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("section", "edge"),
+    [
+        (loader(persistent_workers=True), 0.5),
+        # No workers, nothing to start.
+        (loader(num_workers=0), 0.5),
+        # Quickly started.
+        (loader(edge=0.1), 0.1),
+        # The first batch itself takes that long, and so it would with workers that live on.
+        (loader(batch=0.45), 0.5),
+        # An accident of one epoch.
+        (loader(first_waits=(2.0, 0.5), starts=(0.9, 0.1)), 0.5),
+        (loader(first_waits=(2.0, 0.5, 0.06, 0.06)), 0.06),
+        # The steps themselves show no such pause: it was over before they began.
+        (loader(), 0.001),
+        # A long epoch ended while it was watched.
+        (loader(batches=5000, epoch_batches=(5000,), first_waits=(0.5,)), 0.5),
+    ],
+)
+def test_quiet_where_little_is_lost(findings: Findings, section: Loader, edge: float) -> None:
+    assert findings(CAUSE, steps(edge, ranks=1), loading(section)) == ()
