@@ -1,29 +1,35 @@
-"""Bandwidth over message size as an SVG that takes its colours and its font from the page."""
+"""Charts as SVG that takes its colours and its font from the page."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from ddoctor.evidence.steps import PHASES
 from ddoctor.report.wording import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK = "#010101"
 MUTED = "#020202"
 LINE = "#030303"
 ACCENT = "#040404"
 EXPECTED = "#050505"
+BAR = "#060606"
+PHASE = {phase: f"#0707{number:02x}" for number, phase in enumerate(PHASES, start=1)}
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     LINE: "var(--line)",
     ACCENT: "var(--accent)",
     EXPECTED: "var(--expected)",
+    BAR: "var(--bar)",
+    **{colour: f"var(--{phase})" for phase, colour in PHASE.items()},
 }
 """Drawn in colours that nothing else has, which then become variables of the page's style."""
 
@@ -37,8 +43,8 @@ Points = Sequence[tuple[int, float]]
 """Bytes of the message, and GB/s of bus bandwidth."""
 
 
-def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
-    """Both curves in one SVG: the measured one solid, the expected one dashed."""
+def drawn(name: str, pixels: tuple[int, int], draw: Callable[[Figure], None]) -> str:
+    """What is drawn on a figure of this size as an SVG; the name is its own on the page."""
     # It complains of homes that cannot be written, which concerns no reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
@@ -53,20 +59,14 @@ def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> st
                 "font.size": FONT_PIXELS,
                 "font.sans-serif": ["DejaVu Sans"],
                 "svg.fonttype": "none",
-                "svg.hashsalt": f"bandwidth {pixels}",
+                "svg.hashsalt": f"{name} {pixels}",
                 "text.color": INK,
             }
         )
         width, height = pixels
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        if expected:
-            axes.plot(
-                *zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--", zorder=3
-            )
-        axes.plot(*zip(*measured, strict=True), color=ACCENT, linewidth=2, marker="o", markersize=5)
-        _dress(axes, (*measured, *expected), ticks=9 if pixels == WIDE else 5)
+        draw(figure)
         text = StringIO()
         FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
             text, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -74,17 +74,28 @@ def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> st
     return _inline(text.getvalue())
 
 
-def _dress(axes: Axes, points: Points, ticks: int) -> None:
-    smallest, largest = min(points)[0], max(points)[0]
-    axes.set_xscale("log", base=2)
-    powers = range(smallest.bit_length() - 1, largest.bit_length())
-    step = max(1, -(-len(powers) // ticks))
-    shown = [2**power for power in reversed(powers[::-1][::step])]
-    axes.set_xticks(shown, [size(x) for x in shown])
-    axes.minorticks_off()
+def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
+    """Both curves in one SVG: the measured one solid, the expected one dashed."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        if expected:
+            axes.plot(
+                *zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--", zorder=3
+            )
+        axes.plot(*zip(*measured, strict=True), color=ACCENT, linewidth=2, marker="o", markersize=5)
+        points = (*measured, *expected)
+        _sizes(axes, points, ticks=9 if pixels == WIDE else 5)
+        axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
+        dress(axes, "GB/s")
+
+    return drawn("bandwidth", pixels, draw)
+
+
+def dress(axes: Axes, unit: str) -> None:
+    """What all charts look like; the unit of the upright axis stands above it."""
     axes.locator_params(axis="y", nbins=6)
-    axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
-    axes.set_title("GB/s", loc="left", color=MUTED, fontsize=FONT_PIXELS)
+    axes.set_title(unit, loc="left", color=MUTED, fontsize=FONT_PIXELS)
     axes.tick_params(colors=MUTED, length=0, pad=6)
     axes.grid(axis="y", color=LINE, linewidth=1)
     axes.set_axisbelow(True)
@@ -93,12 +104,39 @@ def _dress(axes: Axes, points: Points, ticks: int) -> None:
     axes.spines["bottom"].set_color(LINE)
 
 
+def _sizes(axes: Axes, points: Points, ticks: int) -> None:
+    smallest, largest = min(points)[0], max(points)[0]
+    axes.set_xscale("log", base=2)
+    powers = range(smallest.bit_length() - 1, largest.bit_length())
+    step = max(1, -(-len(powers) // ticks))
+    shown = [2**power for power in reversed(powers[::-1][::step])]
+    axes.set_xticks(shown, [size(x) for x in shown])
+    axes.minorticks_off()
+
+
 def _inline(svg: str) -> str:
     """Only the element itself, without names that two charts of one page would share."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r"<!--.*?-->|<style.*?</style>|\n *", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' d="([^"]*)"', _shortened, svg)
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, variable)
     return svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+
+
+def _shortened(path: re.Match[str]) -> str:
+    """Tenths of a pixel, and along the axes one number for a line instead of two."""
+    at = ("", "")
+    parts = []
+    for command, figures in re.findall(r"([A-Za-z])([^A-Za-z\"]*)", path[1]):
+        numbers = tuple(f"{float(figure):.1f}".removesuffix(".0") for figure in figures.split())
+        if command == "L" and numbers[0] == at[0]:
+            parts.append(f"V{numbers[1]}")
+        elif command == "L" and numbers[1] == at[1]:
+            parts.append(f"H{numbers[0]}")
+        else:
+            parts.append(f"{command}{' '.join(numbers)}")
+        at = (numbers[-2], numbers[-1]) if numbers else ("", "")
+    return f' d="{"".join(parts)}"'

@@ -20,10 +20,12 @@ from ddoctor.evidence.probes import (
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, fitness, ranks, repeats, wording
+from ddoctor.report.anatomy import percent
 from ddoctor.report.details import Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
 from ddoctor.report.heat import heats
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
+from ddoctor.report.recorded import training
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -60,6 +62,8 @@ def render(report: Report, evidence: Evidence) -> str:
         facts=facts(evidence),
         fitness=fitness.fit(report),
         sweeps=[_sweep(section) for section in most_telling(evidence)],
+        training=training(evidence),
+        percent=percent,
         heats=heats(evidence),
         ranks=ranks.table(comparisons(evidence)),
         gpus=[

@@ -9,10 +9,15 @@ from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
 from ddoctor.report import fitness, repeats, wording
+from ddoctor.report.anatomy import anatomies, percent
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
+from ddoctor.report.waits import wait_matrices
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
+RANKS = 16
+"""So many have a row each; of more, only the most telling ones."""
+
 SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
 
 
@@ -24,6 +29,7 @@ def render(report: Report, evidence: Evidence) -> str:
 def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield f"# ddoctor: {_text(wording.verdict(report))}"
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
+    yield from _steps(evidence)
     for one in repeats.shown(report):
         if one.finding.severity is Severity.NOTE:
             yield from _note(one.finding, one.number)
@@ -35,6 +41,36 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield from _endings(report, evidence)
     yield from _hosts(report, evidence)
     yield f"*ddoctor {report.ddoctor}, `ddoctor {report.command}`, {report.created}*"
+
+
+def _steps(evidence: Evidence) -> Iterator[str]:
+    for anatomy in anatomies(evidence):
+        yield "## Where the step goes"
+        bars, unit = anatomy.shown(RANKS), anatomy.unit
+        phases = [one.phase for one in anatomy.slices]
+        yield _table(
+            (unit.name, *phases, "step"),
+            (
+                *(
+                    (
+                        ", ".join((anatomy.name(bar), *bar.words)),
+                        *map(unit.figure, map(bar.of, phases)),
+                        unit.figure(bar.seconds),
+                    )
+                    for bar in bars
+                ),
+                ("mean of all ranks", *(unit.figure(one.seconds) for one in anatomy.slices), ""),
+                ("part of the step", *(percent(one.share) for one in anatomy.slices), ""),
+            ),
+        )
+        if len(bars) < len(anatomy.bars):
+            yield _text(wording.sentence(anatomy.summary()))
+        met = [(phase, str(line)) for phase in phases for line in anatomy.met(phase)]
+        if met:
+            yield _table(("phase", "met at"), met)
+    for matrix in wait_matrices(evidence):
+        if matrix.notable:
+            yield _text(wording.sentence(str(matrix)))
 
 
 def _finding(finding: Finding, number: int) -> Iterator[str]:

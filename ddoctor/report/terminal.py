@@ -12,8 +12,10 @@ from rich.text import Text
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import fitness, repeats, wording
+from ddoctor.report import bars, fitness, repeats, wording
+from ddoctor.report.anatomy import anatomies
 from ddoctor.report.facts import Fact, facts
+from ddoctor.report.waits import wait_matrices
 
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""
@@ -35,6 +37,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     yield Text(wording.verdict(report), style=f"bold {_colour(report)}")
     yield Text()
     yield from _facts(facts(evidence), width)
+    yield from _steps(evidence, width)
     for one in repeats.shown(report):
         yield Text()
         if one.finding.severity is Severity.NOTE:
@@ -61,6 +64,18 @@ def _facts(rows: Iterable[Fact], width: int) -> Iterator[Text]:
         for number, line in enumerate(_wrapped(row.text, width - column - 2)):
             label = row.label if number == 0 else ""
             yield Text.assemble("  ", (label.ljust(column), "dim"), line)
+
+
+def _steps(evidence: Evidence, width: int) -> Iterator[Text]:
+    for anatomy in anatomies(evidence):
+        yield Text()
+        yield Text("where the step goes", style="bold")
+        yield from bars.lines(anatomy, width)
+        if len(anatomy.bars) > bars.ALL:
+            yield from _paragraph(anatomy.summary(), width, indent=2)
+    for matrix in wait_matrices(evidence):
+        if matrix.notable:
+            yield from _paragraph(str(matrix), width, indent=2)
 
 
 def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:

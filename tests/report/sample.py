@@ -24,6 +24,7 @@ from ddoctor.models import (
     World,
 )
 from tests.fleet import fleet, planted
+from tests.report import training_sample
 from tests.report.machines import GIB, HOSTILE, host, measured
 
 
@@ -312,6 +313,37 @@ def many_hosts() -> Sample:
     )
 
 
+LATE = Finding(
+    cause="straggler-rank",
+    title="One rank is slower than the others, and all wait for it",
+    severity=Severity.WARNING,
+    confidence=Confidence.LIKELY,
+    where=Where(hosts=("node-1",), ranks=(5,)),
+    because="rank 5 works 108 ms of each step of its own, where the others need 78",
+    cost=Cost(value=0.25, unit="share of step"),
+)
+
+
+def late_rank() -> Sample:
+    """A recorded run of 8 ranks that wait for one."""
+    return report(LATE, verdict=Verdict.FINDINGS), training_sample.late_rank()
+
+
+def slow_loader() -> Sample:
+    """A recorded run of two ranks that wait for their loaders."""
+    return report(verdict=Verdict.HEALTHY, ranks=2), training_sample.slow_loader()
+
+
+def many_ranks() -> Sample:
+    """A recorded run of 256 ranks that wait for one."""
+    return report(LATE, verdict=Verdict.FINDINGS, ranks=256), training_sample.late_rank(256)
+
+
+def hostile_run() -> Sample:
+    """A recorded run of a script whose every name is chosen to break a page or a terminal."""
+    return report(verdict=Verdict.HEALTHY, ranks=2), training_sample.hostile()
+
+
 SAMPLES = {
     "sick": sick,
     "healthy": healthy,
@@ -320,4 +352,8 @@ SAMPLES = {
     "incomplete": incomplete,
     "hostile": hostile,
     "nothing": nothing,
+    "late-rank": late_rank,
+    "slow-loader": slow_loader,
+    "many-ranks": many_ranks,
+    "hostile-run": hostile_run,
 }

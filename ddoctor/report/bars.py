@@ -1,0 +1,84 @@
+"""The step of each rank as a bar of letters, one letter a phase, for a terminal or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ddoctor.report.anatomy import LETTERS, Anatomy, Bar, Slice, percent
+
+ALL = 16
+"""So many ranks have a bar each; of more, only the most telling ones."""
+
+SHORTEST = 16
+"""Letters of the longest bar, however narrow the terminal is."""
+
+COLOURS = {
+    "loader": "black on #e0954a",
+    "to-device": "black on #ecca6c",
+    "forward": "black on #7db0ee",
+    "backward": "black on #5b8fd6",
+    "optimizer": "black on #74bdae",
+    "waiting": "dim",
+    "transfer": "black on #b593d8",
+    "checkpoint": "black on #d07f6c",
+    "evaluation": "black on #83bf73",
+    "gc": "black on #e38fb2",
+    "rest": "black on #a3acb6",
+}
+"""Waiting has no ground: nothing is done there."""
+
+
+def lines(anatomy: Anatomy, width: int) -> Iterator[Text]:
+    """The bars, all on one scale, and what their letters stand for."""
+    yield from _bars(anatomy, width)
+    yield from _legend(anatomy, width)
+
+
+def _bars(anatomy: Anatomy, width: int) -> Iterator[Text]:
+    bars = anatomy.shown(ALL)
+    labels = [f"  rank {bar.rank}" for bar in bars]
+    column = max(map(len, labels)) + 2
+    tails = [f" {_tail(bar, anatomy)}" for bar in bars]
+    room = max(SHORTEST, width - column - 2 - max(map(len, tails)))
+    longest = max(bar.seconds for bar in bars)
+    for bar, label, tail in zip(bars, labels, tails, strict=True):
+        letters = _letters(bar.slices, bar.seconds / longest * room)
+        yield Text.assemble(label.ljust(column), ("▏", "dim"), *letters, ("▕", "dim"), tail)
+
+
+def _tail(bar: Bar, anatomy: Anatomy) -> str:
+    return f"{anatomy.unit(bar.seconds)} {', '.join(bar.words)}".rstrip()
+
+
+def _letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:
+    """Whole letters whose edges are where the phases' edges fall."""
+    whole = sum(one.seconds for one in slices)
+    reached, drawn = 0.0, 0
+    for one in slices:
+        reached += one.seconds
+        edge = round(reached / whole * length)
+        yield LETTERS[one.phase] * (edge - drawn), COLOURS[one.phase]
+        drawn = edge
+
+
+def _legend(anatomy: Anatomy, width: int) -> Iterator[Text]:
+    slices = anatomy.slices
+    names = max(len(one.phase) for one in slices)
+    figures = [anatomy.unit(one.seconds) for one in slices]
+    column = max(map(len, figures))
+    for one, figure in zip(slices, figures, strict=True):
+        line = Text.assemble(
+            "  ",
+            (LETTERS[one.phase], COLOURS[one.phase]),
+            f" {one.phase.ljust(names)}  {figure.rjust(column)}  {percent(one.share):>4}",
+        )
+        met = anatomy.met(one.phase)
+        room = width - line.cell_len - 2
+        if met and cell_len(met[0].place) < room:
+            code = Text(f"  {met[0]}", style="dim")
+            code.truncate(room + 2, overflow="ellipsis")
+            line.append_text(code)
+        yield line

@@ -1,0 +1,81 @@
+"""What the page shows of a recorded training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddoctor.evidence.section import Evidence
+from ddoctor.report import charts, loaders, memory, training_charts
+from ddoctor.report.anatomy import Anatomy, Bar, anatomies
+from ddoctor.report.loaders import Curve
+from ddoctor.report.memory import Panel
+from ddoctor.report.waits import WaitMatrix, wait_matrices
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+ALL = 32
+"""So many ranks have a bar each; of more, the most telling ones."""
+
+LATEST = 8
+"""Of more ranks, so many of the latest are among them."""
+
+ROWS = 8
+"""So many ranks have a row each in the chart over the steps; of more, the most telling ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart for wide and for narrow screens."""
+
+    wide: Markup
+    narrow: Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A recorded run, drawn and in figures; empty where nothing was recorded."""
+
+    steps: tuple[tuple[Anatomy, tuple[Bar, ...], Chart], ...]
+    waits: tuple[WaitMatrix, ...]
+    loaders: tuple[tuple[Curve, Chart], ...]
+    memory: tuple[Panel, ...]
+    memory_chart: Chart | None
+
+
+def training(evidence: Evidence) -> Training:
+    """All that was recorded."""
+    panels = memory.panels(evidence)
+    return Training(
+        steps=tuple(
+            (anatomy, anatomy.shown(ALL, LATEST), _steps(f"steps {number}", anatomy))
+            for number, anatomy in enumerate(anatomies(evidence))
+        ),
+        waits=wait_matrices(evidence),
+        loaders=tuple(
+            (curve, _loader(f"loader {number}", curve))
+            for number, curve in enumerate(loaders.curves(evidence))
+        ),
+        memory=panels,
+        memory_chart=_chart(lambda pixels: training_charts.memory("memory", panels, pixels))
+        if panels
+        else None,
+    )
+
+
+def _steps(name: str, anatomy: Anatomy) -> Chart:
+    shown = {bar.rank for bar in anatomy.shown(ROWS)}
+    ranks = [rank for rank in anatomy.steps.ranks if rank.place.rank in shown]
+    return _chart(lambda pixels: training_charts.steps(name, anatomy, ranks, pixels[0]))
+
+
+def _loader(name: str, curve: Curve) -> Chart:
+    return _chart(lambda pixels: training_charts.loader(name, curve, pixels))
+
+
+def _chart(draw: Callable[[tuple[int, int]], str]) -> Chart:
+    from markupsafe import Markup
+
+    return Chart(wide=Markup(draw(charts.WIDE)), narrow=Markup(draw(charts.NARROW)))

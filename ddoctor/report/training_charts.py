@@ -1,0 +1,163 @@
+"""The charts of a recorded training run: steps over time, the loader alone, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ddoctor.evidence.steps import PHASES, RankSteps
+from ddoctor.report.anatomy import Anatomy, binned
+from ddoctor.report.charts import (
+    ACCENT,
+    BAR,
+    EXPECTED,
+    FONT_PIXELS,
+    INK,
+    MUTED,
+    NARROW,
+    PHASE,
+    WIDE,
+    drawn,
+    dress,
+)
+from ddoctor.report.loaders import Curve
+from ddoctor.report.memory import Line, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_STEPS = 120
+"""So many steps side by side can be told apart; of more, each is the mean of several."""
+
+HIGHEST = 3.0
+"""Times the median step: what is longer is cut off, or all others would be flat."""
+
+ROW, HEAD = 60, 64
+"""Pixels of a rank's own row, and of what all rows share."""
+
+MARGIN = 0.05
+"""Of an amount of memory: a change by less is drawn as the small one that it is."""
+
+LOOKS = 120
+"""So many looks at the memory are drawn; of more, each is the mean of several."""
+
+
+def steps(name: str, anatomy: Anatomy, ranks: Sequence[RankSteps], width: int) -> str:
+    """The phases of each step stacked, a row for each of these ranks."""
+    unit = anatomy.unit
+    count = anatomy.steps.count
+    size = -(-count // MOST_STEPS)
+    edges = [anatomy.steps.warm_up + at for at in (*range(0, count, size), count)]
+    whole = [one * unit.per_second for rank in ranks for one in binned(rank.seconds, MOST_STEPS)]
+    top = min(max(whole), HIGHEST * median(whole)) * 1.04
+
+    def draw(figure: Figure) -> None:
+        rows = figure.subplots(len(ranks), 1, sharex=True, sharey=True, squeeze=False)
+        for axes, rank in zip(rows.flat, ranks, strict=True):
+            _stack(axes, rank, edges, unit.per_second)
+            dress(axes, unit.name if axes is rows[0, 0] else "")
+            axes.set_ylabel(
+                f"rank {rank.place.rank}",
+                color=INK,
+                rotation=0,
+                ha="right",
+                va="center",
+                labelpad=12,
+            )
+            axes.locator_params(axis="y", nbins=3)
+            axes.set_xlim(edges[0], edges[-1])
+            axes.set_ylim(0, top)
+        axes.locator_params(axis="x", integer=True, nbins=8 if width == WIDE[0] else 5)
+        axes.set_xlabel("step", color=MUTED)
+
+    return drawn(name, (width, HEAD + ROW * len(ranks)), draw)
+
+
+def _stack(axes: Axes, rank: RankSteps, edges: Sequence[int], per_second: float) -> None:
+    below = [0.0] * (len(edges) - 1)
+    for phase in PHASES:
+        seconds = rank.by_name.get(phase, ())
+        if any(seconds):
+            values = binned(seconds[: edges[-1] - edges[0]], MOST_STEPS)
+            above = [low + per_second * more for low, more in zip(below, values, strict=True)]
+            axes.fill_between(
+                edges,
+                [*below, below[-1]],
+                [*above, above[-1]],
+                step="post",
+                color=PHASE[phase],
+                linewidth=0,
+            )
+            below = above
+
+
+def loader(name: str, curve: Curve, pixels: tuple[int, int]) -> str:
+    """Batches per second over the number of workers, with the knee, and what the step could use."""
+    workers = [point.num_workers for point in curve.points]
+    rates = [point.rate for point in curve.points]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.plot(workers, rates, color=ACCENT, linewidth=2, marker="o", markersize=5)
+        if curve.need:
+            axes.axhline(curve.need, color=EXPECTED, linewidth=2, linestyle="--")
+        for text, point in _marks(curve):
+            axes.annotate(
+                text,
+                (point, rates[workers.index(point)]),
+                xytext=(0, -10),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                color=INK,
+            )
+        dress(axes, "batches/s")
+        axes.set_xticks(workers)
+        axes.set_xlabel("workers", color=MUTED)
+        axes.set_ylim(0, max(*rates, curve.need or 0.0) * 1.1)
+        axes.margins(x=0.08)
+
+    return drawn(name, pixels, draw)
+
+
+def _marks(curve: Curve) -> Iterator[tuple[str, int]]:
+    """The points that are named: where the script stands, and the knee."""
+    knee = curve.knee and curve.knee.num_workers
+    for workers in (point.num_workers for point in curve.points):
+        words = [word for word, at in (("now", curve.now), ("knee", knee)) if at == workers]
+        if words:
+            yield ", ".join(words), workers
+
+
+def memory(name: str, panels: Sequence[Panel], pixels: tuple[int, int]) -> str:
+    """MiB over time, a panel for each kind; the rank that grew most before the others."""
+    across = pixels == WIDE
+    width, height = (WIDE[0], 240) if across else (NARROW[0], HEAD + 160 * len(panels))
+
+    def draw(figure: Figure) -> None:
+        shape = (1, len(panels)) if across else (len(panels), 1)
+        for axes, panel in zip(figure.subplots(*shape, squeeze=False).flat, panels, strict=True):
+            first, *others = panel.drawn
+            for line in (*reversed(others), first):
+                front = line is first
+                axes.plot(
+                    binned(line.times, LOOKS),
+                    binned(line.amounts, LOOKS),
+                    color=ACCENT if front else BAR,
+                    linewidth=2 if front else 1.5,
+                )
+            dress(axes, f"{panel.kind}, MiB")
+            axes.locator_params(axis="both", nbins=4)
+            axes.set_ylim(*_limits(panel.drawn))
+        figure.supxlabel("seconds", color=MUTED, fontsize=FONT_PIXELS)
+
+    return drawn(name, (width, height), draw)
+
+
+def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+    low = min(min(line.amounts) for line in lines)
+    high = max(max(line.amounts) for line in lines)
+    room = max(0.0, MARGIN * high - (high - low)) / 2 + 0.02 * (high - low)
+    return max(0.0, low - room), high + room
