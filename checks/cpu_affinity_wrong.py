@@ -16,11 +16,18 @@ from collections.abc import Iterator
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
+from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.masks import Held, held_up, waiting_for_workers
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.ranks import bound_one_by_one, local_ranks, visible_gpus
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankUse
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("cpu-thread-oversubscription", "dataloader-bottleneck", "straggler-rank")
+
+# What is on its CPUs for so much of the time has hardly any left to be faster.
+USED_UP = 0.8
 
 
 def fewer_cores_than_ranks(
@@ -29,12 +36,13 @@ def fewer_cores_than_ranks(
     environment: Environment | None,
     runs: ProbeRuns | None,
     kernel: Kernel | None,
+    use: RankUse | None,
 ) -> Iterator[Finding]:
     """Not even one core for the main thread of each rank, on a machine that has them."""
     ranks = local_ranks(gpus, environment, runs)
     allowed = len(cpus.allowed)
-    if bound_one_by_one(environment):
-        return
+    if bound_one_by_one(environment) or (use is not None and cpus.host in use.by_host):
+        return  # what was seen while it trained tells more
     if ranks is None or allowed >= min(ranks.number, cpus.logical):
         return
     yield Finding(
@@ -91,6 +99,77 @@ def far_from_the_gpus(
         ),
         where=Where(devices=tuple(f"cuda:{gpu.index}" for gpu in far)),
         fixes=(_wider(cpus, environment, kernel),),
+    )
+
+
+def waiting_for_their_cores(use: RankUse) -> Iterator[Finding]:
+    """While they trained, ranks took turns on the CPUs of their mask."""
+    for ranks in use.by_host.values():
+        for held in held_up(ranks):
+            yield _held_up(held)
+
+
+def workers_on_few_cores(use: RankUse, loading: Loading, steps: Steps) -> Iterator[Finding]:
+    """The DataLoader workers use up the few CPUs of their mask, and the training waits for them."""
+    for ranks in use.by_host.values():
+        for held in waiting_for_workers(ranks, loading, steps):
+            room = min(sum(rank.workers for rank in held.ranks), ranks[0].host_cpus)
+            if len(held.mask) < room and (held.busy or 0.0) >= USED_UP * len(held.mask):
+                yield _held_up(held)
+
+
+def _held_up(held: Held) -> Finding:
+    ranks, first = held.ranks, held.ranks[0]
+    number = "rank" if len(ranks) == 1 else "ranks"
+    who = f"{number} {cpu_list(rank.rank for rank in ranks)}"
+    mask = f"CPU {cpu_list(held.mask)} of the {first.host_cpus} of {first.host}"
+    if held.busy is not None:
+        workers = sum(rank.workers for rank in ranks)
+        because = (
+            f"the {workers} workers of {who} may only use {mask}, and kept {held.busy:.2g} of "
+            f"{len(held.mask)} busy while the training waited for {held.waited:.0%} of the time"
+        )
+    elif held.waited is not None:
+        because = f"{who} may only use {mask}, and waited for it for {held.waited:.0%} of the time"
+    else:
+        because = f"{who} may only use {mask}; /proc/PID/schedstat tells how long they wait for it"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE if held.waited is None else Confidence.LIKELY,
+        because=because,
+        evidence=(
+            Observation(
+                name="CPUs in the affinity mask",
+                value=len(held.mask),
+                expected=first.host_cpus,
+                source="sched_getaffinity(2)",
+            ),
+        ),
+        where=Where(hosts=(first.host,), ranks=tuple(rank.rank for rank in ranks)),
+        cost=None
+        if held.waited is None
+        else Cost(value=round(held.waited, 3), unit="share of step"),
+        fixes=(_reset(held),),
+    )
+
+
+def _reset(held: Held) -> Fix:
+    reset = "os.sched_setaffinity(0, range(os.cpu_count()))"
+    caution = "a cpuset of the container or job, if it holds no others, is widened there only"
+    if held.busy is not None and any(rank.worker_affinity for rank in held.ranks):
+        return Fix(
+            summary="let the workers use all CPUs, and see what narrows their mask",
+            paste=f"DataLoader(…, worker_init_fn=lambda worker: {reset})",
+            language="python",
+            caution=caution,
+        )
+    return Fix(
+        summary="let each rank use all CPUs, or those near its GPU: a shell, a launcher, a library "
+        "or an image narrows its mask, and the workers inherit it",
+        paste=f"{reset}  # before the first DataLoader",
+        language="python",
+        caution=caution,
+        settings=("torch.affinity=all",),
     )
 
 

@@ -7,7 +7,10 @@ import pytest
 from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Cpus, Kernel, NumaNode
-from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.probes import ProbeRuns, RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 
@@ -133,3 +136,164 @@ def test_torchrun_under_mpirun_gives_its_mask_to_all_ranks(findings: Findings) -
     told = environment(OMPI_COMM_WORLD_LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")
     (finding,) = findings(CAUSE, cpus([0]), told)
     assert "2 ranks (LOCAL_WORLD_SIZE) share 1" in finding.because
+
+
+def rank(
+    number: int,
+    affinity: Iterable[int],
+    *,
+    waited: float | None = 0.5,
+    workers: int = 0,
+    worker_affinity: Iterable[int] = (),
+    host_cpus: int = 96,
+) -> RankHost:
+    return RankHost(
+        rank=number,
+        host="a",
+        local_ranks=2,
+        threads=1,
+        affinity=tuple(affinity),
+        host_cpus=host_cpus,
+        workers=workers,
+        worker_affinity=tuple(worker_affinity),
+        waited=waited,
+    )
+
+
+def use(*ranks: RankHost) -> RankUse:
+    return RankUse(hosts=ranks, flags=())
+
+
+def steps(loader: float, ranks: int = 2) -> Steps:
+    """60 of 0.1 s, so much of each in the loader."""
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(
+                place=RankPlace(rank=number, host="a", device="cpu"),
+                phases=(
+                    Phase(name="loader", seconds=(loader,) * 60),
+                    Phase(name="forward", seconds=(0.1 - loader,) * 60),
+                ),
+            )
+            for number in range(ranks)
+        ),
+    )
+
+
+def loading(cpu: float, ranks: int = 2) -> Loading:
+    """Each batch takes so many seconds of a worker's CPU."""
+    return Loading(
+        loaders=tuple(
+            Loader(
+                rank=number,
+                host="a",
+                name="train.py:9",
+                dataset="Images",
+                kind="map",
+                items=4000,
+                batch_size=8,
+                batches=500,
+                num_workers=4,
+                prefetch_factor=2,
+                pin_memory=True,
+                persistent_workers=True,
+                context="fork",
+                drop_last=True,
+                sampler="DistributedSampler",
+                fetched=480,
+                fetch_seconds=24.0,
+                fetch_cpu_seconds=60 * cpu,
+                collated=60,
+                taken=60,
+            )
+            for number in range(ranks)
+        )
+    )
+
+
+def test_two_ranks_pinned_to_one_core(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, [0]), rank(1, [0])))
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.where.ranks == (0, 1)
+    assert finding.because == (
+        "ranks 0-1 may only use CPU 0 of the 96 of a, and waited for it for 50% of the time"
+    )
+    assert finding.cost is not None
+    assert finding.cost.value == 0.5
+    assert finding.fixes[0].settings == ("torch.affinity=all",)
+
+
+def test_what_was_recorded_is_told_once(findings: Findings) -> None:
+    inherited = use(rank(0, [0]), rank(1, [0]))
+    assert len(findings(CAUSE, inherited, cpus([0]), TWO_RANKS)) == 1
+
+
+def test_the_pinned_ranks_among_free_ones(findings: Findings) -> None:
+    free = (rank(number, range(96), waited=0.0) for number in (2, 3))
+    (finding,) = findings(CAUSE, use(rank(0, [4]), rank(1, [4]), *free))
+    assert finding.where.ranks == (0, 1)
+
+
+def test_a_rank_confined_to_fewer_cores_than_its_peer(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, range(96), waited=0.01), rank(1, [7], waited=0.4)))
+    assert finding.where.ranks == (1,)
+    assert "rank 1 may only use CPU 7 of the 96" in finding.because
+
+
+def test_how_long_they_waited_was_not_seen(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, [0], waited=None), rank(1, [0], waited=None)))
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "schedstat" in finding.because
+
+
+def test_workers_inherit_the_one_core_of_their_rank(findings: Findings) -> None:
+    bound = use(rank(0, [0], waited=0.02, workers=4), rank(1, [1], waited=0.02, workers=4))
+    found = findings(CAUSE, bound, loading(0.095), steps(loader=0.06))
+    assert [finding.where.ranks for finding in found] == [(0,), (1,)]
+    assert found[0].because == (
+        "the 4 workers of rank 0 may only use CPU 0 of the 96 of a, and kept 0.95 of 1 busy while "
+        "the training waited for 60% of the time"
+    )
+    assert found[0].fixes[0].settings == ("torch.affinity=all",)
+
+
+def test_all_workers_were_sent_to_one_core(findings: Findings) -> None:
+    ranks = (
+        rank(number, range(96), waited=0.0, workers=4, worker_affinity=[0]) for number in (0, 1)
+    )
+    (finding,) = findings(CAUSE, use(*ranks), loading(0.048), steps(loader=0.06))
+    assert "the 8 workers of ranks 0-1 may only use CPU 0" in finding.because
+    assert "worker_init_fn" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((rank(0, range(96)), rank(1, range(96))), id="all of them"),
+        pytest.param((rank(0, [0]), rank(1, [1])), id="one each"),
+        pytest.param((rank(0, [0, 1]), rank(1, [0, 1])), id="as many as ranks"),
+        pytest.param((rank(0, [0], waited=0.03), rank(1, [0], waited=0.03)), id="hardly waiting"),
+        pytest.param((rank(0, [0], host_cpus=1), rank(1, [0], host_cpus=1)), id="no others"),
+        pytest.param((rank(0, range(96)), rank(1, [7])), id="confined, and waits no longer"),
+        pytest.param((rank(0, range(96), waited=0.0), rank(1, range(64))), id="a little fewer"),
+    ],
+)
+def test_quiet_while_they_trained(findings: Findings, ranks: tuple[RankHost, ...]) -> None:
+    assert findings(CAUSE, use(*ranks), steps(loader=0.0), loading(0.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("mask", "cpu", "wait"),
+    [
+        pytest.param([0], 0.02, 0.06, id="they sleep, and need no CPU"),
+        pytest.param([0], 0.095, 0.002, id="nobody waits for them"),
+        pytest.param(range(4), 0.095, 0.06, id="a core for each"),
+        pytest.param(range(96), 0.095, 0.06, id="the whole host"),
+    ],
+)
+def test_quiet_about_workers(
+    findings: Findings, mask: Iterable[int], cpu: float, wait: float
+) -> None:
+    alone = use(rank(0, mask, waited=0.02, workers=4))
+    assert findings(CAUSE, alone, loading(cpu, ranks=1), steps(wait, ranks=1)) == ()
