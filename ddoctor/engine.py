@@ -135,6 +135,13 @@ def examine(evidence: Evidence, command: Command) -> Report:
     """Judge the evidence by every check there is."""
     checks = discover()
     results = diagnose(evidence, checks)
+    # What a recorded run could not tell anyway is no loss to it.
+    of_training = {
+        way.check
+        for check in checks
+        for way in check.ways
+        if all(need.optional or need.section.of_training for need in way.needs.values())
+    }
     ordered = order(results, {check.name: check.explains for check in checks})
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
@@ -166,7 +173,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
         ),
         findings=findings,
         skipped=tuple(
-            Skipped(check=r.check, reason=r.skipped) for r in results if r.skipped is not None
+            Skipped(check=r.check, reason=r.skipped)
+            for r in results
+            if r.skipped is not None and (command != "run" or r.check in of_training)
         ),
         crashed=crashed,
     )

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddoctor.errors import DoctorError
 
@@ -111,3 +112,17 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int | None = N
     if not text and otherwise is not None:
         return otherwise
     raise DoctorError(f"{name}={text!r} should be a number: {START}")
+
+
+def explain_failure(message: str) -> None:
+    """To torchrun, which shows it in its own words about a rank whose exit code is not 0."""
+    import json
+    import time
+    from contextlib import suppress
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with suppress(OSError):
+            Path(path).write_text(
+                json.dumps({"message": message, "timestamp": int(time.time())}), encoding="utf-8"
+            )

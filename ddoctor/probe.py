@@ -94,6 +94,8 @@ def main() -> int:
     # torchrun -m puts the user's folder first: a queue.py there would be taken for Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
+    if sys.argv[1:2] == ["run"]:
+        return _run_script(sys.argv[2:])
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -111,6 +113,18 @@ def main() -> int:
         return _complain(str(error))
     except KeyboardInterrupt:
         return _complain("interrupted")
+    finally:
+        sys.stdout.flush()
+
+
+def _run_script(words: list[str]) -> int:
+    from ddoctor.errors import DoctorError
+    from ddoctor.training import rank
+
+    try:
+        return rank.main(words)
+    except DoctorError as error:
+        return _complain(str(error))
     finally:
         sys.stdout.flush()
 
@@ -197,6 +211,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     from ddoctor.conductor import Conductor
     from ddoctor.evidence import bundle
     from ddoctor.proof import candidates
+    from ddoctor.launched import explain_failure
     from ddoctor.report.output import Outputs, progress
 
     names = list(arguments.probes or launch.usual())
@@ -239,29 +254,17 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     finally:
         conductor.finish()
     if code:
-        _explain_failure("ddoctor has found something: its report is above, or in its files")
+        explain_failure("ddoctor has found something: its report is above, or in its files")
     return code
 
 
 def _complain(message: str) -> int:
+    from ddoctor.launched import explain_failure
+
     line = f"ddoctor: {' '.join(message.split())}"
     print(line, file=sys.stderr)
-    _explain_failure(line)
+    explain_failure(line)
     return 2
-
-
-def _explain_failure(message: str) -> None:
-    """To torchrun, which shows it in its own words about a rank whose exit code is not 0."""
-    import json
-    import time
-    from contextlib import suppress
-
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        with suppress(OSError):
-            Path(path).write_text(
-                json.dumps({"message": message, "timestamp": int(time.time())}), encoding="utf-8"
-            )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -205,7 +205,7 @@ def serve(fleet: Fleet, me: Muster, data: Path) -> int:
         ConductorLost: rank 0 is not heard of any more.
         Lost: the store is gone.
     """
-    conductor = _Conductor(fleet)
+    conductor = Conductor(fleet)
     tick = tick_seconds(me.world_size)
     for number in count():
         while (order := fleet.hear(order_key(number), Order)) is None:
@@ -229,7 +229,7 @@ def serve(fleet: Fleet, me: Muster, data: Path) -> int:
     raise AssertionError("the orders never end")
 
 
-class _Conductor:
+class Conductor:
     """Rank 0 as the others hear it: it counts on while it is there."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -238,6 +238,7 @@ class _Conductor:
         self._heard = self._asked = time.monotonic()
 
     def check(self) -> None:
+        """Once a second at most; rank 0 must have counted on within its time."""
         now = time.monotonic()
         if now - self._asked < BEAT_SECONDS:
             return

@@ -1,0 +1,117 @@
+"""`python -m ddoctor.recorder FOLDER SCRIPT ARGS`: the script of one rank, recorded."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ddoctor.recorder import recorded, script
+from ddoctor.recorder.tape import Tape
+from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.writers import WRITERS
+
+
+class Watcher(MetaPathFinder):
+    """Calls back as soon as a module has been imported, before whoever imported it goes on."""
+
+    def __init__(self, calls: dict[str, Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        call = self._calls.pop(name, None)
+        if call is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
+                if spec.loader is not None:
+                    _then(spec.loader, call)
+                return spec
+        return None
+
+
+def _then(loader: Loader, call: Callable[[], None]) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        call()
+
+    setattr(loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
+
+
+def main() -> None:
+    """Run the script; its own end is the end of this process."""
+    from ddoctor.harness import end_with_parent
+
+    end_with_parent()
+    folder, words = Path(sys.argv[1]), sys.argv[2:]
+    _restore_environment()
+    tape = Tape(folder / recorded.TAPE)
+    timeline = Timeline(tape)
+    pid = os.getpid()
+    recorders: list[Any] = []
+
+    def torch_is_there() -> None:
+        module = importlib.import_module("ddoctor.recorder.recorder")
+        recorder = module.Recorder(folder, timeline, isolate=bool(os.environ.get(recorded.ISOLATE)))
+        recorder.install()
+        recorders.append(recorder)
+
+    def watched(name: str) -> Callable[[], None]:
+        def call() -> None:
+            importlib.import_module("ddoctor.recorder.pauses").watch(name, timeline)
+
+        return call
+
+    sys.meta_path.insert(
+        0, Watcher({"torch": torch_is_there} | {name: watched(name) for name in WRITERS})
+    )
+    failed: BaseException | None = None
+    try:
+        script.run(words)
+    except script.Failed as error:
+        print(f"ddoctor: {error}", file=sys.stderr)
+        os._exit(2)
+    except BaseException as error:
+        failed = error
+    # A child that the script forked comes by here, too.
+    if os.getpid() == pid:
+        for recorder in recorders:
+            with suppress(Exception):
+                recorder.write()
+        recorded.write(folder, recorded.ENDING, script.ending(failed))
+    if isinstance(failed, SystemExit):
+        raise failed
+    if failed is not None:
+        failed = script.without_us(failed)
+        sys.excepthook(type(failed), failed, failed.__traceback__)
+        sys.exit(130 if isinstance(failed, KeyboardInterrupt) else 1)
+
+
+def _restore_environment() -> None:
+    """The script finds the environment that it would have found without ddoctor."""
+    # Where Python knows no safe path, -m has put the user's folder first.
+    if (
+        not getattr(sys.flags, "safe_path", False)
+        and Path(sys.path[0] or ".").resolve() == Path.cwd()
+    ):
+        del sys.path[0]
+    before = os.environ.pop(recorded.SAFE_PATH, "")
+    if before:
+        os.environ["PYTHONSAFEPATH"] = before
+    else:
+        os.environ.pop("PYTHONSAFEPATH", None)
+
+
+if __name__ == "__main__":
+    main()

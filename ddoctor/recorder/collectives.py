@@ -1,0 +1,195 @@
+"""Collectives that are called from Python: how long the main thread is in them, and from where."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from ddoctor.recorder import places
+from ddoctor.recorder.operations import (
+    DDP_BUFFERS,
+    FIRST_FUNCTION,
+    OPERATIONS,
+    WAIT,
+)
+from ddoctor.recorder.tape import CALLS, COLLECTIVE, FORWARD, OPERATION
+from ddoctor.recorder.timeline import COUNT, Timeline
+
+MOST_PLACES = 200
+
+
+class Call:
+    """What is known of one line that calls a collective."""
+
+    __slots__ = ("bytes", "calls", "of_user", "seconds", "steps")
+
+    def __init__(self, of_user: bool) -> None:
+        self.of_user = of_user
+        self.calls = self.bytes = 0
+        self.seconds = 0.0
+        self.steps: list[tuple[int, int, int, float]] = []
+        """Step, calls, bytes and seconds until then; one entry a step."""
+
+
+class Collectives:
+    """Times every collective of ``torch.distributed`` that Python code calls."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._depth = 0
+        self._called = 0
+        self.places: dict[tuple[str, str], Call] = {}
+        self._groups: dict[int, float] = {}
+        self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Take the place of the functions, wherever they can be looked up."""
+        if not dist.is_available():
+            return
+        for number, name in enumerate(OPERATIONS[FIRST_FUNCTION:], FIRST_FUNCTION):
+            original = getattr(distributed_c10d, name, None)
+            if original is not None:
+                timed = self._timed(original, number)
+                for module in (distributed_c10d, dist):
+                    if getattr(module, name, None) is original:
+                        setattr(module, name, timed)
+        work: Any = distributed_c10d.Work
+        wait = work.wait
+        timeline = self._timeline
+
+        def timed_wait(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth or not timeline.here():
+                return wait(this, *args, **kwargs)
+            operation, group = self._asynchronous.pop(this, (WAIT, 0.0))
+            return self._inside(operation, group, wait, (this, *args), kwargs)
+
+        work.wait = timed_wait
+        self._install_in_ddp()
+
+    def _install_in_ddp(self) -> None:
+        wrapper: Any = DistributedDataParallel
+        sync, post = wrapper._sync_buffers, wrapper._post_forward
+        timeline = self._timeline
+
+        def sync_buffers(this: Any) -> None:
+            if torch.compiler.is_compiling() or self._depth or not timeline.here():
+                sync(this)
+                return
+            self._inside(DDP_BUFFERS, 0.0, sync, (this,), {})
+            timeline.counts[COUNT["buffers"]] += self._last
+
+        def post_forward(this: Any, output: Any) -> Any:
+            if not this.find_unused_parameters or torch.compiler.is_compiling():
+                return post(this, output)
+            if not timeline.here():
+                return post(this, output)
+            # A phase within the same phase: its own time is told when it is left.
+            timeline.enter(FORWARD)
+            try:
+                return post(this, output)
+            finally:
+                timeline.counts[COUNT["find_unused"]] += timeline.leave()
+
+        wrapper._sync_buffers, wrapper._post_forward = sync_buffers, post_forward
+
+    def _timed(self, original: Callable[..., Any], number: int) -> Callable[..., Any]:
+        timeline = self._timeline
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._depth or not timeline.here():
+                return original(*args, **kwargs)
+            group = self._group(args, kwargs)
+            result = self._inside(number, group, original, args, kwargs)
+            self._note(number, args, kwargs)
+            if isinstance(result, distributed_c10d.Work):
+                # It was only begun; whoever waits for it waits in this operation.
+                self._asynchronous[result] = (number, group)
+            return result
+
+        return call
+
+    def _inside(
+        self,
+        operation: int,
+        group: float,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        timeline = self._timeline
+        self._called += 1
+        timeline.head[CALLS] = self._called
+        timeline.head[OPERATION] = operation
+        self._depth += 1
+        depth = timeline.depth()
+        timeline.enter(COLLECTIVE)
+        begin = timeline.last
+        try:
+            return original(*args, **kwargs)
+        finally:
+            timeline.unwind(depth)
+            self._depth -= 1
+            self._last = timeline.last - begin
+            timeline.meeting(begin, self._last, group, operation)
+
+    _last = 0.0
+
+    def _note(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        frame = sys._getframe(2)
+        caller = places.caller(frame) or frame
+        key = (OPERATIONS[number], places.shown(caller.f_code, caller.f_lineno))
+        row = self.places.get(key)
+        if row is None:
+            if len(self.places) >= MOST_PLACES:
+                return
+            direct = frame.f_code.co_filename == caller.f_code.co_filename
+            row = self.places[key] = Call(direct and places.of_user(caller.f_code.co_filename))
+        row.calls += 1
+        row.seconds += self._last
+        row.bytes += _bytes((*args, *kwargs.values()))
+        done = self._timeline.done
+        entry = (done, row.calls, row.bytes, row.seconds)
+        if row.steps and row.steps[-1][0] == done:
+            row.steps[-1] = entry
+        elif len(row.steps) < 10_000:
+            row.steps.append(entry)
+
+    def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        """Which ranks meet: 0 for all, else a number that all of them come to."""
+        group = kwargs.get("group") or next(
+            (one for one in args if isinstance(one, dist.ProcessGroup)), None
+        )
+        if group is None or group is dist.group.WORLD:
+            return 0.0
+        name = id(group)
+        if name not in self._groups:
+            try:
+                ranks = dist.get_process_group_ranks(group)
+                everybody = len(ranks) == dist.get_world_size()
+                self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
+            except (ValueError, RuntimeError, TypeError, KeyError):
+                return 0.0
+        return self._groups[name]
+
+
+def _bytes(values: tuple[Any, ...]) -> int:
+    """Of the tensors among the arguments; lists of them included."""
+    total = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, (list, tuple)):
+            total += sum(
+                one.numel() * one.element_size() for one in value if isinstance(one, torch.Tensor)
+            )
+    return total

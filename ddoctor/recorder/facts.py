@@ -1,0 +1,270 @@
+"""What is known of the models, the loaders and the switches of torch, gathered when it is asked."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.parallel import DistributedDataParallel
+
+from ddoctor.evidence.loading import FirstBatches, Loader
+from ddoctor.evidence.training import RankFlags
+from ddoctor.evidence.wrapping import Wrapper
+from ddoctor.recorder import loaders, workers
+from ddoctor.recorder.collectives import Collectives
+from ddoctor.recorder.inspection import Inspection
+from ddoctor.recorder.loaders import Seen
+from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.recorded import CallFacts, LoaderFacts
+
+FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
+CHECKSUM_BINS = 8
+MOST_DEPTH = 20_000
+
+
+def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) -> Iterator[Wrapper]:
+    """Each outermost model; its parameters are summed up only where nobody changes them."""
+    wrapped = list(outermost.wrapped())
+    for root in list(outermost.roots.values()):
+        inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
+        model = inner[0] if inner else None
+        yield _wrapper(model or root, inspection, wrapped.index(model) if model else None, checksum)
+
+
+def _wrapper(
+    model: nn.Module, inspection: Inspection, number: int | None, checksum: bool
+) -> Wrapper:
+    parameters = list(model.parameters())
+    buffers = list(model.buffers())
+    ddp: Any = model if isinstance(model, DistributedDataParallel) else None
+    bare = model.module if isinstance(model, DistributedDataParallel) else model
+    modules = list(bare.modules())
+    kind = "ddp" if ddp is not None else _fsdp(modules)
+    never, sometimes = inspection.unused(number) if number is not None else ((), ())
+    sums, scales = _checksum(parameters) if checksum and not kind.startswith("fsdp") else ((), ())
+    logged = ddp._get_ddp_logging_data() if ddp is not None else {}
+    sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
+    name = getattr(bare, "_orig_mod", bare)
+    return Wrapper(
+        rank=0,
+        kind=kind,  # type: ignore[arg-type]
+        name=type(name).__name__,
+        parameters=sum(one.numel() for one in parameters),
+        parameter_bytes=sum(one.numel() * one.element_size() for one in parameters),
+        trainable_bytes=sum(
+            one.numel() * one.element_size() for one in parameters if one.requires_grad
+        ),
+        buffers=len(buffers),
+        buffer_bytes=sum(one.numel() * one.element_size() for one in buffers),
+        batch_norms=sum(isinstance(one, _BatchNorm) for one in modules),
+        sync_batch_norms=sum(isinstance(one, nn.SyncBatchNorm) for one in modules),
+        units=_units(modules),
+        checksum=sums,
+        checksum_scale=scales,
+        find_unused_parameters=ddp.find_unused_parameters if ddp is not None else None,
+        static_graph=ddp.static_graph if ddp is not None else None,
+        broadcast_buffers=ddp.broadcast_buffers if ddp is not None else None,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view if ddp is not None else None,
+        bucket_cap_mb=ddp.bucket_bytes_cap / 2**20 if ddp is not None else None,
+        bucket_bytes=tuple(int(one) for one in sizes.split(",") if one.strip().isdigit()),
+        comm_hook=str(logged.get("comm_hook", "")),
+        inspected_steps=inspection.steps if number is not None else 0,
+        unused=never,
+        sometimes_unused=sometimes,
+    )
+
+
+def _fsdp(modules: list[nn.Module]) -> str:
+    kinds = {kind.__name__ for one in modules for kind in type(one).__mro__}
+    if "FSDPModule" in kinds:
+        return "fsdp2"
+    return "fsdp1" if "FullyShardedDataParallel" in kinds else "none"
+
+
+def _units(modules: list[nn.Module]) -> int:
+    names = ({kind.__name__ for kind in type(one).__mro__} for one in modules)
+    return sum(bool(one & {"FSDPModule", "FullyShardedDataParallel"}) for one in names)
+
+
+def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    sums, scales = [0.0] * CHECKSUM_BINS, [0.0] * CHECKSUM_BINS
+    with torch.no_grad():
+        for number, one in enumerate(parameters):
+            values = one.detach().double()
+            sums[number % CHECKSUM_BINS] += float(values.sum())
+            scales[number % CHECKSUM_BINS] += float(values.abs().sum())
+    return tuple(sums), tuple(scales)
+
+
+def loading(seen: dict[Any, Seen]) -> Iterator[LoaderFacts]:
+    """Each loader that training took batches from."""
+    for loader, one in seen.items():
+        if one.in_training:
+            yield LoaderFacts(
+                loader=_loader(loader, one),
+                waits=tuple(one.waits),
+                epochs=tuple(_epochs(one)),
+            )
+
+
+def _loader(loader: Any, seen: Seen) -> Loader:
+    totals: dict[str, float] = dict.fromkeys(workers.FIELDS, 0.0)
+    for slots in seen.slots:
+        for name, value in slots.totals().items():
+            totals[name] += value
+    sampler = loaders.distributed(loader)
+    seeds = [epoch.seed for epoch in seen.epochs]
+    names = workers.sources(loader.dataset)
+    return Loader(
+        rank=0,
+        host="",
+        name=seen.name,
+        dataset=type(loader.dataset).__name__,
+        kind=loaders.kind(loader),  # type: ignore[arg-type]
+        items=_length(loader.dataset),
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batches=_length(loader),
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        context=_context(loader),
+        drop_last=loader.drop_last,
+        sampler=type(sampler or loader.sampler).__name__,
+        shuffle=sampler.shuffle if sampler is not None else None,
+        seeded_by_epoch=len(set(seeds)) == len(seeds)
+        if sampler is not None and len(seeds) > 1
+        else None,
+        replicas=sampler.num_replicas if sampler is not None else None,
+        fetched=int(totals["items"]),
+        fetch_seconds=totals["item_seconds"],
+        fetch_cpu_seconds=totals["item_cpu"],
+        collated=int(totals["batches"]),
+        collate_seconds=totals["collate_seconds"],
+        collate_cpu_seconds=totals["collate_cpu"],
+        collate=getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__),
+        starts=tuple(epoch.start for epoch in seen.epochs),
+        first_waits=tuple(
+            epoch.first_wait for epoch in seen.epochs if epoch.first_wait is not None
+        ),
+        epoch_batches=tuple(epoch.batches for epoch in seen.epochs if epoch.ended),
+        batch_bytes=seen.batch_bytes,
+        randomness=seen.slots[0].randomness(names) if seen.slots else (),
+    )
+
+
+def _context(loader: Any) -> str:
+    context = loader.multiprocessing_context
+    if context is None:
+        import multiprocessing
+
+        return multiprocessing.get_start_method(allow_none=True) or "fork"
+    return str(context.get_start_method())
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def _epochs(seen: Seen) -> Iterator[FirstBatches]:
+    for number, epoch in enumerate(seen.epochs):
+        by_values = bool(epoch.values)
+        printed = epoch.values if by_values else epoch.indices
+        several = seen.slots[-1].workers if seen.slots else 0
+        yield FirstBatches(
+            rank=0,
+            name=seen.name,
+            epoch=number,
+            by="values" if by_values else "indices",
+            batches=tuple(printed),
+            workers=tuple(place % several for place in range(len(printed))) if several else (),
+        )
+
+
+def calls(collectives: Collectives) -> Iterator[CallFacts]:
+    """Each line that calls a collective."""
+    for (operation, place), call in list(collectives.places.items()):
+        yield CallFacts(
+            operation=operation, place=place, of_user=call.of_user, steps=tuple(call.steps)
+        )
+
+
+def flags(outermost: Outermost) -> RankFlags:
+    """The switches of torch, as they are now."""
+    roots = list(outermost.roots.values())
+    modules = [one for root in roots for one in root.modules()]
+    dtypes = [str(one.dtype).removeprefix("torch.") for root in roots for one in root.parameters()]
+    on_gpu = any(one.is_cuda for root in roots for one in root.parameters())
+    cudnn: Any = torch.backends.cudnn
+    return RankFlags(
+        rank=0,
+        device_name=torch.cuda.get_device_name() if on_gpu else "",
+        capability=torch.cuda.get_device_capability() if on_gpu else None,
+        parameter_dtype=max(set(dtypes), key=dtypes.count) if dtypes else "",
+        autocast=outermost.autocast,
+        matmul_precision=torch.get_float32_matmul_precision(),
+        cudnn_benchmark=cudnn.benchmark if on_gpu else None,
+        cudnn_deterministic=cudnn.deterministic if on_gpu else None,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        anomaly=torch.is_anomaly_enabled(),
+        convolutions=sum(isinstance(one, _ConvNd) for one in modules),
+        input_shapes=len(outermost.shapes),
+        compiled=any(
+            hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None
+            for one in modules
+        ),
+    )
+
+
+def framework() -> str:
+    """The frameworks that the script imported."""
+    return ", ".join(name for name in FRAMEWORKS if name in sys.modules)
+
+
+def device(outermost: Outermost) -> str:
+    """Where the models are."""
+    for root in outermost.roots.values():
+        for one in root.parameters():
+            return f"cuda:{one.device.index}" if one.is_cuda else one.device.type
+    return "cpu"
+
+
+def graphs() -> tuple[int, int]:
+    """How many tensors with a graph are held now, and the longest sum behind one of them."""
+    held = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    with_graph = [one for one in held if one.grad_fn is not None]
+    depth = max((_depth(one.grad_fn) for one in with_graph if one.numel() == 1), default=0)
+    return len(with_graph), depth
+
+
+def _depth(node: Any) -> int:
+    """How many additions follow one another, as ``total = total + loss`` makes them."""
+    depth = 0
+    while node is not None and depth < MOST_DEPTH:
+        sums = [
+            following
+            for following, _ in node.next_functions
+            if following is not None and following.name().startswith("AddBackward")
+        ]
+        if not sums:
+            return depth
+        node, depth = sums[0], depth + 1
+    return depth
+
+
+def worker_need(waits: list[tuple[int, float]], step_seconds: list[float]) -> float:
+    """Seconds in which the loader must deliver a batch, so that nobody waits for it."""
+    steps = max(1, len({step for step, _ in waits}))
+    batches_per_step = len(waits) / steps
+    typical = median(step_seconds) if step_seconds else 0.0
+    return max(1e-4, typical / max(1.0, batches_per_step))

@@ -1,0 +1,98 @@
+"""Which parameters get a gradient on this rank itself, looked at in a few steps only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from ddoctor.recorder.timeline import COUNT, Timeline
+
+FIRST_STEPS = 3
+# Of the time of all steps; what the hooks cost is measured at the first inspection.
+AFFORDABLE = 0.003
+FEWEST_BETWEEN = 4
+DEFAULT_BETWEEN = 32
+
+
+class Inspection:
+    """Hooks on all parameters of the models in DDP, for one step at a time."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._handles: list[Any] = []
+        self._got: set[int] = set()
+        self._names: dict[int, tuple[int, str]] = {}
+        self._used: Counter[int] = Counter()
+        self.steps = 0
+        self._next = 0
+        self._began = 0.0
+        self._last_step = 0.0
+
+    def watch(self, wrapped: list[DistributedDataParallel]) -> None:
+        """Look at these models, from the next step on."""
+        for number, model in enumerate(wrapped):
+            for name, one in model.module.named_parameters():
+                if one.requires_grad:
+                    self._names[id(one)] = (number, name)
+        self._models = wrapped
+        self._next = self._timeline.done + 1
+
+    _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
+
+    def step(self, number: int) -> None:
+        """Between two steps: look at what came of the last, and begin with the next."""
+        if self._handles:
+            self._end()
+            if self.steps < FIRST_STEPS:
+                self._next = number
+            else:
+                seconds = max(self._timeline.last - self._last_step, 1e-6)
+                between = ceil(self._cost / (AFFORDABLE * seconds))
+                # By powers of two, so that all ranks inspect the same steps.
+                power = 1 << max(0, between - 1).bit_length()
+                self._next = number + max(FEWEST_BETWEEN, power, DEFAULT_BETWEEN)
+        if self._models and number >= self._next:
+            self._begin()
+        self._last_step = self._timeline.last
+
+    def end(self) -> None:
+        """Look no more; a step that was not finished does not count."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def unused(self, model: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of one model: the parameters that never got a gradient, and those that sometimes did."""
+        mine = [(name, self._used[one]) for one, (of, name) in self._names.items() if of == model]
+        never = tuple(name for name, used in mine if used == 0 and self.steps)
+        sometimes = tuple(name for name, used in mine if 0 < used < self.steps)
+        return never, sometimes
+
+    _cost = 0.0
+
+    def _begin(self) -> None:
+        began = perf_counter()
+        self._got.clear()
+        add = self._got.add
+        for model in self._models:
+            parameters: Iterator[Any] = model.parameters()
+            self._handles += [
+                one.register_post_accumulate_grad_hook(lambda tensor: add(id(tensor)))
+                for one in parameters
+                if one.requires_grad and id(one) in self._names
+            ]
+        self._timeline.counts[COUNT["inspected"]] = 1
+        # Registering, calling and removing them cost about the same.
+        self._cost = 3 * (perf_counter() - began)
+
+    def _end(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.steps += 1
+        self._used.update(self._got)

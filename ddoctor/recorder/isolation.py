@@ -1,0 +1,104 @@
+"""The user's own loader without the training: how fast it is with how many workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ddoctor.evidence.loading import CurvePoint
+
+LIMIT_SECONDS = 20.0
+POINT_SECONDS = 2.0
+MOST_BATCHES = 60
+FEWEST_BATCHES = 6
+MOST_POINTS = 5
+MOST_WORKERS = 64
+
+
+def curve(
+    loader: DataLoader[Any], name: str, batch_seconds: float, need: float
+) -> Iterator[CurvePoint]:
+    """Points around the smallest number of workers that delivers a batch every ``need`` seconds.
+
+    The first is what the cost of a batch says; from there one worker more or fewer at a time.
+    """
+    deadline = perf_counter() + LIMIT_SECONDS
+    tried: dict[int, float] = {}
+    workers = min(MOST_WORKERS, max(1, ceil(batch_seconds / need)))
+    while workers not in tried and len(tried) < MOST_POINTS and perf_counter() < deadline:
+        point = _point(loader, name, workers)
+        if point is None:
+            return
+        yield point
+        tried[workers] = point.seconds_per_batch
+        if point.seconds_per_batch > need:
+            # As much more as is missing, not one after the other.
+            missing = ceil(workers * point.seconds_per_batch / need) - workers
+            workers = min(MOST_WORKERS, workers + max(1, min(missing, workers)))
+        elif workers > 1:
+            workers -= 1
+
+
+def _point(loader: DataLoader[Any], name: str, workers: int) -> CurvePoint | None:
+    alone = _copy(loader, workers)
+    began = perf_counter()
+    batches = _forever(alone)
+    if next(batches, None) is None:
+        return None
+    start = perf_counter() - began
+    # What was fetched ahead while the first one was on its way says nothing of the rate.
+    for _ in range(workers * (alone.prefetch_factor or 2)):
+        next(batches)
+    taken, began = 0, perf_counter()
+    while taken < MOST_BATCHES and (
+        taken < FEWEST_BATCHES or perf_counter() - began < POINT_SECONDS
+    ):
+        next(batches)
+        taken += 1
+    seconds = perf_counter() - began
+    batches.close()
+    iterator: Any = alone._iterator
+    with contextlib.suppress(AttributeError):
+        iterator._shutdown_workers()
+    return CurvePoint(
+        rank=0,
+        name=name,
+        num_workers=workers,
+        seconds_per_batch=seconds / taken,
+        batches=taken,
+        start_seconds=start,
+    )
+
+
+def _forever(loader: DataLoader[Any]) -> Any:
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            return
+
+
+def _copy(loader: Any, workers: int) -> DataLoader[Any]:
+    settings: dict[str, Any] = {
+        "num_workers": workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor or 2,
+        "persistent_workers": True,
+    }
+    if loader.batch_sampler is not None:
+        settings["batch_sampler"] = loader.batch_sampler
+    else:
+        settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        if loader.sampler is not None and not hasattr(loader.dataset, "__iter__"):
+            settings["sampler"] = loader.sampler
+    return DataLoader(loader.dataset, **settings)

@@ -1,0 +1,203 @@
+"""DataLoaders: how long the main thread waits for them, how they are set, what they deliver."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+from zlib import crc32
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import dataloader as module
+
+from ddoctor.recorder import places, trial, workers
+from ddoctor.recorder.tape import EVALUATION, LOADER
+from ddoctor.recorder.timeline import Timeline
+
+MOST_WAITS = 20_000
+FIRST_BATCHES = 8
+MOST_EPOCHS = 64
+# Of a tensor's values; enough to tell two samples apart.
+PRINTED_VALUES = 4096
+
+
+class Epoch:
+    """One pass over a loader."""
+
+    def __init__(self, start: float, seed: int | None) -> None:
+        self.start = start
+        self.seed = seed
+        """What set_epoch was last called with."""
+        self.first_wait: float | None = None
+        self.batches = 0
+        self.ended = False
+        self.indices: list[str] = []
+        self.values: list[str] = []
+
+
+class Seen:
+    """What is known of one loader."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waits: deque[tuple[int, float]] = deque(maxlen=MOST_WAITS)
+        """Step and seconds of each batch."""
+        self.epochs: list[Epoch] = []
+        self.slots: list[workers.Slots] = []
+        self.in_training = 0
+        self.batch_bytes: int | None = None
+
+
+class Loaders:
+    """Watches every DataLoader."""
+
+    def __init__(self, timeline: Timeline, training: Callable[[], bool | None]) -> None:
+        self._timeline = timeline
+        self._training = training
+        self.seen: WeakKeyDictionary[DataLoader[Any], Seen] = WeakKeyDictionary()
+        self._loader_of: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
+        self._first: WeakSet[Any] = WeakSet()
+
+    def install(self) -> None:
+        """Hook into making a loader, beginning an epoch, and taking a batch."""
+        workers.install()
+        self._install_init()
+        self._install_iter()
+        self._install_next()
+
+    def _install_init(self) -> None:
+        loader: Any = DataLoader
+        init = loader.__init__
+
+        def initialise(this: Any, *args: Any, **kwargs: Any) -> None:
+            init(this, *args, **trial.loader_settings(args, kwargs))
+            self.seen[this] = Seen(places.calling(2))
+
+        loader.__init__ = initialise
+
+    def _install_iter(self) -> None:
+        loader: Any = DataLoader
+        begin = loader.__iter__
+        several: Any = module._MultiProcessingDataLoaderIter
+        start = several.__init__
+
+        def iterate(this: Any) -> Any:
+            seen = self.seen.get(this)
+            if seen is None or not self._timeline.here():
+                return begin(this)
+            self._timeline.enter(self._phase())
+            try:
+                iterator = begin(this)
+            finally:
+                seconds = self._timeline.leave()
+            sampler = distributed(this)
+            if len(seen.epochs) < MOST_EPOCHS:
+                seen.epochs.append(Epoch(seconds, getattr(sampler, "epoch", None)))
+            self._loader_of[iterator] = this
+            if this.num_workers == 0 and not seen.slots:
+                seen.slots.append(workers.Slots(0))
+            return iterator
+
+        def start_workers(this: Any, of: Any) -> None:
+            seen = self.seen.get(of)
+            if seen is not None and len(seen.slots) < MOST_EPOCHS:
+                seen.slots.append(workers.Slots(of.num_workers))
+                workers.current = seen.slots[-1]
+            try:
+                start(this, of)
+            finally:
+                workers.current = None
+
+        loader.__iter__ = iterate
+        several.__init__ = start_workers
+
+    def _install_next(self) -> None:
+        base: Any = module._BaseDataLoaderIter
+        take, index = base.__next__, base._next_index
+        timeline = self._timeline
+
+        def take_next(this: Any) -> Any:
+            loader = self._loader_of.get(this)
+            seen = self.seen.get(loader) if loader is not None else None
+            if seen is None or not timeline.here():
+                return take(this)
+            phase = self._phase()
+            if this._num_workers == 0:
+                workers.in_main = seen.slots[0]
+            timeline.enter(phase)
+            try:
+                batch = take(this)
+            except StopIteration:
+                if seen.epochs:
+                    seen.epochs[-1].ended = True
+                raise
+            finally:
+                seconds = timeline.leave()
+                workers.in_main = None
+            self._note(seen, this, batch, seconds, phase)
+            return batch
+
+        def next_index(this: Any) -> Any:
+            found = index(this)
+            loader = self._loader_of.get(this) if timeline.here() else None
+            seen = self.seen.get(loader) if loader is not None else None
+            if seen is not None and seen.epochs:
+                printed = seen.epochs[-1].indices
+                if len(printed) < FIRST_BATCHES:
+                    printed.append(f"{crc32(str(found).encode()):08x}")
+            return found
+
+        base.__next__, base._next_index = take_next, next_index
+
+    def _note(self, seen: Seen, iterator: Any, batch: Any, seconds: float, phase: int) -> None:
+        if phase == LOADER:
+            seen.in_training += 1
+            seen.waits.append((self._timeline.done, seconds))
+        if not seen.epochs:
+            return
+        epoch = seen.epochs[-1]
+        epoch.batches += 1
+        if epoch.first_wait is None:
+            epoch.first_wait = seconds
+        if len(epoch.values) < FIRST_BATCHES:
+            tensors = _tensors(batch)
+            seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
+            if iterator._dataset_kind == module._DatasetKind.Iterable:
+                epoch.values.append(_print(tensors))
+
+    def _phase(self) -> int:
+        return EVALUATION if self._training() is False else LOADER
+
+
+def kind(loader: Any) -> str:
+    """Whether items have numbers."""
+    return "iterable" if isinstance(loader.dataset, IterableDataset) else "map"
+
+
+def distributed(loader: Any) -> DistributedSampler[Any] | None:
+    """The sampler that shares the dataset out among ranks; None: there is none."""
+    for holder in (loader, loader.batch_sampler):
+        sampler = getattr(holder, "sampler", None)
+        if isinstance(sampler, DistributedSampler):
+            return sampler
+    return None
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        return [one for value in batch.values() for one in _tensors(value)]
+    if isinstance(batch, (list, tuple)):
+        return [one for value in batch[:16] for one in _tensors(value)]
+    return []
+
+
+def _print(tensors: list[torch.Tensor]) -> str:
+    number = 0
+    for tensor in tensors:
+        values = tensor.detach().reshape(-1)[:PRINTED_VALUES].cpu()
+        number = crc32(str(values.tolist()).encode(), number)
+    return f"{number:08x}"

@@ -1,0 +1,55 @@
+"""Whose code a frame is: the user's own, or a library's."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+_LIBRARIES = tuple(
+    {
+        str(Path(path).resolve())
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_paths().get(name))
+    }
+)
+_OURS = str(Path(__file__).resolve().parents[1])
+
+
+@cache
+def of_user(file: str) -> bool:
+    """Whether a file is the user's own code: in no library, and not made up."""
+    if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return False
+    path = str(Path(file).resolve())
+    return not path.startswith((*_LIBRARIES, _OURS))
+
+
+def caller(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code, from this one outwards."""
+    while frame is not None and not of_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def calling(depth: int = 1) -> str:
+    """file:line of the user's code that is being run; empty: there is none."""
+    frame = caller(sys._getframe(depth))
+    return shown(frame.f_code, frame.f_lineno) if frame is not None else ""
+
+
+def shown(code: CodeType, line: int) -> str:
+    """A place as people write it."""
+    return f"{short(code.co_filename)}:{line}"
+
+
+@cache
+def short(file: str) -> str:
+    """A path relative to the folder of the run, where it lies in it."""
+    path = Path(file)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

@@ -1,0 +1,85 @@
+"""What a rank writes down beside its tape, as one JSON file: read without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
+from ddoctor.evidence.training import RankFlags
+from ddoctor.evidence.wrapping import Wrapper
+
+TAPE, FACTS, ENDING = "tape", "facts.json", "ending.json"
+"""The files of a rank, in its folder."""
+
+SAFE_PATH = "DDOCTOR_SAFE_PATH"
+"""The variable that holds what PYTHONSAFEPATH was before it was set for the recorder."""
+ISOLATE = "DDOCTOR_ISOLATE"
+"""Set where the loaders are to be tried alone at the end."""
+
+
+class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A loader, and its waits."""
+
+    loader: Loader
+    waits: tuple[tuple[int, float], ...]
+    """Step and seconds of each batch."""
+    epochs: tuple[FirstBatches, ...] = ()
+
+
+class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that calls a collective."""
+
+    operation: str
+    place: str
+    of_user: bool
+    steps: tuple[tuple[int, int, int, float], ...]
+    """Step, calls, bytes and seconds up to its end."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line at which the main thread was met."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+    inner: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a rank knows of itself."""
+
+    wrappers: tuple[Wrapper, ...] = ()
+    loaders: tuple[LoaderFacts, ...] = ()
+    calls: tuple[CallFacts, ...] = ()
+    flags: RankFlags | None = None
+    places: tuple[Place, ...] = ()
+    samples: tuple[tuple[float, int, int], ...] = ()
+    """Time, phase and place of each look at the main thread."""
+    memory: tuple[tuple[float, int, float, float], ...] = ()
+    """Time, steps done, MiB of the process, MiB on the device."""
+    graph_tensors: int | None = None
+    graph_depth: int | None = None
+    threads: int = 0
+    gc_enabled: bool = True
+    optimizers: tuple[str, ...] = ()
+    framework: str = ""
+    device: str = "cpu"
+    curve: tuple[CurvePoint, ...] = ()
+
+
+def read(folder: Path) -> Facts | None:
+    """What a rank wrote; None: it did not come so far."""
+    try:
+        return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write(folder: Path, name: str, value: object) -> None:
+    """Write a file in one go: whoever reads it finds all of it, or what was there before."""
+    new = folder / f"{name}.new"
+    new.write_bytes(msgspec.json.encode(value))
+    new.replace(folder / name)

@@ -1,0 +1,143 @@
+"""All parts of the recorder, put together once torch is there."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from ddoctor.evidence.loading import CurvePoint
+from ddoctor.recorder import facts, isolation, pauses, recorded, trial
+from ddoctor.recorder.collectives import Collectives
+from ddoctor.recorder.gradients import Gradients
+from ddoctor.recorder.inspection import Inspection
+from ddoctor.recorder.loaders import Loaders, Seen
+from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.recorded import Facts
+from ddoctor.recorder.sampler import Sampler
+from ddoctor.recorder.stepping import Stepping
+from ddoctor.recorder.tape import LOADER
+from ddoctor.recorder.timeline import Timeline
+
+# A loader that takes less of the step than this is not tried alone.
+NOTABLE_LOADER = 0.05
+RECENT_STEPS = 64
+
+
+class Recorder:
+    """Watches one training script from inside."""
+
+    def __init__(self, folder: Path, timeline: Timeline, *, isolate: bool) -> None:
+        self._folder = folder
+        self._timeline = timeline
+        self._isolate = isolate
+        self._stepping = Stepping(timeline)
+        self._outermost = Outermost(timeline)
+        self._collectives = Collectives(timeline)
+        self._gradients = Gradients(timeline)
+        self._loaders = Loaders(timeline, self._outermost.training)
+        self._inspection = Inspection(timeline)
+        self._sampler = Sampler(timeline, self.write)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
+        self._begin = perf_counter()
+        self._curve: tuple[CurvePoint, ...] = ()
+        self._graphs: tuple[int | None, int | None] = (None, None)
+        self._stopping = False
+
+    def install(self) -> None:
+        """Hook into torch; nothing of the script has been run yet."""
+        trial.apply()
+        self._stepping.install()
+        self._gradients.install()
+        self._collectives.install()
+        self._loaders.install()
+        pauses.install(self._timeline)
+        self._stepping.at_anchor.append(self._at_anchor)
+        self._stepping.at_step.append(self._at_step)
+        self._stepping.at_stop.append(self._at_stop)
+        self._sampler.start()
+
+    def _at_anchor(self, optimizer: Optimizer) -> None:
+        self._outermost.find(optimizer)
+        self._take_models()
+        if torch.cuda.is_available() and facts.device(self._outermost).startswith("cuda"):
+            self._sampler.device_memory = lambda: torch.cuda.memory_allocated() / 2**20
+
+    def _take_models(self) -> None:
+        wrapped = list(self._outermost.wrapped())
+        self._gradients.wrapped = wrapped
+        self._inspection.watch(wrapped)
+
+    def _at_step(self, number: int) -> None:
+        if number <= 8:
+            before = set(self._outermost.roots)
+            self._outermost.settle(number)
+            if set(self._outermost.roots) != before:
+                self._take_models()
+        self._inspection.step(number)
+
+    def _at_stop(self) -> None:
+        self._stopping = True
+        self._inspection.end()
+        gc.collect()
+        self._graphs = facts.graphs()
+        self.write()
+        if self._isolate:
+            with suppress(Exception):
+                # What the user's dataset raises here says nothing of the training.
+                self._curve = tuple(self._isolated())
+        self._sampler.stop()
+        self.write()
+
+    def _isolated(self) -> list[CurvePoint]:
+        """The loaders that the training waits for, alone."""
+        from ddoctor.recorder.tape import Tape
+
+        tape = Tape(self._folder / recorded.TAPE)
+        rows = list(tape.rows())[-RECENT_STEPS:]
+        tape.close()
+        whole = sum(row.end - row.begin for row in rows)
+        loading = sum(row.phases[LOADER] for row in rows)
+        if not whole or loading < NOTABLE_LOADER * whole:
+            return []
+        points: list[CurvePoint] = []
+        rest = [row.end - row.begin - row.phases[LOADER] for row in rows]
+        for loader, seen in list(self._loaders.seen.items()):
+            if seen.in_training:
+                need = facts.worker_need(list(seen.waits)[-RECENT_STEPS:], rest)
+                known = next(facts.loading({loader: seen})).loader
+                points += isolation.curve(loader, seen.name, known.batch_seconds or need, need)
+        return points
+
+    def write(self) -> None:
+        """Write down what is known by now."""
+        seen: dict[Any, Seen] = dict(self._loaders.seen.items())
+        recorded.write(
+            self._folder,
+            recorded.FACTS,
+            Facts(
+                wrappers=tuple(
+                    facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
+                ),
+                loaders=tuple(facts.loading(seen)),
+                calls=tuple(facts.calls(self._collectives)),
+                flags=facts.flags(self._outermost),
+                places=self._sampler.places(),
+                samples=tuple(self._sampler.samples),
+                memory=tuple(self._sampler.memory),
+                graph_tensors=self._graphs[0],
+                graph_depth=self._graphs[1],
+                threads=torch.get_num_threads(),
+                gc_enabled=gc.isenabled(),
+                optimizers=tuple(name for name, _ in self._stepping.classes.most_common()),
+                framework=facts.framework(),
+                device=facts.device(self._outermost),
+                curve=self._curve,
+            ),
+        )

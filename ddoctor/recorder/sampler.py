@@ -1,0 +1,103 @@
+"""A thread that looks some times a second where the main thread is, and how much memory it has."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+from ddoctor.recorder import places
+from ddoctor.recorder.recorded import Place
+from ddoctor.recorder.timeline import Timeline
+
+EVERY_SECONDS = 0.05
+MEMORY_EVERY = 5
+"""Looks at the main thread for one at the memory."""
+MOST_SAMPLES = 20_000
+MOST_PLACES = 500
+WRITE_AFTER_SECONDS = 2.0
+"""The first time; each next time after twice as long, at most a minute."""
+PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Sampler:
+    """Looks, and has everything written down from time to time."""
+
+    def __init__(self, timeline: Timeline, write: Callable[[], None]) -> None:
+        self._timeline = timeline
+        self._write = write
+        self._numbers: dict[tuple[CodeType, int, CodeType], int] = {}
+        self._places: list[tuple[CodeType, int, CodeType]] = []
+        self.samples: list[tuple[float, int, int]] = []
+        self.memory: list[tuple[float, int, float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddoctor", daemon=True)
+        self.device_memory: Callable[[], float] = lambda: 0.0
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def places(self) -> tuple[Place, ...]:
+        """Where the main thread was met, by the numbers in ``samples``."""
+        return tuple(
+            Place(
+                file=places.short(code.co_filename),
+                line=line,
+                function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
+                text=linecache.getline(code.co_filename, line).strip(),
+                inner="" if inner is code else f"{Path(inner.co_filename).name}:{inner.co_name}",
+            )
+            for code, line, inner in self._places
+        )
+
+    def _run(self) -> None:
+        looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
+        while not self._over.wait(EVERY_SECONDS):
+            looks += 1
+            written += EVERY_SECONDS
+            if len(self.samples) < MOST_SAMPLES:
+                self._look()
+                if looks % MEMORY_EVERY == 0:
+                    self._weigh()
+            if written > pause and self._timeline.done:
+                self._write()
+                written, pause = 0.0, min(60.0, 2 * pause)
+
+    def _look(self) -> None:
+        timeline = self._timeline
+        frame = sys._current_frames().get(timeline.main)
+        phase, now = timeline.phase, timeline.last
+        user = places.caller(frame)
+        if frame is None or user is None:
+            return
+        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user))
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._places) >= MOST_PLACES:
+                return
+            number = self._numbers[key] = len(self._places)
+            self._places.append(key)
+        self.samples.append((now, phase, number))
+
+    def _weigh(self) -> None:
+        with open("/proc/self/statm") as file:
+            resident = int(file.read().split()[1]) * PAGE
+        timeline = self._timeline
+        self.memory.append((timeline.last, timeline.done, resident, self.device_memory()))
+
+
+def _outer_library(frame: FrameType, user: FrameType) -> CodeType:
+    """The innermost frame, without those of the recorder itself."""
+    inner: FrameType | None = frame
+    while inner is not None and "ddoctor" in inner.f_code.co_filename and inner is not user:
+        inner = inner.f_back
+    return (inner or user).f_code

@@ -1,0 +1,113 @@
+"""What a step is: from one step of the anchor, the most frequent optimizer, to its next one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT
+from ddoctor.recorder.timeline import Timeline
+
+# The first that comes round again is one that steps in every iteration.
+ANCHOR_STEPS = 2
+# Training goes on with another optimizer alone, say in a second stage.
+OTHERS_STEPS = 5
+
+
+class Stopped(SystemExit):
+    """ddoctor has seen enough; no error, and nothing that ``except Exception`` would keep."""
+
+
+class Stepping:
+    """Counts the steps of the optimizers, and ends the run at the step that it was told."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._steps: Counter[int] = Counter()
+        self.classes: Counter[str] = Counter()
+        self._anchor: int | None = None
+        self._since_anchor: Counter[int] = Counter()
+        self._depths: list[int] = []
+        self._stepped: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self.at_anchor: list[Callable[[Optimizer], None]] = []
+        """Called at each new anchor."""
+        self.at_step: list[Callable[[int], None]] = []
+        """Called after each step, with the number of the next."""
+        self.at_stop: list[Callable[[], None]] = []
+        """Called before the run is stopped."""
+
+    def install(self) -> None:
+        """Hook into all optimizers, and into the scaler that may leave out their steps."""
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+        scaler: Any = torch.amp.GradScaler
+        step = scaler.step
+
+        def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            before = self._stepped.get(optimizer, 0)
+            result = step(this, optimizer, *args, **kwargs)
+            # An overflow: the optimizer was not called, and yet the step is over.
+            if self._timeline.here() and self._stepped.get(optimizer, 0) == before:
+                self._count(optimizer)
+            return result
+
+        scaler.step = scaled_step
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or not self._timeline.here():
+            return
+        self._depths.append(self._timeline.depth())
+        self._timeline.enter(OPTIMIZER)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or not self._timeline.here():
+            return
+        if self._depths:
+            self._timeline.unwind(self._depths.pop())
+        # One that wraps another: only the outer one counts.
+        if not self._depths:
+            self._count(optimizer)
+
+    def _count(self, optimizer: Optimizer) -> None:
+        name = id(optimizer)
+        self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
+        self.classes[type(optimizer).__name__] += 1
+        if self._anchor is None:
+            self._steps[name] += 1
+            if self._steps[name] >= ANCHOR_STEPS:
+                self._take(optimizer)
+        elif name == self._anchor:
+            self._since_anchor.clear()
+            self._end_step()
+        else:
+            self._since_anchor[name] += 1
+            if self._since_anchor[name] >= OTHERS_STEPS:
+                self._take(optimizer)
+
+    def _take(self, optimizer: Optimizer) -> None:
+        self._anchor = id(optimizer)
+        self._since_anchor.clear()
+        for call in self.at_anchor:
+            call(optimizer)
+        self._end_step()
+
+    def _end_step(self) -> None:
+        timeline = self._timeline
+        timeline.end_step()
+        for call in self.at_step:
+            call(timeline.done)
+        stop_at = timeline.head[STOP_AT]
+        if stop_at and timeline.done >= stop_at:
+            timeline.head[LEAVING] = 1
+            for finish in self.at_stop:
+                finish()
+            raise Stopped(0)

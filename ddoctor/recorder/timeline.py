@@ -1,0 +1,124 @@
+"""The main thread's time, shared out among phases without a gap and without counting twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from time import perf_counter, thread_time
+from typing import Any
+
+from ddoctor.recorder.tape import (
+    BEGAN,
+    COUNTS,
+    DONE,
+    HEAD_BYTES,
+    MEETING,
+    MEETING_ROWS,
+    MEETINGS,
+    MEETINGS_AT,
+    PHASE,
+    PHASES,
+    PID,
+    REST,
+    ROW,
+    ROWS,
+    SINCE,
+    SIZE,
+    Tape,
+)
+
+COUNT = {name: number for number, name in enumerate(COUNTS)}
+# An exception may leave phases open for good; no training nests them deeper than this.
+DEEPEST = 40
+
+
+class Timeline:
+    """Whichever phase was entered last has the time, until it is left."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.head: Any = tape.head
+        self._memory: Any = memoryview(tape.memory)
+        self.main = threading.get_ident()
+        self.phase = REST
+        self.seconds = [0.0] * len(PHASES)
+        self.counts = [0.0] * len(COUNTS)
+        self._stack: list[int] = []
+        self.done = 0
+        self.meetings = 0
+        self._begin = self.last = perf_counter()
+        self._cpu = thread_time()
+        tape.head[PID] = os.getpid()
+        tape.head[BEGAN] = self.last
+        os.register_at_fork(after_in_child=self._forget)
+
+    def here(self) -> bool:
+        """Whether this is the thread whose time is recorded."""
+        return threading.get_ident() == self.main
+
+    def enter(self, phase: int) -> None:
+        """From now on the time is this phase's."""
+        now = perf_counter()
+        self.seconds[self.phase] += now - self.last
+        self._stack.append(self.phase)
+        self.last = self.head[SINCE] = now
+        self.phase = phase
+        self.head[PHASE] = phase
+
+    def leave(self) -> float:
+        """Back to the phase before; the seconds since the last change."""
+        now = perf_counter()
+        passed = now - self.last
+        self.seconds[self.phase] += passed
+        self.phase = self._stack.pop() if self._stack else REST
+        self.last = self.head[SINCE] = now
+        self.head[PHASE] = self.phase
+        return passed
+
+    def depth(self) -> int:
+        """How many phases are open; to be given back to ``unwind``."""
+        return len(self._stack)
+
+    def unwind(self, depth: int) -> None:
+        """Leave whatever was entered since, also if an exception passed."""
+        while len(self._stack) > depth:
+            self.leave()
+
+    def meeting(self, arrival: float, seconds: float, group: float, operation: float) -> None:
+        """This rank could go on only together with others."""
+        place = MEETINGS_AT + self.meetings % MEETING_ROWS * MEETING.size
+        MEETING.pack_into(self._memory, place, self.done, arrival, seconds, group, operation)
+        self.meetings += 1
+        self.head[MEETINGS] = self.meetings
+
+    def end_step(self) -> None:
+        """Write the step, and begin the next."""
+        if len(self._stack) > DEEPEST:
+            self.unwind(0)
+        # Made first: what makes containers may set off the garbage collection, which is timed, too.
+        seconds, counts = [0.0] * len(PHASES), [0.0] * len(COUNTS)
+        now = perf_counter()
+        self.seconds[self.phase] += now - self.last
+        self.last = now
+        cpu = thread_time()
+        ROW.pack_into(
+            self._memory,
+            HEAD_BYTES + self.done % ROWS * ROW.size,
+            self.done,
+            self._begin,
+            now,
+            cpu - self._cpu,
+            self.meetings,
+            *self.seconds,
+            *self.counts,
+        )
+        self._begin, self._cpu = now, cpu
+        self.seconds, self.counts = seconds, counts
+        self.done += 1
+        self.head[DONE] = self.done
+
+    def _forget(self) -> None:
+        """In a forked child: write to memory of its own, not into its parent's tape."""
+        self.head = array("d", self.head)
+        self._memory = bytearray(SIZE)
+        self.main = -1

@@ -1,0 +1,77 @@
+"""Every rank but rank 0: watch the own script, and do what rank 0 says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from ddoctor.fleet import FINISHED, Fleet
+from ddoctor.supervisor import Conductor, tick_seconds
+from ddoctor.training.child import Child
+from ddoctor.training.words import (
+    Stop,
+    Turn,
+    end_key,
+    now_key,
+    packed,
+    record_key,
+    stop_key,
+    turn_key,
+)
+
+# The steps must not feel it: each look takes about a millisecond.
+TICK_SECONDS = 0.5
+
+NewChild = Callable[[int, Sequence[str]], Child]
+
+
+def pause(ranks: int) -> float:
+    """Seconds between two looks."""
+    return max(TICK_SECONDS, tick_seconds(ranks))
+
+
+def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
+    """Until rank 0 says that it is over; the exit code of the script in its first turn.
+
+    Raises:
+        ConductorLost: rank 0 is not heard of any more.
+        Lost: the store is gone.
+    """
+    rank, first_code = child.mine.rank, None
+    conductor = Conductor(fleet)
+    turn = 0
+    while True:
+        _attend(fleet, child, turn, conductor)
+        record = child.record()
+        fleet.tell(record_key(turn, rank), packed(record))
+        if turn == 0:
+            first_code = record.exit_code
+        turn += 1
+        while (order := fleet.hear(turn_key(turn), Turn)) is None:
+            conductor.check()
+            time.sleep(TICK_SECONDS)
+        if order.over:
+            fleet.count(FINISHED)
+            return first_code
+        child = new_child(turn, order.change)
+
+
+def _attend(fleet: Fleet, child: Child, turn: int, conductor: Conductor) -> None:
+    key, wait = now_key(turn, child.mine.rank), pause(child.mine.world_size)
+    stopping = False
+    while not child.over:
+        fleet.tell(key, child.now())
+        conductor.check()
+        if (stop := fleet.hear(stop_key(turn), Stop)) is not None:
+            child.stop_at(stop.at)
+            if not stopping:
+                child.use.weigh()
+            stopping = True
+            child.use.mark()
+        child.use.look()
+        if fleet.hear(end_key(turn), bool):
+            child.end(look=True)
+        elif child.overdue:
+            child.end(look=False)
+        child.wait(wait)
+    fleet.tell(key, child.now())

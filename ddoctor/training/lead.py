@@ -1,0 +1,243 @@
+"""Rank 0: watch the own script, decide for all when to stop, and gather what all recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from math import ceil
+from statistics import median
+from time import perf_counter
+
+from ddoctor.fleet import CONDUCTOR, FINISHED, Fleet
+from ddoctor.recorder.tape import COLLECTIVE
+from ddoctor.training.child import Child
+from ddoctor.training.follow import NewChild, pause
+from ddoctor.training.warm_up import warm_up
+from ddoctor.training.words import (
+    Now,
+    Record,
+    Stop,
+    Turn,
+    end_key,
+    now_key,
+    record_key,
+    stop_key,
+    turn_key,
+    unpacked,
+)
+
+# Until every rank has heard at which step to stop, the fastest may be so far ahead.
+NEWS_SECONDS = 2.0
+# The others fail by themselves as soon as their connections break, with gloo; with NCCL they hang.
+AFTER_FAILURE_SECONDS = 8.0
+# All ranks wait for one another, and none of them works: no collective takes so long.
+STUCK_SECONDS = 30.0
+# A rank that stands still outside of collectives may be waiting for a disk or a download.
+STANDING_SECONDS = 90.0
+# After the step at which to stop: the loader alone, and the script's own way out.
+LEAVE_SECONDS = 60.0
+RECORDS_SECONDS = 30.0
+FINISH_SECONDS = 5.0
+
+
+class Lead:
+    """One turn after the other, on all ranks."""
+
+    def __init__(self, fleet: Fleet, child: Child, new_child: NewChild) -> None:
+        self._fleet, self._child, self._new_child = fleet, child, new_child
+        self._size = child.mine.world_size
+        self._turn = 0
+        self.limit = ""
+        """Why the first turn ended before its steps were done."""
+        self.warm_up = 0
+        self.lost: tuple[int, ...] = ()
+        """Ranks that sent no record."""
+
+    def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> list[Record]:
+        """The turn that has begun, to its end."""
+        watch = _Watch(self._child, self._turn, steps, seconds, self._fleet, started)
+        watch.attend()
+        self.limit, self.warm_up = watch.limit, watch.warm_up
+        return self._records()
+
+    def again(self, change: Sequence[str], steps: int, seconds: float) -> list[Record]:
+        """The script once more, with a change of its settings."""
+        self._turn += 1
+        self._fleet.tell(turn_key(self._turn), Turn(change=tuple(change)))
+        self._child = self._new_child(self._turn, change)
+        return self.run(steps, seconds, lambda text: None)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody asked for the end."""
+        return self._child.interrupted
+
+    def finish(self) -> None:
+        """Let the others go, and wait until they have gone: torchrun ends them with rank 0."""
+        self._fleet.tell(turn_key(self._turn + 1), Turn(over=True))
+        deadline = perf_counter() + FINISH_SECONDS
+        others = self._size - 1 - len(self.lost)
+        while self._fleet.count(FINISHED, 0) < others and perf_counter() < deadline:
+            time.sleep(0.05)
+
+    def _records(self) -> list[Record]:
+        found = {0: self._child.record()}
+        keys = {record_key(self._turn, rank): rank for rank in range(1, self._size)}
+        deadline = perf_counter() + RECORDS_SECONDS
+        while keys and perf_counter() < deadline:
+            for key, text in self._fleet.hear_all(keys, str).items():
+                found[keys.pop(key)] = unpacked(text)
+            if keys:
+                self._fleet.count(CONDUCTOR)
+                time.sleep(0.1)
+        self.lost = tuple(keys.values())
+        return [found[rank] for rank in sorted(found)]
+
+
+class _Watch:
+    """One turn."""
+
+    def __init__(
+        self,
+        child: Child,
+        turn: int,
+        steps: int,
+        seconds: float,
+        fleet: Fleet,
+        started: Callable[[str], None],
+    ) -> None:
+        self._child, self._turn, self._steps, self._fleet = child, turn, steps, fleet
+        self._started = started
+        self._deadline = perf_counter() + seconds
+        self._seconds = seconds
+        self._size = child.mine.world_size
+        self._nows: dict[int, Now] = {}
+        self._moved: dict[int, float] = {}
+        self._stop_at: int | None = None
+        self._stop_seen = 0.0
+        self._failed_at: float | None = None
+        self._ended = False
+        self._last_step = perf_counter()
+        self._most_steps = 0
+        self.limit = ""
+        self.warm_up = 0
+
+    def attend(self) -> None:
+        """Until the script has ended on every rank."""
+        wait = pause(self._size)
+        while True:
+            self._look()
+            if self._child.over and all(
+                rank in self._nows and self._nows[rank].over for rank in range(self._size)
+            ):
+                return
+            self._decide()
+            if self._child.overdue:
+                self._child.end(look=False)
+            self._child.use.look()
+            if self._child.over:
+                time.sleep(0.1)
+            else:
+                self._child.wait(wait)
+
+    def _look(self) -> None:
+        self._fleet.count(CONDUCTOR)
+        keys = {now_key(self._turn, rank): rank for rank in range(1, self._size)}
+        for key, now in self._fleet.hear_all(keys, Now).items():
+            self._nows[keys[key]] = now
+        self._nows[0] = self._child.now()
+        steps = max(now.steps for now in self._nows.values())
+        if steps > self._most_steps:
+            self._most_steps, self._last_step = steps, perf_counter()
+
+    def _decide(self) -> None:
+        moment = perf_counter()
+        if self._stop_at is None:
+            self._find_stop()
+        else:
+            self._child.use.mark()
+        if self._ended:
+            return
+        failed = any(now.over and now.exit_code for now in self._nows.values())
+        if failed and self._failed_at is None:
+            self._failed_at = moment
+        if self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
+            self._end("a rank had failed, and the others waited for it")
+        elif self._stuck(moment):
+            self._end("no rank made any progress")
+        elif self._stop_at is not None and self._past_stop(moment):
+            self._end("the script did not end when it was stopped")
+        elif moment > self._deadline and self._stop_at is None:
+            self._out_of_time(moment)
+
+    def _find_stop(self) -> None:
+        times = self._child.step_times()
+        self._started(f"step {len(times)}" if times else "waiting for the first step")
+        first = warm_up(times, self._steps)
+        if first is None:
+            return
+        self.warm_up = first
+        self._stop(max(first + self._steps, self._ahead(times)))
+
+    def _ahead(self, times: Sequence[float]) -> int:
+        """A step that no rank has done when it hears of it."""
+        most = max(now.steps for now in self._nows.values())
+        typical = median(times[-20:]) if times else 1.0
+        return most + ceil(NEWS_SECONDS / max(typical, 1e-4)) + 1
+
+    def _stop(self, at: int) -> None:
+        self._stop_at = at
+        self._child.stop_at(at)
+        self._child.use.weigh()
+        self._fleet.tell(stop_key(self._turn), Stop(at=at))
+
+    def _past_stop(self, moment: float) -> bool:
+        leaving = any(now.over or now.steps >= (self._stop_at or 0) for now in self._nows.values())
+        if leaving and not self._stop_seen:
+            self._stop_seen = moment
+        late = bool(self._stop_seen) and moment - self._stop_seen > LEAVE_SECONDS
+        slow = moment > self._deadline and not self._stop_seen
+        if slow:
+            # The steps asked for take longer than the time asked for: stop at the next that comes.
+            times = self._child.step_times()
+            at = self._ahead(times)
+            if at < (self._stop_at or 0):
+                self.limit = f"{self._seconds:.0f} s were over"
+                self._stop(at)
+            self._deadline = moment + LEAVE_SECONDS
+        return late
+
+    def _out_of_time(self, moment: float) -> None:
+        times = self._child.step_times()
+        self.limit = f"{self._seconds:.0f} s were over"
+        if times and moment - self._last_step < max(NEWS_SECONDS, 3 * median(times)):
+            self.warm_up = min(3, len(times) // 2)
+            self._stop(self._ahead(times))
+            self._deadline = moment + LEAVE_SECONDS
+        else:
+            self._end(
+                f"{self._seconds:.0f} s were over"
+                if times
+                else f"no optimizer took a step within {self._seconds:.0f} s"
+            )
+
+    def _stuck(self, moment: float) -> bool:
+        """No rank moves: none works, each is where it was."""
+        for rank, now in self._nows.items():
+            before = self._moved.get(rank)
+            if before is None or now.over or now.busy or now.age < moment - before:
+                self._moved[rank] = moment
+        if not self._most_steps and not all(now.phase == COLLECTIVE for now in self._nows.values()):
+            return False
+        alive = {rank: now for rank, now in self._nows.items() if not now.over}
+        if not alive or len(self._nows) < self._size:
+            return False
+        still = min(moment - self._moved[rank] for rank in alive)
+        waiting = all(now.phase == COLLECTIVE for now in alive.values())
+        return still > (STUCK_SECONDS if waiting else STANDING_SECONDS)
+
+    def _end(self, why: str) -> None:
+        self._ended = True
+        self.limit = why
+        self._fleet.tell(end_key(self._turn), True)
+        self._child.end(look=True)

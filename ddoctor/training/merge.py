@@ -1,0 +1,386 @@
+"""The records of all ranks, made into evidence."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from ddoctor.evidence.loading import CurvePoint, DataSeen, LoaderCurve, Loading
+from ddoctor.evidence.probes import ProbeRuns, RankPlace
+from ddoctor.evidence.section import Section
+from ddoctor.evidence.steps import (
+    PHASES,
+    Growth,
+    HotLine,
+    Lines,
+    MemoryOverTime,
+    Phase,
+    RankLines,
+    RankSteps,
+    Steps,
+    Wait,
+)
+from ddoctor.evidence.training import Outcome, RankEnding, RankHost, RankUse, TrainingRun
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.recorder import tape
+from ddoctor.recorder.recorded import Facts
+from ddoctor.recorder.tape import COUNTS, Row
+from ddoctor.training.between import Between, between
+from ddoctor.training.words import Record
+
+FEWEST_STEPS = 2
+MOST_LINES = 40
+MOST_GROWTH_POINTS = 200
+SPLIT = ("waiting", "transfer")
+COUNT = {name: number for number, name in enumerate(COUNTS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One turn of the script on all ranks."""
+
+    records: Sequence[Record]
+    command: tuple[str, ...]
+    warm_up: int
+    limit: str
+    asked_steps: int
+    lost: tuple[int, ...] = ()
+
+    @cached_property
+    def steps(self) -> list[Mapping[int, Row]]:
+        """The judged steps: after the warm-up, done by all ranks, looked into on none of them."""
+        by_rank = [{row.number: row for row in record.rows} for record in self.records]
+        common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()
+        inspected = COUNT["inspected"]
+        return [
+            {record.rank: rows[number] for record, rows in zip(self.records, by_rank, strict=True)}
+            for number in sorted(common)
+            if number >= self.warm_up
+            and not any(rows[number].counts[inspected] for rows in by_rank)
+        ]
+
+    @cached_property
+    def together(self) -> Between:
+        """Who waited for whom in these steps."""
+        return between(self.steps)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are steps to judge."""
+        return len(self.steps) >= FEWEST_STEPS
+
+    def span(self, rank: int) -> tuple[float, float]:
+        """The judged time of a rank, by its own clock."""
+        return self.steps[0][rank].begin, self.steps[-1][rank].end
+
+    def place(self, record: Record) -> RankPlace:
+        """Where a rank ran."""
+        facts = record.facts
+        return RankPlace(
+            rank=record.rank,
+            host=record.host,
+            device=facts.device if facts else "cpu",
+            device_name=facts.flags.device_name if facts and facts.flags else "",
+        )
+
+
+def sections(run: Run) -> tuple[Section, ...]:
+    """All evidence of a run; of what was not seen there is none."""
+    hosts = {record.host for record in run.records}
+    host = hosts.pop() if len(hosts) == 1 else ""
+    found: list[Section] = [
+        _training_run(run),
+        ProbeRuns(runs=(), world_size=len(run.records), backend=""),
+    ]
+    if run.judged:
+        found += [_steps(run), _lines(run), _memory(run), _calls(run)]
+    if any(record.facts for record in run.records):
+        found += [_wrapping(run), _loading(run), _data(run), _use(run)]
+    points = tuple(_curve(run))
+    if points:
+        found.append(LoaderCurve(points=points))
+    return tuple(replace(section, host=host) for section in found)
+
+
+def step_seconds(run: Run) -> float | None:
+    """Of a step, the mean over judged steps and ranks; None: there are none."""
+    if not run.judged:
+        return None
+    seconds = [row.end - row.begin for rows in run.steps for row in rows.values()]
+    return sum(seconds) / len(seconds)
+
+
+def _facts(run: Run) -> Iterator[tuple[Record, Facts]]:
+    return ((record, record.facts) for record in run.records if record.facts is not None)
+
+
+def _training_run(run: Run) -> TrainingRun:
+    known = [facts for _, facts in _facts(run)]
+    return TrainingRun(
+        command=run.command,
+        seconds=max(record.seconds for record in run.records),
+        ranks=(*map(_ending, run.records), *(_unheard(rank) for rank in run.lost)),
+        limit=run.limit,
+        asked_steps=run.asked_steps,
+        optimizers=known[0].optimizers if known else (),
+        framework=known[0].framework if known else "",
+    )
+
+
+def _outcome(record: Record) -> Outcome:
+    if record.ended_by_us:
+        return "interrupted" if record.interrupted else "hung"
+    if record.interrupted:
+        return "interrupted"
+    if record.exit_code == 0:
+        return "stopped" if record.leaving else "finished"
+    return "killed" if (record.exit_code or 0) < 0 else "failed"
+
+
+def _ending(record: Record) -> RankEnding:
+    ending = record.ending
+    return RankEnding(
+        rank=record.rank,
+        host=record.host,
+        pid=record.pid,
+        outcome=_outcome(record),
+        steps=record.done,
+        exit_code=record.exit_code,
+        exception=ending.exception if ending else "",
+        message=ending.message if ending else "",
+        stack=record.stack or (ending.stack if ending else ()),
+        time=record.seconds,
+        doing=record.doing,
+        doing_seconds=record.doing_seconds,
+        collectives=record.calls,
+        printed=record.printed,
+    )
+
+
+def _unheard(rank: int) -> RankEnding:
+    return RankEnding(rank=rank, host="", pid=0, outcome="hung", steps=0, doing="unknown")
+
+
+def _steps(run: Run) -> Steps:
+    waits = sorted(run.together.waits.items())
+    return Steps(
+        ranks=tuple(_rank_steps(run, record) for record in run.records),
+        warm_up=run.warm_up,
+        waits=tuple(
+            Wait(waiter=waiter, late=late, seconds=round(seconds, 6))
+            for (waiter, late), seconds in waits
+            if seconds > 0
+        ),
+    )
+
+
+def _rank_steps(run: Run, record: Record) -> RankSteps:
+    rows = [step[record.rank] for step in run.steps]
+    waiting = run.together.waiting[record.rank]
+    seconds: dict[str, list[float]] = {}
+    for number, name in enumerate(tape.PHASES):
+        seconds[name] = [row.phases[number] for row in rows]
+    collective = seconds.pop("collective")
+    # A garbage collection within a collective is not in its phase, but in its meeting.
+    seconds["waiting"] = [min(w, c) for w, c in zip(waiting, collective, strict=True)]
+    seconds["transfer"] = [c - w for w, c in zip(seconds["waiting"], collective, strict=True)]
+    return RankSteps(
+        place=run.place(record),
+        phases=tuple(
+            Phase(name=name, seconds=tuple(round(one, 7) for one in seconds[name]))
+            for name in PHASES
+            if any(seconds[name])
+        ),
+        cpu=tuple(round(row.cpu, 7) for row in rows),
+        samples=_counted(rows, "samples"),
+        elements=_counted(rows, "elements"),
+        forwards=_counted(rows, "forwards"),
+        backwards=_counted(rows, "backwards"),
+        synced_backwards=_counted(rows, "synced"),
+    )
+
+
+def _counted(rows: Sequence[Row], name: str) -> tuple[int, ...]:
+    return tuple(int(row.counts[COUNT[name]]) for row in rows)
+
+
+def _lines(run: Run) -> Lines:
+    return Lines(ranks=tuple(_rank_lines(run, *one) for one in _facts(run)))
+
+
+def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
+    begin, end = run.span(record.rank)
+    met = Counter((phase, place) for time, phase, place in facts.samples if begin <= time <= end)
+    lines = []
+    for (phase, place), samples in met.most_common(MOST_LINES):
+        where = facts.places[place]
+        name = tape.PHASES[phase]
+        lines.append(
+            HotLine(
+                phase="waiting" if name == "collective" else name,
+                file=where.file,
+                line=where.line,
+                function=where.function,
+                text=where.text,
+                samples=samples,
+                inner=where.inner,
+            )
+        )
+    return RankLines(rank=record.rank, samples=met.total(), lines=tuple(lines))
+
+
+def _memory(run: Run) -> MemoryOverTime:
+    return MemoryOverTime(ranks=tuple(_growth(run, *one) for one in _facts(run)))
+
+
+def _growth(run: Run, record: Record, facts: Facts) -> Growth:
+    begin, end = run.span(record.rank)
+    points = [one for one in facts.memory if begin <= one[0] <= end]
+    points = points[:: max(1, len(points) // MOST_GROWTH_POINTS)]
+    workers = [_nearest(record.workers_memory, time) for time, *_ in points]
+    on_device = any(device for *_, device in points)
+    return Growth(
+        rank=record.rank,
+        host=record.host,
+        times=tuple(round(time - begin, 3) for time, *_ in points),
+        steps=tuple(done - run.warm_up for _, done, *_ in points),
+        resident=tuple(round(resident, 1) for _, _, resident, _ in points),
+        workers=tuple(round(one, 1) for one in workers if one is not None)
+        if all(one is not None for one in workers)
+        else (),
+        device=tuple(round(device, 1) for *_, device in points) if on_device else (),
+        graph_tensors=facts.graph_tensors,
+        graph_depth=facts.graph_depth,
+    )
+
+
+def _nearest(looks: Sequence[tuple[float, float]], time: float) -> float | None:
+    return min(looks, key=lambda one: abs(one[0] - time))[1] if looks else None
+
+
+def _calls(run: Run) -> CollectiveCalls:
+    first, last = (min(run.steps[place]) for place in (0, -1))
+    begin, end = run.steps[0][first].number, run.steps[-1][last].number
+    rows = []
+    for record, facts in _facts(run):
+        for call in facts.calls:
+            before = max((one for one in call.steps if one[0] < begin), default=(0, 0, 0, 0.0))
+            after = max((one for one in call.steps if one[0] <= end), default=before)
+            if after[1] > before[1]:
+                rows.append(
+                    Calls(
+                        rank=record.rank,
+                        operation=call.operation,
+                        place=call.place,
+                        of_user=call.of_user,
+                        calls=after[1] - before[1],
+                        bytes=after[2] - before[2],
+                        seconds=after[3] - before[3],
+                    )
+                )
+    return CollectiveCalls(steps=end - begin + 1, calls=tuple(rows))
+
+
+def _wrapping(run: Run) -> Wrapping:
+    return Wrapping(
+        wrappers=tuple(
+            _wrapper(run, record, one) for record, facts in _facts(run) for one in facts.wrappers
+        )
+    )
+
+
+def _wrapper(run: Run, record: Record, one: Wrapper) -> Wrapper:
+    rows = [step[record.rank] for step in run.steps] if one.kind == "ddp" else []
+    return replace(
+        one,
+        rank=record.rank,
+        find_unused_seconds=_seconds(rows, "find_unused"),
+        buffer_broadcast_seconds=_seconds(rows, "buffers"),
+    )
+
+
+def _seconds(rows: Sequence[Row], name: str) -> tuple[float, ...]:
+    return tuple(round(row.counts[COUNT[name]], 7) for row in rows)
+
+
+def _loading(run: Run) -> Loading:
+    loaders = []
+    for record, facts in _facts(run):
+        numbers = {step[record.rank].number for step in run.steps}
+        for one in facts.loaders:
+            waits = tuple(round(seconds, 7) for step, seconds in one.waits if step in numbers)
+            loaders.append(
+                replace(
+                    one.loader,
+                    rank=record.rank,
+                    host=record.host,
+                    taken=len(waits),
+                    wait_seconds=waits,
+                    worker_memory=record.worker_memory if one.loader.num_workers else None,
+                )
+            )
+    return Loading(loaders=tuple(loaders))
+
+
+def _data(run: Run) -> DataSeen:
+    return DataSeen(
+        epochs=tuple(
+            replace(epoch, rank=record.rank)
+            for record, facts in _facts(run)
+            for one in facts.loaders
+            for epoch in one.epochs
+        )
+    )
+
+
+def _curve(run: Run) -> Iterator[CurvePoint]:
+    for record, facts in _facts(run):
+        yield from (replace(point, rank=record.rank) for point in facts.curve)
+
+
+def _use(run: Run) -> RankUse:
+    on_host: dict[str, list[Record]] = defaultdict(list)
+    for record in run.records:
+        on_host[record.host].append(record)
+    hosts = []
+    for records in on_host.values():
+        hosts += [_host(run, record, _neighbours(records)) for record in records]
+    flags = tuple(
+        replace(
+            facts.flags,
+            rank=record.rank,
+            empty_cache=_sum(run, record, "empty_cache"),
+            collected=_sum(run, record, "collected"),
+        )
+        for record, facts in _facts(run)
+        if facts.flags is not None
+    )
+    return RankUse(hosts=tuple(hosts), flags=flags)
+
+
+def _host(run: Run, record: Record, neighbours: float | None) -> RankHost:
+    gc = tape.GC
+    rows = [step[record.rank] for step in run.steps]
+    return replace(
+        record.use,
+        neighbours=neighbours,
+        gc_seconds=tuple(round(row.phases[gc], 7) for row in rows),
+    )
+
+
+def _neighbours(records: Sequence[Record]) -> float | None:
+    """CPUs that others took on a host: of the busy ones what the ranks themselves did not."""
+    seconds = max(record.watched_seconds for record in records)
+    if seconds <= 0:
+        return None
+    busy = max(record.busy_seconds for record in records)
+    own = sum(record.cpu_seconds for record in records)
+    return round(max(0.0, busy - own) / seconds, 3)
+
+
+def _sum(run: Run, record: Record, name: str) -> int:
+    return int(sum(step[record.rank].counts[COUNT[name]] for step in run.steps))

@@ -1,0 +1,121 @@
+"""One rank of `… -m ddoctor.probe run`: start the script, watch it, and report on rank 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddoctor.errors import DoctorError
+from ddoctor.launched import DIALECTS, Place, place
+from ddoctor.training import options
+from ddoctor.training.child import FORWARDED, Child
+
+if TYPE_CHECKING:
+    from ddoctor.fleet import Fleet
+    from ddoctor.report.output import Outputs
+    from ddoctor.training.follow import NewChild
+
+JOIN_SECONDS = 300.0
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit code of the script where it failed; else on rank 0 that of the report.
+
+    Raises:
+        DoctorError: the words make no sense, or the ranks cannot reach one another.
+    """
+    mine = _place()
+    arguments, script = options.parse(words)
+    outputs = _outputs(arguments) if mine.rank == 0 else None
+    host = socket.gethostname()
+    current: list[Child] = []
+
+    def new_child(turn: int, change: Sequence[str]) -> Child:
+        child = Child(script, mine, turn=turn, change=change, host=host)
+        current[:] = [child]
+        return child
+
+    child = new_child(0, ())
+    for number in FORWARDED:
+        signal.signal(number, lambda number, frame: current[0].forward(number))
+    try:
+        fleet = _connect(mine)
+        if outputs is None:
+            return _follow(fleet, child, new_child)
+        from ddoctor.training.report import lead
+
+        code = lead(fleet, child, new_child, arguments, script, outputs)
+    finally:
+        current[0].end(look=False)
+    return _like(code)
+
+
+def _place() -> Place:
+    if any(os.environ.get(names[0]) for names in DIALECTS):
+        return place()
+    return Place(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_size=1,
+        address="localhost",
+        port=0,
+        hosts_store=True,
+        run="",
+    )
+
+
+def _outputs(arguments: Namespace) -> Outputs:
+    from ddoctor.report.output import Outputs
+
+    return Outputs(
+        json=arguments.json,
+        markdown=arguments.markdown,
+        html=arguments.html,
+        bundle=arguments.bundle,
+    )
+
+
+def _connect(mine: Place) -> Fleet:
+    from ddoctor.fleet import Lost, connect
+
+    # Where there is no store yet, the script itself will open one at the port that it was given.
+    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    port = mine.port + 1 if own and mine.port else mine.port
+    try:
+        return connect(
+            mine.address,
+            port,
+            host_it=mine.hosts_store,
+            limit=JOIN_SECONDS,
+            prefix=f"run/{mine.run}",
+        )
+    except Lost as error:
+        raise DoctorError(f"rank {mine.rank}: {error}") from error
+
+
+def _follow(fleet: Fleet, child: Child, new_child: NewChild) -> int:
+    from ddoctor.fleet import Lost
+    from ddoctor.supervisor import ConductorLost
+    from ddoctor.training.follow import follow
+
+    try:
+        return _like(follow(fleet, child, new_child) or 0)
+    except (Lost, ConductorLost) as error:
+        raise DoctorError(f"rank {child.mine.rank}: {error}") from error
+
+
+def _like(code: int) -> int:
+    """End as the script did; a signal that ended it ends this process, too."""
+    if code >= 0:
+        return code
+    sys.stdout.flush()
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 1

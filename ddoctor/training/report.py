@@ -1,0 +1,129 @@
+"""What rank 0 does with all records: judge, try the fixes, write the report."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from ddoctor import engine
+from ddoctor.evidence import bundle
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import Trial, Trials, TrialTurn
+from ddoctor.fleet import Fleet
+from ddoctor.launched import explain_failure
+from ddoctor.models import Report
+from ddoctor.proof import trial_candidates
+from ddoctor.report.output import Outputs, progress
+from ddoctor.training import merge
+from ddoctor.training.child import Child
+from ddoctor.training.follow import NewChild
+from ddoctor.training.lead import Lead
+from ddoctor.training.merge import Run
+from ddoctor.training.options import TRIAL_SECONDS
+from ddoctor.training.words import Record
+
+TRIAL_STEPS = 30
+TURNS = 2
+
+
+def lead(
+    fleet: Fleet,
+    child: Child,
+    new_child: NewChild,
+    arguments: Namespace,
+    script: tuple[str, ...],
+    outputs: Outputs,
+) -> int:
+    """The exit code: the script's own where it failed, else the report's."""
+    leader = Lead(fleet, child, new_child)
+    try:
+        with progress() as started:
+            records = leader.run(arguments.steps, arguments.seconds, started)
+            run = _run(leader, records, script, arguments.steps)
+            evidence = Evidence(merge.sections(run))
+            report = engine.examine(evidence, "run")
+            changes = _changes(report, run, arguments.prove) if not leader.interrupted else ()
+            trials = _try(leader, changes, run, arguments.seconds, started)
+            if trials:
+                evidence = evidence.with_sections(Trials(trials=trials))
+                report = engine.examine(evidence, "run")
+        if arguments.bundle is not None:
+            bundle.write(arguments.bundle, evidence)
+        outputs.write(report, evidence)
+        sys.stdout.flush()
+    finally:
+        leader.finish()
+    (own,) = (record for record in records if record.rank == child.mine.rank)
+    if own.exit_code:
+        return own.exit_code
+    if report.exit_code:
+        explain_failure("ddoctor has found something: its report is above, or in its files")
+    return report.exit_code
+
+
+def _run(leader: Lead, records: Sequence[Record], script: tuple[str, ...], steps: int) -> Run:
+    return Run(
+        records=records,
+        command=script,
+        warm_up=leader.warm_up,
+        limit=leader.limit,
+        asked_steps=steps,
+        lost=leader.lost,
+    )
+
+
+def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:
+    """What is worth trying, as far as it does not cost more than was allowed."""
+    if prove is False or not run.judged:
+        return ()
+    changes = trial_candidates(report)
+    if prove:
+        return changes
+    start = max(record.seconds for record in run.records) - sum(
+        rows[0].end - rows[0].begin for rows in run.steps
+    )
+    turn = max(0.0, start) + 2 * TRIAL_STEPS * (merge.step_seconds(run) or 0.0)
+    affordable = int(TRIAL_SECONDS / (turn * (2 * TURNS - 1)))
+    return changes[:affordable]
+
+
+def _try(
+    leader: Lead,
+    changes: Sequence[tuple[str, ...]],
+    run: Run,
+    seconds: float,
+    started: Callable[[str], None],
+) -> tuple[Trial, ...]:
+    """In turns without and with it, A B A B; the run itself is the first A."""
+    trials: list[Trial] = []
+    without = [_turn(run)]
+    for change in changes:
+        with_it: list[TrialTurn] = []
+        for turn in range(TURNS):
+            if len(without) <= turn:
+                started(f"the script once more, unchanged ({turn + 1} of {TURNS})")
+                without.append(_again(leader, (), seconds))
+            started(f"the script with {', '.join(change)} ({turn + 1} of {TURNS})")
+            with_it.append(_again(leader, change, seconds))
+            if leader.interrupted:
+                return tuple(trials)
+        trials.append(Trial(change=change, without=tuple(without), with_it=tuple(with_it)))
+    return tuple(trials)
+
+
+def _again(leader: Lead, change: Sequence[str], seconds: float) -> TrialTurn:
+    began = perf_counter()
+    records = leader.again(change, TRIAL_STEPS, min(seconds, TRIAL_SECONDS))
+    run = _run(leader, records, (), TRIAL_STEPS)
+    turn = _turn(run)
+    if turn.seconds is not None:
+        return turn
+    failed = next((one.ending for one in records if one.ending and one.ending.exception), None)
+    told = f"{failed.exception}: {failed.message}" if failed else run.limit or "no steps were seen"
+    return TrialTurn(failure=f"{told[:200]} (after {perf_counter() - began:.0f} s)")
+
+
+def _turn(run: Run) -> TrialTurn:
+    return TrialTurn(seconds=merge.step_seconds(run))

@@ -1,0 +1,115 @@
+"""What the ranks of a recorded run tell each other, over the store."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+
+import msgspec
+
+from ddoctor.evidence.training import Frame, RankHost
+from ddoctor.recorder.recorded import Facts
+from ddoctor.recorder.script import Ending
+from ddoctor.recorder.tape import Row
+
+
+def now_key(turn: int, rank: int) -> str:
+    return f"now/{turn}/{rank}"
+
+
+def stop_key(turn: int) -> str:
+    return f"stop/{turn}"
+
+
+def end_key(turn: int) -> str:
+    return f"end/{turn}"
+
+
+def record_key(turn: int, rank: int) -> str:
+    return f"record/{turn}/{rank}"
+
+
+def turn_key(turn: int) -> str:
+    return f"turn/{turn}"
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank is."""
+
+    beat: int
+    steps: int
+    phase: int
+    """Of the recorder's PHASES."""
+    age: float
+    """Seconds since the phase changed."""
+    busy: bool
+    """Whether its processes used a CPU since the last word."""
+    over: bool = False
+    exit_code: int | None = None
+    ended: float = 0.0
+    """Seconds from its start to its end."""
+    interrupted: bool = False
+    warm: bool = False
+    """The steps have found their pace."""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """At which step to stop."""
+
+    at: int
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """The script once more, or nothing more."""
+
+    change: tuple[str, ...] = ()
+    """As in ``Fix.settings``."""
+    over: bool = False
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """All that there is of one rank when its script has ended."""
+
+    rank: int
+    host: str
+    pid: int
+    exit_code: int | None
+    ended_by_us: bool
+    """It was ended, because it could not go on."""
+    interrupted: bool
+    leaving: bool
+    """It was at the step at which it was told to stop."""
+    seconds: float
+    done: int
+    rows: tuple[Row, ...]
+    facts: Facts | None
+    ending: Ending | None
+    doing: str
+    doing_seconds: float
+    calls: int
+    use: RankHost
+    cpu_seconds: float
+    """Of its processes, in the time of ``busy_seconds``."""
+    busy_seconds: float
+    """Of all CPUs of its host together; 0: not told."""
+    watched_seconds: float
+    workers_memory: tuple[tuple[float, float], ...] = ()
+    """Time, and MiB of all its DataLoader workers."""
+    worker_memory: float | None = None
+    """MiB of its own, of one worker."""
+    stack: tuple[Frame, ...] = ()
+    printed: str = ""
+
+
+Nows = Mapping[int, Now]
+
+
+def packed(record: Record) -> str:
+    """A record as a short text."""
+    return b64encode(zlib.compress(msgspec.json.encode(record), 1)).decode()
+
+
+def unpacked(text: str) -> Record:
+    """The record that ``packed`` packed."""
+    return msgspec.json.decode(zlib.decompress(b64decode(text)), type=Record)
