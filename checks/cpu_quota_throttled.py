@@ -9,14 +9,17 @@ Seen from outside: ``nr_throttled`` in the cgroup's ``cpu.stat`` grows while the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.host import Cpus, Kernel
+from ddoctor.evidence.host import Cpus, Kernel, cpu_list
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.ranks import local_ranks
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("cpu-thread-oversubscription", "dataloader-bottleneck", "straggler-rank")
 
@@ -25,6 +28,11 @@ NOTABLE_SHARE = 0.25
 # That alert wants to see it for 15 minutes; counters of less say nothing about the past. Just now,
 # it takes half of the ten periods of the look: an idle cgroup has hardly any.
 ENOUGH_PERIODS, ENOUGH_NOW = 15 * 60 * 10, 5
+# While it trained, a second's worth of them.
+ENOUGH_TRAINING = 10
+# From a tenth of the time on a slowdown counts. The time without a CPU is that in the run queue:
+# measured with 0.4 CPUs for one busy thread, 60 %.
+HELD_UP = 0.1
 
 
 def throttled(
@@ -33,9 +41,12 @@ def throttled(
     environment: Environment | None,
     runs: ProbeRuns | None,
     kernel: Kernel | None,
+    use: RankUse | None,
 ) -> Iterator[Finding]:
     if cpus.quota is None or cpus.quota >= len(cpus.allowed):
         return
+    if use is not None and any(_seen(rank) is not None for rank in use.by_host.get(cpus.host, ())):
+        return  # what was seen while it trained tells more
     ranks = local_ranks(gpus, environment, runs)
     number = ranks.number if ranks is not None else 1
     now = _share(cpus.recent_throttled_periods, cpus.recent_periods, ENOUGH_NOW)
@@ -67,6 +78,85 @@ def throttled(
         evidence=tuple(_rows(cpus, number, now, past)),
         fixes=tuple(_fixes(cpus, kernel)),
     )
+
+
+def while_training(
+    uses: tuple[RankUse, ...],
+    steps: tuple[Steps, ...] | None,
+    cpus: tuple[Cpus, ...] | None,
+    kernels: tuple[Kernel, ...] | None,
+) -> Iterator[Finding]:
+    loaders = {
+        rank.place.rank: section.share("loader", rank)
+        for section in steps or ()
+        for rank in section.ranks
+    }
+    cpus_of = {section.host: section for section in cpus or ()}
+    kernel_of = {section.host: section for section in kernels or ()}
+    for use in uses:
+        for host, ranks in use.by_host.items():
+            held = [rank for rank in ranks if (_seen(rank) or 0.0) >= NOTABLE_SHARE]
+            if held:
+                loader = max(loaders.get(rank.rank, 0.0) for rank in held)
+                fixes = _raise(held, cpus_of.get(host), kernel_of.get(host))
+                yield _held_up(held, len(ranks), loader, tuple(fixes))
+
+
+def _seen(rank: RankHost) -> float | None:
+    return _share(rank.throttled_periods, rank.periods, ENOUGH_TRAINING)
+
+
+def _held_up(
+    held: Sequence[RankHost], ranks: int, loader: float, fixes: tuple[Fix, ...]
+) -> Finding:
+    worst = max(held, key=lambda rank: _seen(rank) or 0.0)
+    share, grants = _seen(worst) or 0.0, f"{worst.quota or 0:g} of {worst.host_cpus} CPUs"
+    seen = [rank.waited for rank in held if rank.waited is not None]
+    waited = median(seen) if seen else None
+    lost = max(waited or 0.0, loader)
+    if waited is None:
+        told = ""
+    elif waited >= HELD_UP:
+        told = f": the main threads waited for a CPU for {waited:.0%} of the time"
+    elif lost >= HELD_UP:
+        told = f": the training waited for its loader for {loader:.0%} of the time"
+    else:
+        told = f", though the main threads waited for a CPU for {waited:.0%} of the time only"
+    some = len(held) < ranks
+    who = f" of rank {cpu_list(rank.rank for rank in held)}" if some else ""
+    return Finding(
+        severity=Severity.WARNING if waited is None or lost >= HELD_UP else Severity.NOTE,
+        confidence=Confidence.CERTAIN if (waited or 0.0) >= HELD_UP else Confidence.LIKELY,
+        because=(
+            f"the cgroup{who} on {worst.host} grants {grants}, and in {share:.0%} of the periods "
+            f"of the judged steps that was used up{told}"
+        ),
+        evidence=(
+            Observation(
+                name="periods throttled while training",
+                value=round(100 * share),
+                unit="%",
+                expected=round(100 * NOTABLE_SHARE),
+                source="cpu.stat; the limit is CPUThrottlingHigh's of kubernetes-mixin",
+            ),
+        ),
+        where=Where(hosts=(worst.host,), ranks=tuple(rank.rank for rank in held) if some else ()),
+        cost=Cost(value=round(lost, 3), unit="share of step") if lost >= HELD_UP else None,
+        fixes=fixes,
+    )
+
+
+def _raise(held: Sequence[RankHost], cpus: Cpus | None, kernel: Kernel | None) -> Iterator[Fix]:
+    if cpus is not None:
+        yield from _fixes(cpus, kernel)
+    fitting = max(1, int((held[0].quota or 0.0) / len(held)))
+    if max(rank.threads for rank in held) > fitting:
+        yield Fix(
+            summary="else let fewer threads share what is granted",
+            paste=f"export OMP_NUM_THREADS={fitting}",
+            caution="in a script that calls torch.set_num_threads, there",
+            settings=(f"torch.threads={fitting}",),
+        )
 
 
 def _share(part: int | None, whole: int | None, enough: int) -> float | None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.host import Cpus, Kernel
-from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.probes import ProbeRuns, RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 
@@ -95,3 +97,99 @@ def test_the_fix_is_made_where_the_quota_is(
 )
 def test_quiet(findings: Findings, healthy: Cpus) -> None:
     assert findings(CAUSE, healthy, ranks(2)) == ()
+
+
+def rank(
+    number: int,
+    throttled: int | None,
+    periods: int | None = 100,
+    *,
+    waited: float | None = 0.4,
+    threads: int = 1,
+) -> RankHost:
+    return RankHost(
+        rank=number,
+        host="a",
+        local_ranks=2,
+        threads=threads,
+        affinity=tuple(range(96)),
+        host_cpus=96,
+        quota=None if periods is None else 1.5,
+        throttled_periods=throttled,
+        periods=periods,
+        waited=waited,
+    )
+
+
+def use(*ranks: RankHost) -> RankUse:
+    return RankUse(hosts=ranks, flags=())
+
+
+def loading(seconds: float) -> Steps:
+    """Steps of 0.1 s, so much of each in the loader."""
+    phases = (
+        Phase(name="loader", seconds=(seconds,) * 60),
+        Phase(name="forward", seconds=(0.1 - seconds,) * 60),
+    )
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(place=RankPlace(rank=number, host="a", device="cpu"), phases=phases)
+            for number in (0, 1)
+        ),
+    )
+
+
+def test_it_bites_while_it_trains(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, 80), rank(1, 80)), cpus(1.5))
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.because == (
+        "the cgroup on a grants 1.5 of 96 CPUs, and in 80% of the periods of the judged steps that "
+        "was used up: the main threads waited for a CPU for 40% of the time"
+    )
+    assert (finding.where.hosts, finding.where.ranks) == (("a",), ())
+    assert finding.cost is not None
+    assert finding.cost.value == 0.4
+    assert "echo max" in finding.fixes[0].paste
+
+
+def test_the_cgroup_of_one_rank_only(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, None, None), rank(1, 60)))
+    assert finding.where.ranks == (1,)
+    assert "the cgroup of rank 1 on a" in finding.because
+
+
+def test_fewer_threads_can_be_tried(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(rank(0, 80, threads=4), rank(1, 80, threads=4)))
+    assert finding.fixes[-1].settings == ("torch.threads=1",)
+
+
+def test_workers_that_stand_still(findings: Findings) -> None:
+    ranks = use(rank(0, 80, waited=0.02), rank(1, 80, waited=0.02))
+    (finding,) = findings(CAUSE, ranks, loading(0.03))
+    assert finding.severity is Severity.WARNING
+    assert "waited for its loader for 30%" in finding.because
+
+
+def test_a_note_where_the_training_hardly_feels_it(findings: Findings) -> None:
+    ranks = use(rank(0, 30, waited=0.03), rank(1, 30, waited=0.03))
+    (finding,) = findings(CAUSE, ranks, loading(0.001))
+    assert finding.severity is Severity.NOTE
+    assert "for 3% of the time only" in finding.because
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((rank(0, 10), rank(1, 10)), id="seldom used up"),
+        pytest.param((rank(0, 4, 5), rank(1, 4, 5)), id="too short to tell"),
+        pytest.param((rank(0, None, None), rank(1, None, None)), id="no quota"),
+    ],
+)
+def test_quiet_while_it_trains(findings: Findings, ranks: tuple[RankHost, ...]) -> None:
+    assert findings(CAUSE, use(*ranks)) == ()
+
+
+def test_quiet_where_a_tight_quota_does_not_bite(findings: Findings) -> None:
+    assert findings(CAUSE, use(rank(0, 2), rank(1, 2)), cpus(1.5), ranks(2)) == ()
