@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
+from ddoctor.evidence.feeding import feeds
+from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 
@@ -52,45 +53,33 @@ def curves(evidence: Evidence) -> tuple[Curve, ...]:
         for point in section.points:
             if point.seconds_per_batch > 0:
                 found[point.name][point.num_workers].append(point)
-    loaders = [loader for section in evidence.all(Loading) for loader in section.loaders]
-    steps = next(iter(evidence.all(Steps)), None)
-    return tuple(
-        _curve(name, tried, [loader for loader in loaders if loader.name == name], steps)
-        for name, tried in found.items()
-    )
+    return tuple(_curve(name, tried, evidence) for name, tried in found.items())
 
 
-def _curve(
-    name: str, tried: dict[int, list[CurvePoint]], loaders: list[Loader], steps: Steps | None
-) -> Curve:
-    slowest = {
-        workers: max(points, key=lambda point: point.seconds_per_batch)
-        for workers, points in sorted(tried.items())
+def _curve(name: str, tried: Mapping[int, Sequence[CurvePoint]], evidence: Evidence) -> Curve:
+    needs = [
+        feed.need
+        for steps in evidence.all(Steps)
+        for loading in evidence.all(Loading)
+        for feed in feeds(steps, loading)
+        if feed.loader.name == name and feed.need > 0
+    ]
+    settings = {
+        loader.num_workers
+        for loading in evidence.all(Loading)
+        for loader in loading.loaders
+        if loader.name == name
     }
-    settings = {loader.num_workers for loader in loaders}
     return Curve(
         name=name,
         points=tuple(
             AtWorkers(
                 num_workers=workers,
-                rate=1 / point.seconds_per_batch,
-                start_seconds=max(one.start_seconds for one in tried[workers]),
+                rate=1 / max(point.seconds_per_batch for point in points),
+                start_seconds=max(point.start_seconds for point in points),
             )
-            for workers, point in slowest.items()
+            for workers, points in sorted(tried.items())
         ),
-        need=_need(loaders, steps),
+        need=1 / min(needs) if needs else None,
         now=settings.pop() if len(settings) == 1 else None,
     )
-
-
-def _need(loaders: list[Loader], steps: Steps | None) -> float | None:
-    """Without the loader a step lasts as long as the slowest rank's other work, and transfer."""
-    if steps is None or not steps.count:
-        return None
-    rest = max(
-        fmean(rank.local)
-        + (sum(rank.by_name.get("transfer", ())) - rank.total("loader")) / len(rank.seconds)
-        for rank in steps.ranks
-    )
-    taken = max((loader.taken for loader in loaders), default=0) / steps.count
-    return taken / rest if taken and rest > 0 else None
