@@ -54,6 +54,8 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
     backwards: tuple[int, ...] = ()
     synced_backwards: tuple[int, ...] = ()
     """Of each step, the backward passes in which DDP reduced the gradients."""
+    optimizer_steps: tuple[int, ...] = ()
+    """Of each step, how often any optimizer stepped; empty: not seen."""
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[float, ...]]:

@@ -1,0 +1,120 @@
+"""With gradient accumulation the gradients are reduced in every micro-step, not once per step.
+
+Several backward passes make one step of the optimizer, but DDP reduces the gradients in each of
+them, since nobody tells it to wait for the last. All but the last reduction are for nothing: sums
+of sums give the same gradient when they are reduced once.
+
+Seen from outside: accumulation makes the run no faster per sample; as many rounds of all-reduce as
+micro-steps in a trace. ``no_sync()`` round the backward alone does nothing: the forward decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean, median
+
+from ddoctor.evidence.steps import RankSteps, Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
+
+# Slowness persists: fewer steps than this do not show it.
+ENOUGH_STEPS = 10
+# A step here and there may be another: the last of an epoch has fewer micro-steps.
+NEARLY_ALL = 0.9
+# Half of the 10 % from which published detectors report a slowdown: these reductions are for
+# nothing, and only what is not hidden behind backward is counted.
+WARNING_SHARE = 0.05
+
+
+def while_accumulating(
+    steps: Steps, wrapping: Wrapping, run: TrainingRun | None
+) -> Iterator[Finding]:
+    models = wrapping.wrappers
+    ranks = {one.rank for one in models}
+    # Several models or optimizers that take turns each need the gradients of their own passes.
+    takes_turns = len(models) > len(ranks) or (run is not None and len(run.optimizers) > 1)
+    if len(ranks) < 2 or takes_turns or any(one.kind != "ddp" for one in models):
+        return
+    if steps.count >= ENOUGH_STEPS and all(map(_accumulates, steps.ranks)):
+        yield _finding(steps, run)
+
+
+def _accumulates(rank: RankSteps) -> bool:
+    """Whether in nearly all steps several passes were added up, and each of them reduced."""
+    if any(number > 1 for number in rank.optimizer_steps):
+        return False
+    rows = list(zip(rank.forwards, rank.backwards, rank.synced_backwards, strict=False))
+    needless = [row for row in rows if row[1] > 1 and row[0] == row[1] == row[2]]
+    return len(rows) >= ENOUGH_STEPS and len(needless) >= NEARLY_ALL * len(rows)
+
+
+def _finding(steps: Steps, run: TrainingRun | None) -> Finding:
+    passes = round(median(one for rank in steps.ranks for one in rank.backwards))
+    transfer = fmean(steps.share("transfer", rank) for rank in steps.ranks)
+    waiting = fmean(steps.share("waiting", rank) for rank in steps.ranks)
+    saved = transfer * (passes - 1) / passes
+    return Finding(
+        severity=Severity.WARNING if saved >= WARNING_SHARE else Severity.NOTE,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"each step has {passes} backward passes, and DDP reduced the gradients in all of "
+            f"them; once is enough, so of the {transfer:.1%} of the step that the transfer takes "
+            f"{saved:.1%} are for nothing"
+        ),
+        evidence=(
+            Observation(name="backward passes per step", value=passes),
+            Observation(
+                name="of them with a reduction", value=passes, expected=1, source="DDP's no_sync"
+            ),
+            Observation(
+                name="transfer that backward does not hide",
+                value=round(100 * transfer, 1),
+                unit="% of step",
+            ),
+            Observation(
+                name="waiting for other ranks", value=round(100 * waiting, 1), unit="% of step"
+            ),
+        ),
+        cost=Cost(value=round(saved, 4), unit="share of step"),
+        fixes=tuple(_fixes(passes, saved, run)),
+    )
+
+
+def _fixes(passes: int, saved: float, run: TrainingRun | None) -> Iterator[Fix]:
+    framework = run.framework if run is not None else ""
+    gain = f"at least {saved:.1%} of the step, and the meetings of the ranks in between"
+    if "accelerate" in framework:
+        yield Fix(
+            summary="let accelerate accumulate",
+            paste=(
+                f"accelerator = Accelerator(gradient_accumulation_steps={passes})\n"
+                "for batch in loader:\n"
+                "    with accelerator.accumulate(model):\n"
+                "        loss = compute_loss(model(batch))\n"
+                "        accelerator.backward(loss)\n"
+                "        optimizer.step()\n"
+                "        optimizer.zero_grad()"
+            ),
+            language="python",
+            caution=f"it divides the loss by {passes} itself: do not do so a second time",
+            expected_gain=gain,
+        )
+    yield Fix(
+        summary="reduce in the last micro-step only: forward and backward inside of no_sync()",
+        paste=(
+            "from contextlib import nullcontext\n\n"
+            "for number, batch in enumerate(loader, 1):\n"
+            f"    last = number % {passes} == 0\n"
+            "    with nullcontext() if last else model.no_sync():\n"
+            f"        loss = compute_loss(model(batch)) / {passes}\n"
+            "        loss.backward()\n"
+            "    if last:\n"
+            "        optimizer.step()\n"
+            "        optimizer.zero_grad()"
+        ),
+        language="python",
+        expected_gain=gain,
+    )

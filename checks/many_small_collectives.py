@@ -1,0 +1,128 @@
+"""The script calls many small collectives in every step, where one would do.
+
+Each collective has a price that does not depend on its size: the ranks meet, and a message goes
+round all of them. Gradients that are reduced tensor by tensor, or metrics one number at a time, pay
+it again and again, while the network is idle.
+
+Seen from outside: a trace full of tiny all-reduces one after the other; the time in them hardly
+changes with the size of the model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "step-loop-overhead")
+
+# Slowness persists: fewer steps than this do not show it.
+ENOUGH_STEPS = 10
+# DDP makes its first bucket, the smallest, this large (dist._DEFAULT_FIRST_BUCKET_BYTES).
+SMALL_BYTES = 2**20
+# A loss, an accuracy, a stop flag, a norm: what sound loops reduce in a step is a handful.
+MANY = 10
+# From where on published detectors report a slowdown; half of it is worth a word.
+WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
+
+MOST_LINES = 4
+
+
+def of_the_script(
+    collective_calls: CollectiveCalls, steps: Steps, wrapping: Wrapping | None
+) -> Iterator[Finding]:
+    counted = collective_calls.steps
+    if counted < ENOUGH_STEPS or not steps.step:
+        return
+    by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
+    for one in collective_calls.calls:
+        if one.of_user and one.calls and one.bytes < SMALL_BYTES * one.calls:
+            by_line[one.operation, one.place].append(one)
+    everywhere = len({one.rank for one in collective_calls.calls})
+    # On the rank that comes last nobody is waited for: the least time is the price of the calls.
+    lines = [
+        min(rows, key=lambda one: one.seconds)
+        for rows in by_line.values()
+        if len(rows) == everywhere > 1
+    ]
+    lines.sort(key=lambda one: -one.seconds)
+    share = sum(one.seconds for one in lines) / counted / steps.step
+    if sum(one.calls for one in lines) >= MANY * counted and share >= NOTE_SHARE:
+        models = wrapping.wrappers if wrapping is not None else ()
+        yield _finding(lines, counted, share, wrapped=any(one.kind != "none" for one in models))
+
+
+def _finding(lines: Sequence[Calls], steps: int, share: float, *, wrapped: bool) -> Finding:
+    calls = sum(one.calls for one in lines)
+    size = sum(one.bytes for one in lines) / calls
+    seconds = sum(one.seconds for one in lines)
+    first = lines[0]
+    whose = first.place if len(lines) == 1 else f"{len(lines)} lines, most at {first.place}"
+    return Finding(
+        severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"each step calls {calls / steps:.0f} small collectives from {whose}, of "
+            f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each even on the rank "
+            f"that comes last: {share:.0%} of the step"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"{one.operation} at {one.place}",
+                value=round(one.calls / steps, 1),
+                unit="calls/step",
+                expected=1,
+                source=f"{1e3 * one.seconds / steps:.2f} ms/step, {_size(one.bytes / one.calls)}",
+            )
+            for one in lines[:MOST_LINES]
+        ),
+        cost=Cost(value=round(share, 4), unit="share of step"),
+        fixes=tuple(_fixes(first, wrapped)),
+    )
+
+
+def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
+    if line.operation == "barrier":
+        yield Fix(
+            summary=f"take out the barrier at {line.place}",
+            paste="# every collective is a meeting of all ranks already, and so is DDP's backward",
+            language="python",
+        )
+        return
+    if not wrapped:
+        yield Fix(
+            summary="of gradients: let DDP do it, which sends them in buckets during backward",
+            paste="model = DistributedDataParallel(model)",
+            language="python",
+            caution=f"and take out the loop at {line.place}",
+        )
+    if line.operation == "all_reduce":
+        yield Fix(
+            summary=f"send all at once at {line.place}",
+            paste=(
+                "# `tensors` is what the loop goes over, say [p.grad for p in model.parameters()]\n"
+                "flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
+                "torch.distributed.all_reduce(flat)\n"
+                "sizes = [tensor.numel() for tensor in tensors]\n"
+                "for tensor, part in zip(tensors, flat.split(sizes)):\n"
+                "    tensor.copy_(part.view_as(tensor))"
+            ),
+            language="python",
+            caution="tensors of one dtype and device",
+        )
+    yield Fix(
+        summary="of metrics: add them up on the device, and send them every so many steps",
+        paste=(
+            "sums += torch.stack([loss.detach(), correct.detach()])   # in every step\n"
+            "if step % 50 == 0:\n"
+            "    torch.distributed.all_reduce(sums)"
+        ),
+        language="python",
+    )
+
+
+def _size(size: float) -> str:
+    return f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size:.0f} bytes"

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "many-small-collectives"
+COUNT = 20
+
+
+def steps(seconds: float = 0.1) -> Steps:
+    return Steps(
+        warm_up=5,
+        ranks=tuple(
+            RankSteps(
+                place=RankPlace(rank=rank, host="a", device="cpu"),
+                phases=(Phase(name="rest", seconds=(seconds,) * COUNT),),
+            )
+            for rank in range(2)
+        ),
+    )
+
+
+def line(
+    rank: int,
+    per_step: int,
+    milliseconds: float,
+    place: str = "train.py:40",
+    *,
+    size: int = 4096,
+    of_user: bool = True,
+    count: int = COUNT,
+) -> Calls:
+    """Calls that take so many milliseconds of each step."""
+    return Calls(
+        rank=rank,
+        operation="all_reduce",
+        place=place,
+        of_user=of_user,
+        calls=per_step * count,
+        bytes=size * per_step * count,
+        seconds=milliseconds / 1e3 * count,
+    )
+
+
+def called(*calls: Calls, count: int = COUNT) -> CollectiveCalls:
+    return CollectiveCalls(steps=count, calls=calls)
+
+
+def test_gradients_one_by_one(findings: Findings) -> None:
+    section = called(line(0, 60, 30.0), line(1, 60, 24.0))
+    (finding,) = findings(CAUSE, section, steps())
+    assert finding.severity is Severity.WARNING
+    assert (
+        "60 small collectives from train.py:40, of 4 KiB on average and 400 µs" in finding.because
+    )
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.24)
+    for fix in finding.fixes:
+        ast.parse(fix.paste)
+
+
+def test_the_fix_sends_the_same_in_one_go(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, called(line(0, 60, 30.0), line(1, 60, 24.0)), steps())
+    tensors = [torch.ones(2, 3), torch.arange(4.0)]
+    dist.init_process_group(
+        "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
+    )
+    try:
+        exec(finding.fixes[1].paste, {"torch": torch, "tensors": tensors})
+    finally:
+        dist.destroy_process_group()
+    assert tensors[0].equal(torch.ones(2, 3))
+    assert tensors[1].equal(torch.arange(4.0))
+
+
+def test_what_ddp_does_already_is_no_fix(findings: Findings) -> None:
+    model = Wrapper(
+        rank=0, kind="ddp", name="Net", parameters=1, parameter_bytes=4, trainable_bytes=4
+    )
+    section = called(line(0, 60, 30.0), line(1, 60, 24.0))
+    (finding,) = findings(CAUSE, section, steps(), Wrapping(wrappers=(model,)))
+    assert not [fix for fix in finding.fixes if "DistributedDataParallel" in fix.paste]
+
+
+def test_barriers_are_taken_out(findings: Findings) -> None:
+    rows = [replace(line(rank, 60, 30.0, size=0), operation="barrier") for rank in range(2)]
+    (finding,) = findings(CAUSE, called(*rows), steps())
+    assert [fix.summary for fix in finding.fixes] == ["take out the barrier at train.py:40"]
+
+
+def test_several_lines_count_together(findings: Findings) -> None:
+    rows = [line(rank, 4, 2.0, f"train.py:{40 + n}", size=4) for rank in (0, 1) for n in range(4)]
+    (finding,) = findings(CAUSE, called(*rows), steps())
+    assert finding.severity is Severity.NOTE
+    assert "16 small collectives from 4 lines" in finding.because
+    assert len(finding.evidence) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # A few metrics, though slow.
+        {"per_step": 4, "milliseconds": 30.0},
+        # Many, and cheap.
+        {"per_step": 60, "milliseconds": 3.0},
+        # Large: bandwidth is paid for, not latency.
+        {"per_step": 60, "milliseconds": 30.0, "size": 2**21},
+        # FSDP's own.
+        {"per_step": 60, "milliseconds": 30.0, "of_user": False},
+    ],
+)
+def test_quiet_where_they_are_few_or_cheap_or_large_or_anothers(
+    findings: Findings, options: dict[str, int]
+) -> None:
+    section = called(line(0, **options), line(1, **options))  # type: ignore[arg-type]
+    assert findings(CAUSE, section, steps()) == ()
+
+
+def test_quiet_where_a_rank_waits_in_them_for_a_late_one(findings: Findings) -> None:
+    assert findings(CAUSE, called(line(0, 20, 40.0), line(1, 20, 1.0)), steps()) == ()
+
+
+def test_quiet_where_one_rank_alone_calls_them(findings: Findings) -> None:
+    section = called(line(0, 60, 30.0), line(1, 1, 0.1, "train.py:50"))
+    assert findings(CAUSE, section, steps()) == ()
+
+
+def test_quiet_over_a_few_steps(findings: Findings) -> None:
+    rows = [line(rank, 60, 30.0, count=5) for rank in range(2)]
+    assert findings(CAUSE, called(*rows, count=5), steps()) == ()
+
+
+def test_quiet_without_collectives(findings: Findings) -> None:
+    assert findings(CAUSE, called(), steps()) == ()
