@@ -17,7 +17,7 @@ from statistics import fmean, median, median_low
 from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.steps import HotLine, Lines, Steps
+from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 from ddoctor.workload import COMPUTING, Rows, spent, workload
 
 Part = Literal["loading", "computing", "checkpoint", "evaluation", "gc", "rest"]
@@ -98,6 +98,10 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
         rows = tuple(spent(rank, phases, steps.count) for rank in steps.ranks)
         if part == "computing" and work is not None:
             rows = _without(rows, work.excess)
+        elif part == "checkpoint":
+            rows = tuple(saving(rank, steps.count) for rank in steps.ranks)
+        elif part == "rest":
+            rows = _without(rows, tuple(beside_saving(r, steps.count) for r in steps.ranks))
         usual = [median_low(step) for step in zip(*rows, strict=True)]
         for index, row in enumerate(rows):
             more = tuple(own - other for own, other in zip(row, usual, strict=True))
@@ -137,6 +141,24 @@ def typical_step(steps: Steps) -> float:
     """Seconds of the median step."""
     rows = (rank.seconds[: steps.count] for rank in steps.ranks)
     return median(map(fmean, zip(*rows, strict=True)))
+
+
+def saving(rank: RankSteps, count: int) -> tuple[float, ...]:
+    """Of each step, the seconds of a checkpoint with what is done beside it."""
+    written = spent(rank, ("checkpoint",), count)
+    beside = beside_saving(rank, count)
+    return tuple(a + b for a, b in zip(written, beside, strict=True))
+
+
+def beside_saving(rank: RankSteps, count: int) -> tuple[float, ...]:
+    """Of each step with a checkpoint, by how much longer than in others all the rest took: states
+    are copied before it is written, and files are brought to the disk after that."""
+    written, rest = spent(rank, ("checkpoint",), count), spent(rank, ("rest",), count)
+    others = [one for one, second in zip(rest, written, strict=True) if not second]
+    usual = median(others) if others else max(rest)
+    return tuple(
+        max(0.0, one - usual) if second else 0.0 for one, second in zip(rest, written, strict=True)
+    )
 
 
 def recurs(more: Sequence[float], least: float) -> bool:

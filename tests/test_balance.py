@@ -67,6 +67,13 @@ def test_what_comes_every_so_many_steps_is_judged_by_its_mean() -> None:
     assert found.seconds == pytest.approx(0.05)
 
 
+def test_what_is_done_beside_saving_belongs_to_it() -> None:
+    saves = with_more("rest", every(10, 0.4), with_more("checkpoint", every(10, 0.1)))
+    (found,) = late(steps(saves, with_more("checkpoint", 0.0)))
+    assert (found.place.rank, found.part) == (0, "checkpoint")
+    assert found.seconds == pytest.approx(0.05)
+
+
 def test_a_smaller_share_where_it_is_asked_for() -> None:
     section = steps(USUAL, with_more("forward", 0.008))
     assert late(section) == ()

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_steps import COUNT, USUAL, steps, with_more
+
+CAUSE = "uneven-work-per-rank"
+EACH = 5e-5
+TOKENS = 3000
+
+
+def of_tokens(*tokens: list[int], noise: float = 0.03, delay: float = 0.0) -> Steps:
+    """Ranks whose forward takes as long as their tokens ask for, the last one longer by a delay."""
+    ranks = [
+        with_more("forward", [EACH * one + (delay if row is tokens[-1] else 0) for one in row])
+        for row in tokens
+    ]
+    return steps(*ranks, noise=noise, elements=tokens)
+
+
+def drawn(seed: int, spread: float) -> list[int]:
+    random = Random(seed)
+    return [int(TOKENS * random.lognormvariate(0, spread)) for _ in range(COUNT)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_shuffled_lengths(findings: Findings, ranks: int) -> None:
+    (finding,) = findings(CAUSE, of_tokens(*(drawn(seed, 0.6) for seed in range(ranks))))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == ()
+    assert "at each step another rank" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value > 0.1
+
+
+@pytest.mark.parametrize("longer", [1.5, 1.3])
+def test_one_rank_always_has_more(findings: Findings, longer: float) -> None:
+    tokens = [TOKENS] * COUNT, [int(longer * TOKENS)] * COUNT
+    (finding,) = findings(CAUSE, of_tokens(*tokens))
+    assert finding.where.ranks == (1,)
+    assert f"{longer - 1:.0%} more numbers" in finding.because
+
+
+def test_more_samples(findings: Findings) -> None:
+    ranks = [with_more("forward", 0.004 * count) for count in (12, 8, 8)]
+    section = steps(*ranks, samples=[[count] * COUNT for count in (12, 8, 8)])
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (0,)
+    assert "drop_last=True" in finding.fixes[0].paste
+
+
+def test_the_trainer_of_transformers_has_a_switch_for_it(findings: Findings) -> None:
+    run = TrainingRun(command=("train.py",), seconds=10.0, ranks=(), framework="transformers")
+    (finding,) = findings(CAUSE, of_tokens(drawn(0, 0.6), drawn(1, 0.6)), run)
+    assert "group_by_length=True" in finding.fixes[0].paste
+
+
+def test_it_is_told_in_place_of_the_straggler() -> None:
+    section = of_tokens([TOKENS] * COUNT, [2 * TOKENS] * COUNT)
+    assert [one.cause for one in engine.examine(Evidence([section]), "run").findings] == [CAUSE]
+
+
+def test_both_are_told_where_a_rank_is_slow_besides() -> None:
+    section = of_tokens(*(drawn(seed, 0.6) for seed in range(4)), delay=0.1)
+    found = engine.examine(Evidence([section]), "run").findings
+    assert {one.cause for one in found} == {CAUSE, "straggler-rank"}
+
+
+def test_the_sampler_to_paste_gives_like_lengths_to_all_ranks(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, of_tokens(drawn(0, 0.6), drawn(1, 0.6)))
+    lengths = drawn(2, 0.6) * 10
+    taken = []
+    for rank in range(2):
+        names: dict[str, Any] = {"torch": torch, "DataLoader": DataLoader, "dataset": lengths}
+        names |= {"lengths": lengths, "batch_size": 8, "rank": rank, "world_size": 2}
+        exec(finding.fixes[0].paste, names)
+        taken.append([batch.tolist() for batch in names["loader"]])
+    assert len(taken[0]) == len(taken[1]) == len(lengths) // 16
+    apart = [abs(sum(a) - sum(b)) / sum(a) for a, b in zip(*taken, strict=True)]
+    assert sum(apart) / len(apart) < 0.1
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        of_tokens([TOKENS] * COUNT, [TOKENS] * COUNT),
+        of_tokens(drawn(0, 0.02), drawn(1, 0.02)),
+        # In buckets: different from step to step, alike on all ranks.
+        of_tokens(drawn(0, 0.6), drawn(0, 0.6)),
+        # Different amounts that take no time of their own.
+        steps(USUAL, USUAL, noise=0.1, elements=(drawn(0, 0.6), drawn(1, 0.6))),
+        # A slow rank with the same work, and with a little more.
+        of_tokens([TOKENS] * COUNT, [TOKENS] * COUNT, delay=0.1),
+        of_tokens([TOKENS] * COUNT, [int(1.12 * TOKENS)] * COUNT, delay=0.2),
+        of_tokens(drawn(0, 0.6)),
+        steps(USUAL, with_more("forward", 0.1)),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section) == ()
