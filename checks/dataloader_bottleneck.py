@@ -13,9 +13,8 @@ main thread in ``next()`` of the loader.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, of_batches, place, starved
+from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, first_batch, of_batches, place, starved
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
@@ -75,7 +74,7 @@ def empty_at_each_epoch(steps: Steps, loading: Loading) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"each epoch{of_batches(loader)} at {loader.name} begins with an "
-            f"empty queue: its first batch comes after {median(loader.first_waits[1:]):.3f} s, and "
+            f"empty queue: its first batch comes after {first_batch(loader):.3f} s, and "
             f"a step takes {feed.step:.3f} s"
         ),
         evidence=(

@@ -11,9 +11,8 @@ Seen from outside: a pause at regular intervals, with new process numbers after 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
-from ddoctor.evidence.feeding import NOTABLE, feeds, of_batches, place, restart
+from ddoctor.evidence.feeding import NOTABLE, feeds, first_batch, of_batches, place, restart
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -35,7 +34,7 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
         return
     worst = max(late, key=lambda feed: feed.restarts / feed.step)
     loader, share = worst.loader, worst.restarts / worst.step
-    pause = median(loader.first_waits[1:])
+    pause = first_batch(loader)
     lines = [f"DataLoader(…, persistent_workers=True)  # {loader.name}"]
     if run is not None and run.framework == "transformers":
         lines.append("# or, where Trainer makes it: dataloader_persistent_workers=True")

@@ -94,17 +94,20 @@ def place(late: Sequence[Feed], steps: Steps) -> Where:
     )
 
 
-def edge(loader: Loader) -> float:
-    """What the first batch of an epoch takes longer than another one; 0: no epoch began.
+def first_batch(loader: Loader) -> float:
+    """Seconds from the beginning of an epoch to its first batch; 0: no epoch began.
 
     The very first one also pays for what is done once (imports, cold caches), and counts only where
     there is no other.
     """
-    first = loader.first_waits[1:] or loader.first_waits
-    if not first:
-        return 0.0
+    parts = (loader.starts, loader.first_waits)
+    return sum(median(part[1:] or part) for part in parts if part)
+
+
+def edge(loader: Loader) -> float:
+    """What the first batch of an epoch takes longer than another one."""
     usual = median(loader.wait_seconds) if loader.wait_seconds else 0.0
-    return max(0.0, median(first) - usual)
+    return max(0.0, first_batch(loader) - usual)
 
 
 def restart(loader: Loader) -> float:

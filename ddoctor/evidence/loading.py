@@ -74,7 +74,7 @@ class Loader(Part, frozen=True, kw_only=True):
     starts: tuple[float, ...] = ()
     """Of each epoch that began while it was watched, the seconds until its iterator was made."""
     first_waits: tuple[float, ...] = ()
-    """Of each of these epochs, the seconds until its first batch came."""
+    """Of each of these epochs, the seconds from then until its first batch came."""
     epoch_batches: tuple[int, ...] = ()
     """Of each epoch that ended while it was watched, how many batches it had."""
     worker_memory: float | None = None
@@ -147,6 +147,8 @@ class FirstBatches(Part, frozen=True, kw_only=True):
     batches: tuple[str, ...]
     workers: tuple[int, ...] = ()
     """Which worker made each of them; empty: the main process."""
+    taken: int | None = None
+    """How many batches the script took in this epoch as far as it was seen; None: not counted."""
 
 
 class DataSeen(Section, frozen=True, kw_only=True):

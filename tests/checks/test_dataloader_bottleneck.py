@@ -309,7 +309,7 @@ def test_quiet_where_the_step_hardly_waits(findings: Findings, waits: list[float
 def test_quiet_about_the_edges_of_epochs(findings: Findings) -> None:
     edges = [0.2 if step % 10 == 0 else 0.0 for step in range(COUNT)]
     section = loading(
-        loader(workers=3, epoch_batches=(10,) * 6, starts=(0.1,) * 7, first_waits=(0.2,) * 7)
+        loader(workers=3, epoch_batches=(10,) * 6, starts=(0.1,) * 7, first_waits=(0.1,) * 7)
     )
     assert findings(CAUSE, loaded(edges), section) == ()
 

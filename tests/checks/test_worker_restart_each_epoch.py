@@ -57,8 +57,8 @@ def loader(rank: int = 0, edge: float = 0.5, batch: float = 0.05, **more: object
         collated=COUNT,
         taken=COUNT,
         wait_seconds=(0.001,) * COUNT,
-        starts=(0.9, 0.1, 0.1, 0.1),
-        first_waits=(2.0, edge, edge, edge),
+        starts=(0.9, 0.04, 0.04, 0.04),
+        first_waits=(2.0, *(edge - 0.04,) * 3),
         epoch_batches=(LENGTH,) * 3,
     )
     return msgspec.structs.replace(plain, **more)
@@ -89,7 +89,9 @@ def test_one_rank_alone(findings: Findings) -> None:
 
 
 def test_without_the_time_for_a_batch_the_start_itself_counts(findings: Findings) -> None:
-    section = loading(loader(collated=0, starts=(0.9, 0.4, 0.4, 0.4)))
+    section = loading(
+        loader(collated=0, starts=(0.9, 0.4, 0.4, 0.4), first_waits=(1, 0.1, 0.1, 0.1))
+    )
     (finding,) = findings(CAUSE, steps(0.5, ranks=1), section)
     assert finding.confidence is Confidence.LIKELY
     assert "0.400 s of that to start them" in finding.because
@@ -112,8 +114,8 @@ def test_trainer_has_its_own_words(findings: Findings) -> None:
         # The first batch itself takes that long, and so it would with workers that live on.
         (loader(batch=0.45), 0.5),
         # An accident of one epoch.
-        (loader(first_waits=(2.0, 0.5), starts=(0.9, 0.1)), 0.5),
-        (loader(first_waits=(2.0, 0.5, 0.06, 0.06)), 0.06),
+        (loader(first_waits=(2.0, 0.46), starts=(0.9, 0.04)), 0.5),
+        (loader(first_waits=(2.0, 0.46, 0.06, 0.06)), 0.06),
         # The steps themselves show no such pause: it was over before they began.
         (loader(), 0.001),
         # A long epoch ended while it was watched.

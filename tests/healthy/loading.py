@@ -17,7 +17,7 @@ from tests.healthy.probes import PLACES
 LOADER = "train.py:31"
 ITEMS, BATCH, WORKERS = 400_000, 8, 8
 STEPS = 60
-FIRST = 20
+FIRST = 8
 """Batches of an epoch that were looked at."""
 
 # One worker's time for a batch, of which it reads for a third.
@@ -61,7 +61,7 @@ SECTIONS = (
                 taken=STEPS,
                 wait_seconds=tuple(_wait(place.rank, step) for step in range(STEPS)),
                 starts=(0.12,),
-                first_waits=(0.12 + BATCH_SECONDS,),
+                first_waits=(BATCH_SECONDS,),
                 worker_memory=310.0,
                 batch_bytes=BATCH * 4096 * 8,
                 randomness=tuple(
@@ -101,6 +101,7 @@ SECTIONS = (
                 by=by,
                 batches=tuple(f"{by}-{place.rank}-{batch}" for batch in range(FIRST)),
                 workers=tuple(batch % WORKERS for batch in range(FIRST)),
+                taken=STEPS + 10,
             )
             for place in PLACES
             for by in ("indices", "values")
