@@ -1,0 +1,113 @@
+"""Every rank logs, or computes metrics, for itself.
+
+Lines, progress bars and files of all ranks mix, their number grows with the ranks, and a tracker
+shows the figures of whichever rank wrote last. A metric that a rank computes by itself is that of
+its own share of the data: an accuracy of 29 % where it is 87 % is one of three ranks' hits divided
+by the samples of all.
+
+Seen from outside: each message comes as often as there are ranks, and metrics fall as ranks are
+added. Which figures are wrong no clock can tell: this is a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+LOGGING = re.compile(
+    r"\bprint\(|\blogger\.|\blogging[./]|\bwandb\b|\btensorboard\b|\.add_scalars?\(|\bmlflow\b"
+    r"|\btqdm\b|\bself\.log(_dict)?\(|\baccelerator\.log\("
+)
+METRICS = re.compile(r"\bsklearn\b|\w*_score\(|\bmetrics?\.(compute|add|add_batch|update)\(")
+# A line at which a rank is met less often is there by chance: of so few looks the spread (the root
+# of their number) is half.
+FEWEST_LOOKS = 5
+# It is a note, so it asks for less than the tenth of a step from which on a slowdown counts.
+NOTABLE = 0.02
+
+
+def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
+    devices = {rank.place.rank: rank.place.device for rank in steps.ranks}
+    if len(devices) < 2:
+        return
+    met: dict[tuple[str, int], dict[int, HotLine]] = {}
+    for rank in lines.ranks:
+        on_gpu = devices.get(rank.rank, "cpu") != "cpu"
+        for line in rank.lines:
+            if _tells(line, on_gpu=on_gpu) and _notable(line, rank):
+                met.setdefault((line.file, line.line), {})[rank.rank] = line
+    shares = {
+        place: median(by_rank[one.rank].samples / one.samples for one in lines.ranks)
+        for place, by_rank in met.items()
+        if devices.keys() <= by_rank.keys() and all(one.rank in by_rank for one in lines.ranks)
+    }
+    if shares:
+        place = max(shares, key=lambda one: shares[one])
+        yield _finding(met[place], shares[place], len(devices))
+
+
+def _tells(line: HotLine, *, on_gpu: bool) -> bool:
+    """Whether it is logging or metrics that take the time there."""
+    words = f"{line.text} {line.inner}"
+    if line.phase != "rest" or not (LOGGING.search(words) or METRICS.search(words)):
+        return False
+    # A line that reads a tensor waits for the GPU to compute it, and that is not its own time.
+    return not on_gpu or bool(LOGGING.search(line.inner) or METRICS.search(line.inner))
+
+
+def _notable(line: HotLine, rank: RankLines) -> bool:
+    return line.samples >= max(FEWEST_LOOKS, NOTABLE * rank.samples)
+
+
+def _finding(by_rank: Mapping[int, HotLine], share: float, ranks: int) -> Finding:
+    line = by_rank[min(by_rank)]
+    metrics = bool(METRICS.search(f"{line.text} {line.inner}"))
+    what = "computes metrics" if metrics else "logs"
+    unsure = (
+        "; whether they are reduced over the ranks afterwards, the script tells" if metrics else ""
+    )
+    return Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE if metrics else Confidence.LIKELY,
+        because=(
+            f"each of {ranks} ranks {what} at {line.file}:{line.line} (`{line.text}`), for "
+            f"{share:.0%} of the step{unsure}"
+        ),
+        evidence=(
+            Observation(
+                name=f"looks that met a rank at line {line.line}",
+                value=round(100 * share, 1),
+                unit="%",
+                source="the median of all ranks",
+            ),
+        ),
+        where=Where(ranks=tuple(sorted(by_rank))),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_reduce() if metrics else _log_once(line),),
+    )
+
+
+def _reduce() -> Fix:
+    return Fix(
+        summary="add up counts over the ranks, then divide",
+        paste=(
+            "counts = torch.tensor([correct, seen], device=device)\n"
+            "torch.distributed.all_reduce(counts)\n"
+            "accuracy = counts[0].item() / counts[1].item()"
+        ),
+        language="python",
+        caution="once per evaluation, not in every step",
+    )
+
+
+def _log_once(line: HotLine) -> Fix:
+    return Fix(
+        summary="log on rank 0, every so many steps",
+        paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {line.text}",
+        language="python",
+        caution="a line with a collective in it has to stay on all ranks",
+    )
