@@ -1,0 +1,117 @@
+"""Saving checkpoints stops the training for a notable part of the time.
+
+While rank 0 writes, or all ranks do, nobody computes: the state is copied to the host, serialised,
+written, and often brought to the disk at once. It comes every so many steps, so a median hides it
+and the mean does not. Asynchronous saving stops the training for the copy alone.
+
+Seen from outside: at regular steps one takes seconds; the disk is busy while the GPUs are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from statistics import fmean
+
+from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY, recurs, saving
+from ddoctor.evidence.steps import Lines, RankSteps, Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("scaling-efficiency-low",)
+
+# Training at ByteDance pays less than 0.9 % for a checkpoint of every step (ByteRobust, SOSP'25).
+AFFORDABLE = 0.01
+
+
+def saving_stops_the_steps(
+    steps: Steps, lines: Lines | None, run: TrainingRun | None
+) -> Iterator[Finding]:
+    if steps.count < ENOUGH_STEPS:
+        return
+    rows = [saving(rank, steps.count) for rank in steps.ranks]
+    longest = [max(step) for step in zip(*rows, strict=True)]
+    if not recurs(longest, SLOWER_BY * steps.step):
+        return
+    most = max(map(sum, rows))
+    savers = [rank for rank, row in zip(steps.ranks, rows, strict=True) if sum(row) >= most / 2]
+    events = [second for second in longest if second]
+    share = fmean(longest) / steps.step
+    everybody = len(savers) == len(steps.ranks)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{_who(savers, everybody)} saved in {len(events)} of {steps.count} steps, "
+            f"{fmean(events):.3g} s each time{_at(lines, savers[0])}: {share:.0%} of all the time, "
+            f"in which the training stands still"
+        ),
+        evidence=(
+            Observation(name="time of a checkpoint", value=round(fmean(events), 3), unit="s"),
+            Observation(
+                name="part of the time",
+                value=round(100 * share, 1),
+                unit="%",
+                expected=100 * AFFORDABLE,
+                source="ByteRobust (SOSP'25): less than 0.9 %",
+            ),
+        ),
+        where=Where()
+        if everybody
+        else Where(
+            hosts=tuple(dict.fromkeys(rank.place.host for rank in savers)),
+            ranks=tuple(rank.place.rank for rank in savers),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=tuple(_fixes(steps, events, share, run)),
+    )
+
+
+def _who(savers: Sequence[RankSteps], everybody: bool) -> str:
+    if everybody and len(savers) > 1:
+        return "all ranks"
+    return " and ".join(f"rank {rank.place.rank}" for rank in savers)
+
+
+def _at(lines: Lines | None, saver: RankSteps) -> str:
+    met = lines.of(saver.place.rank, "checkpoint") if lines is not None else ()
+    return f", at {met[0].file}:{met[0].line}, `{met[0].text}`" if met else ""
+
+
+def _fixes(
+    steps: Steps, events: Sequence[float], share: float, run: TrainingRun | None
+) -> Iterator[Fix]:
+    yield Fix(
+        summary="save asynchronously, on all ranks: only the copy to the host stops the training",
+        paste=(
+            "import torch.distributed.checkpoint as dcp\n"
+            "\n"
+            "saved = None\n"
+            "# in the loop, on every rank, at the steps at which it was saved so far:\n"
+            "if saved is not None:\n"
+            "    saved.result()\n"
+            'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}\n'
+            'saved = dcp.async_save(state, checkpoint_id=f"checkpoints/{step}")'
+        ),
+        language="python",
+        caution=(
+            'needs a process group for the CPU: init_process_group("cpu:gloo,cuda:nccl"); the '
+            "state is held in memory twice"
+        ),
+        expected_gain=f"up to {share:.0%} of the time",
+    )
+    sound = steps.step * (1 - share)
+    interval = ceil(fmean(events) / (AFFORDABLE * sound))
+    hugging_face = run is not None and run.framework == "transformers"
+    yield Fix(
+        summary=f"save every {interval} steps: then it costs {AFFORDABLE:.0%}",
+        paste=(
+            f'training_arguments = TrainingArguments(..., save_strategy="steps", '
+            f"save_steps={interval})"
+            if hugging_face
+            else f"if step % {interval} == 0:\n    save(step)"
+        ),
+        language="python",
+        caution=f"a failure then costs up to {interval * sound:.0f} s of work",
+        expected_gain=f"{share - AFFORDABLE:.0%} of the time",
+    )

@@ -1,0 +1,112 @@
+"""Python's garbage collection stops the ranks, one at this step and another at the next.
+
+Now and then the collector goes through all objects there are, which takes the longer the more the
+script keeps: samples in lists, file names, results. The ranks do so at different steps, and all
+wait for the one that does. Objects that stay need not be looked at again: they can be frozen, and
+the rest be collected at the same step everywhere.
+
+Seen from outside: some steps take longer, on another rank each time, and no kernel tells why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY, recurs
+from ddoctor.evidence.steps import Lines, RankSteps, Steps
+from ddoctor.evidence.training import RankUse
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.workload import spent
+
+EXPLAINS = ("scaling-efficiency-low",)
+
+# torchtitan's own default (GarbageCollection, gc_freq), collecting the first generation only.
+EVERY = 50
+
+
+def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[Finding]:
+    count = steps.count
+    if count < ENOUGH_STEPS or _by_the_script(steps, lines, use):
+        return
+    local = [rank.local[:count] for rank in steps.ranks]
+    collecting = [spent(rank, ("gc",), count) for rank in steps.ranks]
+    without = [
+        [a - b for a, b in zip(own, gc, strict=True)]
+        for own, gc in zip(local, collecting, strict=True)
+    ]
+    saved = [
+        max(now) - max(then)
+        for now, then in zip(zip(*local, strict=True), zip(*without, strict=True), strict=True)
+    ]
+    if not recurs(saved, SLOWER_BY * steps.step):
+        return
+    share = fmean(saved) / steps.step
+    most = max(map(sum, collecting))
+    paused = [
+        rank for rank, row in zip(steps.ranks, collecting, strict=True) if sum(row) >= most / 2
+    ]
+    longest = max(map(max, collecting))
+    everybody = len(paused) == len(steps.ranks)
+    who = "the ranks" if everybody else " and ".join(f"rank {one.place.rank}" for one in paused)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"garbage collection stopped {who} for up to {1000 * longest:.3g} ms at a time, not "
+            f"at the same steps: that made a step of {1000 * steps.step:.3g} ms longer by "
+            f"{1000 * fmean(saved):.3g} ms on average"
+        ),
+        evidence=tuple(_rows(paused, count)),
+        where=Where()
+        if everybody
+        else Where(
+            hosts=tuple(dict.fromkeys(one.place.host for one in paused)),
+            ranks=tuple(one.place.rank for one in paused),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="freeze what stays, and collect the rest at the same step on all ranks",
+                paste=(
+                    "import gc\n"
+                    "\n"
+                    "# once, after the model, the data and the first steps are there:\n"
+                    "gc.collect()\n"
+                    "gc.freeze()\n"
+                    "gc.disable()\n"
+                    "# in the loop, on every rank:\n"
+                    f"if step % {EVERY} == 0:\n"
+                    "    gc.collect(1)"
+                ),
+                language="python",
+                caution="objects in cycles live until then; watch the memory of the host",
+                expected_gain=f"{share:.0%} of the step",
+            ),
+        ),
+    )
+
+
+def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bool:
+    """Whether the script itself calls the collector as often as it runs: then that line is it."""
+    for rank in steps.ranks:
+        events = sum(second > 0 for second in spent(rank, ("gc",), steps.count))
+        for flags in use.flags if use is not None else ():
+            if flags.rank == rank.place.rank and events and flags.collected >= events / 2:
+                return True
+        met = lines.of(rank.place.rank, "gc") if lines is not None else ()
+        if met and "collect(" in met[0].text:
+            return True
+    return False
+
+
+def _rows(paused: Sequence[RankSteps], count: int) -> Iterator[Observation]:
+    for rank in paused:
+        seconds = spent(rank, ("gc",), count)
+        yield Observation(
+            name=f"garbage collection in a step, rank {rank.place.rank}",
+            value=round(1000 * fmean(seconds), 2),
+            unit="ms",
+            expected=0.0,
+            source="the mean; gc.callbacks",
+        )

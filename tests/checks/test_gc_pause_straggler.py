@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
+
+CAUSE = "gc-pause-straggler"
+
+
+def by_turns(ranks: int, number: int, seconds: float) -> Steps:
+    """Each rank collects every so many steps, one after the other."""
+    pauses = every(number, seconds)
+    return steps(
+        *(with_more("gc", pauses[rank:] + pauses[:rank]) for rank in range(ranks)), noise=0.05
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_ranks_pause_by_turns(findings: Findings, ranks: int) -> None:
+    (finding,) = findings(CAUSE, by_turns(ranks, 6, 0.15))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == ()
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(ranks * 0.025 / (0.105 + ranks * 0.025), abs=0.04)
+    assert "gc.freeze()" in finding.fixes[0].paste
+
+
+def test_one_rank_pauses(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(with_more("gc", 0.0), with_more("gc", every(4, 0.2))))
+    assert finding.where.ranks == (1,)
+
+
+def test_it_is_told_in_place_of_the_straggler() -> None:
+    section = steps(with_more("gc", 0.0), with_more("gc", 0.04))
+    assert [one.cause for one in engine.examine(Evidence([section]), "run").findings] == [CAUSE]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        steps(USUAL, USUAL),
+        by_turns(2, 10, 0.03),
+        steps(with_more("gc", every(COUNT, 2.0)), with_more("gc", 0.0)),
+        # Another rank is later still, and in the same steps.
+        steps(with_more("gc", 0.04), with_more("forward", 0.06)),
+        steps(with_more("rest", every(4, 0.2)), USUAL),
+        steps(with_more("gc", 0.04), with_more("gc", 0.0), count=9),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section) == ()
+
+
+def test_quiet_where_the_script_itself_collects(findings: Findings) -> None:
+    section = steps(*[with_more("gc", 0.04)] * 2)
+    assert findings(CAUSE, section)
+    use = RankUse(hosts=(), flags=tuple(RankFlags(rank=rank, collected=COUNT) for rank in (0, 1)))
+    assert findings(CAUSE, section, use) == ()
+    met = {("gc", 50, "gc.collect()"): 12, ("forward", 20, "model(batch)"): 30}
+    assert findings(CAUSE, section, lines(met, met)) == ()

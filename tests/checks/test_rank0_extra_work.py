@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
+
+CAUSE = "rank0-extra-work"
+BACKWARD = ("backward", 21, "loss.backward()")
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_pictures_every_few_steps(findings: Findings, ranks: int) -> None:
+    section = steps(with_more("rest", every(5, 0.3)), *[USUAL] * (ranks - 1), noise=0.05)
+    (finding,) = findings(CAUSE, section)
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (0,)
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.06 / 0.165, abs=0.03)
+
+
+def test_the_line_is_named(findings: Findings) -> None:
+    draws = ("rest", 77, 'figure.savefig("weights.png")')
+    met = lines({BACKWARD: 60, draws: 20}, {BACKWARD: 95})
+    (finding,) = findings(CAUSE, steps(with_more("rest", 0.05), USUAL), met)
+    assert "train.py:77" in finding.because
+    assert "train.py:77" in finding.fixes[0].summary
+    assert finding.confidence is Confidence.CERTAIN
+
+
+def test_validation(findings: Findings) -> None:
+    section = steps(with_more("evaluation", 0.02), with_more("evaluation", 0.0), noise=0.05)
+    (finding,) = findings(CAUSE, section)
+    assert "in evaluation" in finding.because
+    assert "all_reduce(sums)" in finding.fixes[0].paste
+
+
+def test_it_is_told_in_place_of_the_straggler() -> None:
+    section = steps(with_more("rest", 0.06), USUAL, USUAL)
+    assert [one.cause for one in engine.examine(Evidence([section]), "run").findings] == [CAUSE]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        steps(USUAL, USUAL, noise=0.2),
+        # All ranks do it, another one does it, it is small, it came once.
+        steps(*[with_more("rest", every(5, 0.3))] * 2),
+        steps(*[with_more("evaluation", every(10, 1.0))] * 2),
+        steps(USUAL, with_more("rest", 0.06)),
+        steps(with_more("rest", every(10, 0.05)), USUAL),
+        steps(with_more("rest", every(COUNT, 2.0)), USUAL),
+        # Causes of their own.
+        steps(with_more("forward", 0.06), USUAL),
+        steps(with_more("loader", 0.06), USUAL),
+        steps(
+            with_more("rest", every(5, 0.3), with_more("checkpoint", every(5, 0.1))),
+            with_more("checkpoint", 0.0),
+        ),
+        steps(with_more("rest", 0.06)),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section) == ()
