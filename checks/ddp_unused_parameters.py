@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ddoctor import endings
 from ddoctor.ddp_options import written
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -46,8 +47,8 @@ def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     yield _finding(
         left_out,
         because=(
-            f"DDP stopped after {first.steps} steps, as parameters had got no gradient in the step "
-            f"before: {_by_rank(left_out)}{waiting}"
+            f"DDP stopped after {endings.steps(first)}, as parameters had got no gradient in "
+            f"the step before: {_by_rank(left_out)}{waiting}"
         ),
         confidence=Confidence.CERTAIN,
         run=run,

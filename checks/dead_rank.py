@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ddoctor import endings
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked",)
@@ -55,16 +57,78 @@ def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
             yield _vanished(run, silent)
 
 
-def _signal(state: RankState) -> int:
+def from_training(run: TrainingRun) -> Iterator[Finding]:
+    failures = run.failures
+    if not failures:
+        return
+    first = failures[0]
+    alike = [one for one in failures if one.words == first.words and first.exception]
+    told = alike if len(alike) == len(run.ranks) else [first]
+    number = _signal(first)
+    place = endings.place(first.place)
+    if first.exception:
+        why = f"raised {first.words}"
+    elif number:
+        why = f"was killed by {_named(number)}"
+    else:
+        why = f"left with exit code {first.exit_code}"
+    if not first.exception and first.words:
+        why += f", its last words '{first.words}',"
+    subject = endings.who(first) if len(told) == 1 else f"all {len(told)} ranks"
+    more = len(failures) - len(told)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{subject} {why}{f' at {place}' if place else ''} after {endings.steps(first)}, "
+            f"{first.time:.1f} s after the start"
+            f"{f', the first of {more + 1} that failed' if more else ''}"
+            f"{endings.others(run, told)}"
+        ),
+        evidence=(
+            Observation(name="exit code", value=first.exit_code or 0),
+            Observation(name="last phase", value=first.doing),
+            Observation(name="last words", value=first.words),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in told})),
+            ranks=tuple(one.rank for one in told) if len(run.ranks) > 1 else (),
+        ),
+        fixes=(_training_fix(run, first),),
+    )
+
+
+def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
+    if first.exception:
+        line = endings.place(first.place)
+        return Fix(
+            summary=f"repair what raised{f' at {line}' if line else ''}",
+            paste=endings.traceback(first),
+            language="text",
+        )
+    if not _signal(first):
+        return Fix(
+            summary="find who ends the process there",
+            paste=f"grep -nE '_exit\\(|exit\\(|abort\\(' {run.command[0]}",
+        )
+    return _fix(SIGNALS.get(_signal(first), ("signal", ""))[0], endings.again(run))
+
+
+def _signal(state: RankState | RankEnding) -> int:
     """The number of the signal that killed it, or 0."""
     return max(0, -(state.exit_code or 0))
 
 
+def _named(number: int) -> str:
+    name, meaning = SIGNALS.get(number, (f"signal {number}", "an unusual signal"))
+    return f"{name} ({meaning})"
+
+
 def _finding(run: ProbeRun, state: RankState) -> Finding:
     number = _signal(state)
-    name, meaning = SIGNALS.get(number, (f"signal {number}", "an unusual signal"))
+    again = f"ddoctor doctor --probe {run.probe}"
     if number:
-        why = f"was killed by {name} ({meaning})"
+        why = f"was killed by {_named(number)}"
     elif state.words:
         why = f"failed with '{state.words}'"
     else:
@@ -82,7 +146,7 @@ def _finding(run: ProbeRun, state: RankState) -> Finding:
             Observation(name="last words", value=state.words),
         ),
         where=Where(hosts=(state.host,), ranks=(state.rank,)),
-        fixes=(_fix(run, name if number else ""),),
+        fixes=(_fix(SIGNALS.get(number, ("signal", ""))[0] if number else "", again),),
     )
 
 
@@ -116,7 +180,7 @@ def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
     )
 
 
-def _fix(run: ProbeRun, signal: str) -> Fix:
+def _fix(signal: str, again: str) -> Fix:
     if signal == "SIGKILL":
         return Fix(
             summary="see whether it was killed for memory",
@@ -128,9 +192,9 @@ def _fix(run: ProbeRun, signal: str) -> Fix:
     if signal:
         return Fix(
             summary="see where in native code it died",
-            paste=f"PYTHONFAULTHANDLER=1 ddoctor doctor --probe {run.probe}",
+            paste=f"PYTHONFAULTHANDLER=1 {again}",
         )
     return Fix(
         summary="repair that error, then measure again",
-        paste=f"ddoctor doctor --probe {run.probe}",
+        paste=again,
     )

@@ -37,6 +37,7 @@ ALLOWED = {
     "checks": {
         "ddoctor.balance",
         "ddoctor.ddp_options",
+        "ddoctor.endings",
         "ddoctor.evidence",
         "ddoctor.models",
         "ddoctor.pairing",
@@ -48,6 +49,7 @@ ALLOWED = {
     "ddoctor/balance.py": {"ddoctor.evidence", "ddoctor.workload"},
     "ddoctor/workload.py": {"ddoctor.evidence"},
     "ddoctor/ddp_options.py": {"ddoctor.evidence"},
+    "ddoctor/endings.py": {"ddoctor.evidence"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
     "ddoctor/rails.py": {"ddoctor.evidence", "ddoctor.pairing"},
     "ddoctor/recorder": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.recorder"},

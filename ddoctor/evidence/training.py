@@ -9,6 +9,7 @@ from statistics import median
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
 
 # How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
 ECHO = re.compile(
@@ -18,6 +19,9 @@ ECHO = re.compile(
     r"|did the remote server shutdown or crash|wait timeout after \d+ms",
     re.IGNORECASE,
 )
+# torch/autograd/graph.py: into the engine, which runs no Python while it waits.
+ENGINE = "_engine_run_backward"
+
 # A ConnectionResetError is another matter: of a download, say.
 OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -95,6 +99,21 @@ class RankEnding(Part, frozen=True, kw_only=True):
     def place(self) -> Frame | None:
         """The innermost frame of the user's own code."""
         return next((frame for frame in reversed(self.stack) if frame.of_user), None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was last waiting for other ranks."""
+        if self.doing and (self.doing not in PHASES or self.doing in BETWEEN_RANKS):
+            return True
+        inner: list[Frame] = []
+        for frame in reversed(self.stack):
+            if frame.of_user:
+                break
+            inner.append(frame)
+        if any("torch/distributed/" in frame.file for frame in inner):
+            return True
+        # At the end of it DDP waits for the gradients of the others.
+        return bool(inner) and self.doing == "backward" and inner[0].function == ENGINE
 
 
 class TrainingRun(Section, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ def run(*messages: str, outcome: str = "failed", framework: str = "") -> Trainin
 def test_the_crash_is_explained_by_name(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(CRASH, CRASH), wrapping(AUX, AUX))
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
-    assert "after 1 steps" in finding.because
+    assert "after 1 step," in finding.because
     assert "aux.weight, aux.bias on ranks 0, 1" in finding.because
     assert [fix.settings for fix in finding.fixes][-1] == ("ddp.find_unused_parameters=true",)
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.training_run import echoing, ending, raised, run
 
 CAUSE = "dead-rank"
 RESET = "RuntimeError: Read error [127.0.0.1]:51630: Connection reset by peer."
@@ -95,3 +96,76 @@ def test_quiet_when_torchrun_itself_failed(findings: Findings) -> None:
 @pytest.mark.parametrize("outcome", ["completed", "skipped", "hung", "interrupted"])
 def test_quiet_on_every_other_end(findings: Findings, outcome: str) -> None:
     assert findings(CAUSE, runs(state(0), state(1), outcome=outcome)) == ()
+
+
+def test_the_first_rank_of_a_run_that_raised(findings: Findings) -> None:
+    section = run(
+        echoing(0, doing="DDP's gradient reduction"),
+        raised(1, "ValueError", "bad sample 17", time=12.0),
+        raised(2, "KeyError", "'late'", time=12.2),
+        echoing(3, doing="DDP's gradient reduction"),
+    )
+    (finding,) = findings(CAUSE, section)
+    assert (finding.severity, finding.where.ranks) == (Severity.ERROR, (1,))
+    assert (
+        "rank 1 (pid 101 on a) raised ValueError: bad sample 17 at train.py:71 in main after 40 "
+        "steps, 12.0 s after the start, the first of 2 that failed; ranks 0,3 waited in DDP's "
+        "gradient reduction at train.py:72 in main; rank 2 raised KeyError"
+    ) in finding.because
+    assert finding.fixes[0].paste == (
+        '# rank 1\n  File "/home/u/train.py", line 71, in main\n    step(batch)\n'
+        "ValueError: bad sample 17"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "command"),
+    [(-9, "SIGKILL", "dmesg"), (-11, "SIGSEGV", "PYTHONFAULTHANDLER=1 torchrun … train.py")],
+)
+def test_a_rank_of_a_run_that_was_killed(
+    findings: Findings, code: int, name: str, command: str
+) -> None:
+    section = run(echoing(0), ending(1, "killed", exit_code=code))
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (1,)
+    assert name in finding.because
+    assert command in finding.fixes[0].paste
+
+
+def test_a_rank_of_a_run_that_left_without_a_word(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(echoing(0), ending(1, exit_code=3, steps=1)))
+    assert "left with exit code 3 after 1 step," in finding.because
+    assert "grep -nE '_exit\\(" in finding.fixes[0].paste
+
+
+def test_an_error_that_all_ranks_have_is_one(findings: Findings) -> None:
+    section = run(raised(0, "FileNotFoundError", "data"), raised(1, "FileNotFoundError", "data"))
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (0, 1)
+    assert "all 2 ranks raised FileNotFoundError: data" in finding.because
+
+
+def test_an_error_in_a_loader_worker_is_told_by_its_last_line(findings: Findings) -> None:
+    message = (
+        "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+        "last):\n  File \"/home/u/data.py\", line 9, in __getitem__\nKeyError: 'label'\n"
+    )
+    (finding,) = findings(CAUSE, run(raised(0, "KeyError", message)))
+    assert "raised KeyError: 'label' (Caught KeyError in DataLoader worker" in finding.because
+
+
+def test_who_the_launcher_ended_is_not_the_first(findings: Findings) -> None:
+    section = run(
+        ending(0, "killed", exit_code=-15, time=11.9), raised(1, "ValueError", "x", time=12.0)
+    )
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (1,)
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "finished", "interrupted", "hung"])
+def test_quiet_on_a_run_that_did_not_fail(findings: Findings, outcome: str) -> None:
+    assert findings(CAUSE, run(ending(0, outcome), ending(1, outcome))) == ()
+
+
+def test_quiet_on_a_run_whose_ranks_only_echo_one_another(findings: Findings) -> None:
+    assert findings(CAUSE, run(echoing(0), echoing(1), ending(2, "finished"))) == ()

@@ -1,0 +1,76 @@
+"""How it is told that a rank of a training run ended, and what the others did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ddoctor.evidence.host import cpu_list
+from ddoctor.evidence.steps import PHASES
+from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+
+
+def who(one: RankEnding) -> str:
+    """A rank, with its process."""
+    return f"rank {one.rank} (pid {one.pid} on {one.host})"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Say ``rank 3``, or ``ranks 0-2,5``."""
+    several = sorted(numbers)
+    return f"rank{'s' if len(several) > 1 else ''} {cpu_list(several)}"
+
+
+def steps(one: RankEnding) -> str:
+    """How far it came."""
+    return f"{one.steps} step{'' if one.steps == 1 else 's'}"
+
+
+def place(frame: Frame | None) -> str:
+    """Where a rank was, as people write it; empty: not known."""
+    if frame is None:
+        return ""
+    function = "" if frame.function == "<module>" else f" in {frame.function}"
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}{function}"
+
+
+def stood(one: RankEnding) -> str:
+    """Where it stood last: the operation or phase, and the line."""
+    doing = f"{one.doing}" if one.doing and one.doing not in ("waiting", "transfer", "rest") else ""
+    if one.doing in PHASES and doing:
+        doing = f"the phase {doing}"
+    line = place(one.place)
+    if doing and line:
+        return f"in {doing} at {line}"
+    return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
+
+
+def others(run: TrainingRun, told: Collection[RankEnding]) -> str:
+    """What the other ranks did, after a semicolon; empty: there are none, or it is not known."""
+    groups: dict[str, list[int]] = {}
+    for one in run.ranks:
+        if one not in told and (state := _state(one)):
+            groups.setdefault(state, []).append(one.rank)
+    return "".join(f"; {ranks(numbers)} {state}" for state, numbers in groups.items())
+
+
+def _state(one: RankEnding) -> str:
+    if one.outcome == "finished":
+        return "came to the end of the script"
+    if one.fell and not one.echoes and one.exception:
+        return f"raised {one.exception}"
+    verb = "waited" if one.waits else "stood"
+    return f"{verb} {stood(one)}" if one.doing or one.place else ""
+
+
+def traceback(one: RankEnding) -> str:
+    """The traceback as Python prints it, the innermost frame last."""
+    lines = [f"# rank {one.rank}"]
+    for frame in one.stack:
+        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
+        lines += [f"    {frame.text}"] if frame.text else []
+    return "\n".join([*lines, f"{one.exception}: {one.message}" if one.exception else one.words])
+
+
+def again(run: TrainingRun) -> str:
+    """The launch command as far as it is known."""
+    return f"torchrun … {' '.join(run.command)}"
