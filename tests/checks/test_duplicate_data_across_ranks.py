@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+
+CAUSE = "duplicate-data-across-ranks"
+
+
+def loader(rank: int, ranks_per_host: int = 8, **more: object) -> Loader:
+    plain = Loader(
+        rank=rank,
+        host=f"node-{rank // ranks_per_host}",
+        name="train.py:42",
+        dataset="Pictures",
+        kind="map",
+        items=64_000,
+        batch_size=32,
+        batches=2000,
+        num_workers=2,
+        prefetch_factor=2,
+        pin_memory=False,
+        persistent_workers=False,
+        context="fork",
+        drop_last=True,
+        sampler="RandomSampler",
+        taken=60,
+    )
+    return msgspec.structs.replace(plain, **more)
+
+
+def loading(ranks: int = 4, ranks_per_host: int = 8, **more: object) -> Loading:
+    return Loading(loaders=tuple(loader(rank, ranks_per_host, **more) for rank in range(ranks)))
+
+
+def seen(*parts: object, values: Sequence[object] = (), batches: int = 8) -> DataSeen:
+    """Ranks that were given these parts of the data, by their numbers and maybe by their values."""
+    return DataSeen(
+        epochs=tuple(
+            FirstBatches(
+                rank=rank,
+                name="train.py:42",
+                epoch=0,
+                by="indices" if given is parts else "values",
+                batches=tuple(f"{part}-{batch}" for batch in range(batches)),
+            )
+            for given in (parts, values)
+            for rank, part in enumerate(given)
+        )
+    )
+
+
+def wrapped(kind: str = "ddp", ranks: int = 4) -> Wrapping:
+    return Wrapping(
+        wrappers=tuple(
+            Wrapper(
+                rank=rank,
+                kind=kind,  # type: ignore[arg-type]
+                name="Net",
+                parameters=10,
+                parameter_bytes=40,
+                trainable_bytes=40,
+            )
+            for rank in range(ranks)
+        )
+    )
+
+
+def test_all_ranks_with_the_same_items(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, seen(0, 0, 0, 0), loading(), wrapped())
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.where.ranks == ()
+    assert "all ranks are given the same items" in finding.because
+    assert "no sampler shares its 64000 items out" in finding.because
+    assert "unless each of them opens a dataset of its own" in finding.because
+    assert "DistributedSampler(dataset, shuffle=True)" in finding.fixes[0].paste
+    assert "batch_size=32" in finding.fixes[0].paste
+
+
+def test_the_same_values_as_well(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, seen(0, 0, values=(5, 5)), loading(2), wrapped(ranks=2))
+    assert finding.confidence is Confidence.CERTAIN
+    assert "unless" not in finding.because
+
+
+def test_the_sampler_was_given_a_wrong_rank(findings: Findings) -> None:
+    section = loading(sampler="DistributedSampler", replicas=4)
+    (finding,) = findings(CAUSE, seen(0, 0, 0, 0), section, wrapped())
+    assert "its DistributedSampler makes 4 parts, and they take the same one" in finding.because
+
+
+def test_two_ranks_of_four(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, seen(0, 1, 1, 2), loading(), wrapped())
+    assert finding.where.ranks == (1, 2)
+    assert finding.where.hosts == ("node-0",)
+    assert "ranks 1 and 2 are given" in finding.because
+
+
+def test_the_local_rank_in_place_of_the_rank(findings: Findings) -> None:
+    section = loading(ranks_per_host=2, sampler="DistributedSampler", replicas=2)
+    (finding,) = findings(CAUSE, seen(0, 1, 0, 1), section, wrapped())
+    assert "ranks 0 and 2, as are ranks 1 and 3" in finding.because
+    assert finding.where.hosts == ("node-0", "node-1")
+
+
+def test_accelerate_shares_out_what_it_prepares(findings: Findings) -> None:
+    run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="accelerate")
+    (finding,) = findings(CAUSE, seen(0, 0), loading(2), wrapped(ranks=2), run)
+    assert "accelerator.prepare(loader)" in finding.fixes[0].paste
+
+
+def test_everything_on_every_rank_in_its_own_order_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, seen(0, 1, 2, 3), loading(), wrapped())
+    assert finding.severity is Severity.NOTE
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "each of 4 ranks goes through all 64000 items" in finding.because
+
+
+SHARED = {"sampler": "DistributedSampler", "replicas": 4, "batches": 500}
+
+
+@pytest.mark.parametrize(
+    ("parts", "values", "more", "kind"),
+    [
+        # Each rank has its part.
+        ((0, 1, 2, 3), (), SHARED, "ddp"),
+        # The same numbers, but in a dataset of its own on each rank.
+        ((0, 0, 0, 0), (4, 5, 6, 7), SHARED, "ddp"),
+        # Too small to share out.
+        ((0, 0, 0, 0), (), {"items": 100}, "ddp"),
+        # Nothing is averaged: one model over all ranks, or a training on each.
+        ((0, 0, 0, 0), (), SHARED, "none"),
+        # Neighbours in groups of one size: tensor parallel.
+        ((0, 0, 1, 1), (), SHARED, "fsdp2"),
+        # A stream has no numbers.
+        ((0, 0, 0, 0), (), {"kind": "iterable", "items": None}, "ddp"),
+        # A framework shares by a sampler of its own.
+        ((0, 1, 2, 3), (), SHARED | {"sampler": "SeedableRandomSampler"}, "ddp"),
+    ],
+)
+def test_quiet_where_it_is_meant_or_is_not_so(
+    findings: Findings,
+    parts: Sequence[int],
+    values: Sequence[int],
+    more: dict[str, object],
+    kind: str,
+) -> None:
+    section = loading(**more)  # type: ignore[arg-type]
+    assert findings(CAUSE, seen(*parts, values=values), section, wrapped(kind)) == ()
+
+
+def test_quiet_about_datasets_of_different_length(findings: Findings) -> None:
+    section = Loading(loaders=tuple(loader(rank, items=64_000 + 32 * rank) for rank in range(2)))
+    assert findings(CAUSE, seen(0, 0), section, wrapped(ranks=2)) == ()
+
+
+def test_quiet_about_a_single_batch(findings: Findings) -> None:
+    section = loading(2, sampler="DistributedSampler", replicas=2)
+    assert findings(CAUSE, seen(0, 0, batches=1), section, wrapped(ranks=2)) == ()
+
+
+def test_quiet_about_values_that_never_change(findings: Findings) -> None:
+    zeros = tuple(
+        FirstBatches(rank=rank, name="train.py:42", epoch=0, by="values", batches=("zeros",) * 8)
+        for rank in range(2)
+    )
+    section = DataSeen(epochs=(*seen(0, 0).epochs, *zeros))
+    shared = loading(2, sampler="DistributedSampler", replicas=2)
+    assert findings(CAUSE, section, shared, wrapped(ranks=2)) == ()
+
+
+def test_quiet_under_a_framework_that_shares_out_by_itself(findings: Findings) -> None:
+    run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="accelerate")
+    assert findings(CAUSE, seen(0, 1), loading(2), wrapped(ranks=2), run) == ()
