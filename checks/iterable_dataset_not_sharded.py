@@ -12,10 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
-from ddoctor.evidence.same_data import LEAST, alike, by_name, compare, confidence, synchronised
+from ddoctor.evidence.same_data import (
+    LEAST,
+    alike,
+    by_name,
+    compare,
+    confidence,
+    place,
+    synchronised,
+)
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 
 def among_ranks(
@@ -78,7 +86,7 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
                     source="fingerprints of the tensors",
                 ),
             ),
-            where=Where() if len(found) == len(loaders) else Where(ranks=tuple(sorted(found))),
+            where=place(found, loaders),
             fixes=(_fix(loaders[0]),),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,11 +39,7 @@ class Compared:
 
     def where(self, loaders: Iterable[Loader]) -> Where:
         """The ranks of all groups; nothing where that is all of them."""
-        if self.everyone:
-            return Where()
-        ranks = {rank for group in self.groups for rank in group}
-        hosts = {one.host for one in loaders if one.rank in ranks}
-        return Where(hosts=tuple(sorted(hosts)), ranks=tuple(sorted(ranks)))
+        return place({rank for group in self.groups for rank in group}, loaders)
 
 
 def compare(seen: DataSeen, name: str, by: Literal["indices", "values"]) -> Compared | None:
@@ -102,6 +98,17 @@ def confidence(
     covered = sum(map(len, compared.groups)) == len(compared.ranks)
     together = all(len({host.get(rank) for rank in group}) == 1 for group in compared.groups)
     return None if covered and len(sizes) == 1 and together else Confidence.LIKELY
+
+
+def place(ranks: Collection[int], loaders: Iterable[Loader]) -> Where:
+    """These ranks and their hosts; nothing where all that have the loader are meant."""
+    hosts = {one.rank: one.host for one in loaders}
+    if set(ranks) == set(hosts):
+        return Where()
+    return Where(
+        hosts=tuple(sorted({hosts[rank] for rank in ranks if rank in hosts})),
+        ranks=tuple(sorted(ranks)),
+    )
 
 
 def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:
