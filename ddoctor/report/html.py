@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import (
     AllReduce,
@@ -18,19 +19,32 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, fitness, ranks, repeats, wording
 from ddoctor.report.anatomy import percent
-from ddoctor.report.details import Grid, details
+from ddoctor.report.details import Detail, Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
 from ddoctor.report.heat import heats
-from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
+from ddoctor.report.hosts import SIDE_BY_SIDE, close_up, gpu_rows, holders, host_table
 from ddoctor.report.recorded import training
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SHOWN_ELSEWHERE = (AllReduce, Gpus, HostToDevice, Matmul, MemoryBandwidth, Pairs)
+SHOWN_ELSEWHERE = (
+    AllReduce,
+    Gpus,
+    HostToDevice,
+    Lines,
+    LoaderCurve,
+    Matmul,
+    MemoryBandwidth,
+    MemoryOverTime,
+    Pairs,
+    Steps,
+)
 """Sections that have a place of their own on the page."""
 
 
@@ -72,11 +86,26 @@ def render(report: Report, evidence: Evidence) -> str:
             if (section := evidence.of(Gpus, host)) is not None and section.gpus
         ],
         hosts=host_table(evidence),
-        details={host: details(evidence, host, SHOWN_ELSEWHERE) for host in near},
+        details={
+            **_details_of_run(evidence),
+            **{
+                f"Everything seen on {host}": details(evidence, host, SHOWN_ELSEWHERE)
+                for host in near
+            },
+        },
         left_out=wording.left_out(report, evidence),
         unseen=wording.unseen(evidence),
     )
     return wording.tamed(page)
+
+
+def _details_of_run(evidence: Evidence) -> dict[str, dict[str, tuple[Detail, ...]]]:
+    """What was recorded of all hosts together, where that is not too much to read."""
+    if any(len(run.ranks) > SIDE_BY_SIDE for run in evidence.all(TrainingRun)):
+        return {}
+    recorded = Evidence(section for section in evidence if section.of_training)
+    found = details(recorded, "", SHOWN_ELSEWHERE)
+    return {"Everything recorded of the run": found} if found else {}
 
 
 @dataclass(frozen=True, kw_only=True)

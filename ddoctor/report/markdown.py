@@ -10,6 +10,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
 from ddoctor.report import fitness, repeats, wording
 from ddoctor.report.anatomy import anatomies, percent
+from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 from ddoctor.report.waits import wait_matrices
@@ -44,6 +45,24 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
 
 
 def _steps(evidence: Evidence) -> Iterator[str]:
+    ended = endings(evidence)
+    if ended:
+        yield "## How the ranks ended"
+        yield _table(
+            ("rank", "ended", "at", "steps", "last in", "its words", "line"),
+            (
+                (
+                    str(one.rank),
+                    one.ended,
+                    one.time,
+                    str(one.steps),
+                    one.doing,
+                    one.reason,
+                    one.line,
+                )
+                for one in ended
+            ),
+        )
     for anatomy in anatomies(evidence):
         yield "## Where the step goes"
         bars, unit = anatomy.shown(RANKS), anatomy.unit

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import charts, loaders, memory, training_charts
 from ddoctor.report.anatomy import Anatomy, Bar, anatomies
+from ddoctor.report.endings import Ending, endings
 from ddoctor.report.loaders import Curve
 from ddoctor.report.memory import Panel
 from ddoctor.report.waits import WaitMatrix, wait_matrices
@@ -38,6 +39,7 @@ class Chart:
 class Training:
     """A recorded run, drawn and in figures; empty where nothing was recorded."""
 
+    endings: tuple[Ending, ...]
     steps: tuple[tuple[Anatomy, tuple[Bar, ...], Chart], ...]
     waits: tuple[WaitMatrix, ...]
     loaders: tuple[tuple[Curve, Chart], ...]
@@ -49,6 +51,7 @@ def training(evidence: Evidence) -> Training:
     """All that was recorded."""
     panels = memory.panels(evidence)
     return Training(
+        endings=endings(evidence),
         steps=tuple(
             (anatomy, anatomy.shown(ALL, LATEST), _steps(f"steps {number}", anatomy))
             for number, anatomy in enumerate(anatomies(evidence))

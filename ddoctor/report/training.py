@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from statistics import median
 from textwrap import shorten
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun, Trial, Trials
+from ddoctor.models import Verified
 from ddoctor.report.anatomy import TENTHS, Anatomy, anatomies
 from ddoctor.report.loaders import Curve, curves
 from ddoctor.report.places import listed, ranks
-from ddoctor.report.wording import counted, quantity
+from ddoctor.report.wording import counted, proof, quantity
 
 LONGEST = 160
 """Characters of a command or of an exception that are told."""
@@ -28,13 +30,16 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "step", _step(anatomy)
     for curve in curves(evidence):
         yield "loader alone", _alone(curve)
+    for trials in evidence.all(Trials):
+        for trial in trials.trials:
+            yield "tried", _tried(trial)
     for run in evidence.all(TrainingRun):
         if run.ranks:
             yield "ended", _ended(run)
 
 
 def _script(run: TrainingRun) -> str:
-    command = shorten(shlex.join(run.command), LONGEST, placeholder=" …")
+    command = _short(shlex.join(run.command))
     known = ", ".join(filter(None, (run.framework, listed(run.optimizers))))
     return f"{command} ({known})" if known else command
 
@@ -60,6 +65,20 @@ def _alone(curve: Curve) -> str:
     return f"{text}; the step could use {quantity(curve.need)}" if curve.need else text
 
 
+def _tried(trial: Trial) -> str:
+    """The step without and with a change, each the median of its turns."""
+    change = " ".join(trial.change)
+    failures = [turn.failure for turn in (*trial.with_it, *trial.without) if turn.failure]
+    without, with_it = (
+        [turn.seconds for turn in turns if turn.seconds is not None]
+        for turns in (trial.without, trial.with_it)
+    )
+    if failures or not without or not with_it:
+        return f"{change}: failed" + (f": {_short(failures[0])}" if failures else "")
+    measured = Verified(before=median(without), after=median(with_it), unit="s/step")
+    return f"{change}: {proof(measured)}"
+
+
 def _ended(run: TrainingRun) -> str:
     bad = sorted(
         (one for one in run.ranks if one.outcome in BAD), key=lambda one: (one.time, one.rank)
@@ -67,10 +86,10 @@ def _ended(run: TrainingRun) -> str:
     groups: dict[str, list[RankEnding]] = {}
     for one in bad[:1]:
         first = " first" if len(bad) > 1 else ""
-        groups[f"{_went(one)}{first} {_when([one])}{_why(one)}"] = [one]
+        groups[f"{went(one)}{first} {_when([one])}{_why(one)}"] = [one]
     for one in run.ranks:
         if one not in bad[:1]:
-            groups.setdefault(_went(one), []).append(one)
+            groups.setdefault(went(one), []).append(one)
     parts = (text if ends == bad[:1] else f"{text} {_when(ends)}" for text, ends in groups.items())
     every = len(groups) == 1
     told = [
@@ -81,7 +100,8 @@ def _ended(run: TrainingRun) -> str:
     return f"{'; '.join(told)}{limit}; {quantity(run.seconds, 's')} in all"
 
 
-def _went(one: RankEnding) -> str:
+def went(one: RankEnding) -> str:
+    """How a rank ended."""
     if one.outcome == "stopped":
         return "stopped as asked"
     if one.outcome == "finished":
@@ -102,6 +122,17 @@ def _when(ends: Sequence[RankEnding]) -> str:
 
 
 def _why(one: RankEnding) -> str:
+    words = reason(one)
+    return f": {words}" if words else ""
+
+
+def reason(one: RankEnding) -> str:
+    """What a rank said of its end; empty: nothing."""
     words = f"{one.exception}: {one.message}" if one.message else one.exception
-    words = words or (f"exit code {one.exit_code}" if one.outcome == "failed" else one.printed)
-    return f": {shorten(words, LONGEST, placeholder=' …')}" if words else ""
+    return _short(
+        words or (f"exit code {one.exit_code}" if one.outcome == "failed" else one.printed)
+    )
+
+
+def _short(text: str) -> str:
+    return shorten(text, LONGEST, placeholder=" …")

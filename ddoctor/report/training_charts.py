@@ -37,6 +37,9 @@ HIGHEST = 3.0
 ROW, HEAD = 60, 64
 """Pixels of a rank's own row, and of what all rows share."""
 
+SEVERAL_ROWS = 240
+"""Pixels that fewer ranks share, each at most the double of a row."""
+
 MARGIN = 0.05
 """Of an amount of memory: a change by less is drawn as the small one that it is."""
 
@@ -72,7 +75,8 @@ def steps(name: str, anatomy: Anatomy, ranks: Sequence[RankSteps], width: int) -
         axes.locator_params(axis="x", integer=True, nbins=8 if width == WIDE[0] else 5)
         axes.set_xlabel("step", color=MUTED)
 
-    return drawn(name, (width, HEAD + ROW * len(ranks)), draw)
+    row = max(ROW, min(2 * ROW, SEVERAL_ROWS // len(ranks)))
+    return drawn(name, (width, HEAD + row * len(ranks)), draw)
 
 
 def _stack(axes: Axes, rank: RankSteps, edges: Sequence[int], per_second: float) -> None:

@@ -334,6 +334,11 @@ def slow_loader() -> Sample:
     return report(verdict=Verdict.HEALTHY, ranks=2), training_sample.slow_loader()
 
 
+def failed_rank() -> Sample:
+    """A recorded run of which one rank ran out of memory."""
+    return report(verdict=Verdict.HEALTHY, ranks=2), training_sample.failed()
+
+
 def many_ranks() -> Sample:
     """A recorded run of 256 ranks that wait for one."""
     return report(LATE, verdict=Verdict.FINDINGS, ranks=256), training_sample.late_rank(256)
@@ -354,6 +359,7 @@ SAMPLES = {
     "nothing": nothing,
     "late-rank": late_rank,
     "slow-loader": slow_loader,
+    "failed-rank": failed_rank,
     "many-ranks": many_ranks,
     "hostile-run": hostile_run,
 }

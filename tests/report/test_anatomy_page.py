@@ -14,6 +14,7 @@ from ddoctor.models import Verdict
 from ddoctor.report import html, markdown, memory, recorded, training_charts
 from ddoctor.report.anatomy import anatomies
 from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
+from ddoctor.report.endings import endings
 from ddoctor.report.loaders import Curve, curves
 from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrices
 from tests.report import sample, training_sample
@@ -267,3 +268,39 @@ def test_the_markdown_has_a_row_for_each_rank() -> None:
     many = text(training_sample.late_rank(256))
     assert many.count("\n| rank ") == 2
     assert "Work of their own on 256 ranks" in many
+
+
+def test_a_run_that_failed_tells_of_each_rank_the_first_one_first() -> None:
+    evidence = training_sample.failed()
+    first, second = endings(evidence)
+    assert (first.rank, first.ended, first.time) == (1, "failed", "9.1 s")
+    assert first.reason.startswith("torch.OutOfMemoryError: CUDA out of memory.")
+    assert first.line == "train.py:41 loss = criterion(model(images), labels)"
+    assert (second.rank, second.ended) == (0, "hung in all_reduce for 29.8 s")
+    assert "How the ranks ended" in headings(page(evidence))
+    assert "| 1 | failed | 9.1 s | 21 |" in text(evidence)
+
+
+def test_a_run_that_ended_as_asked_needs_no_table_of_it() -> None:
+    assert endings(LATE) == ()
+    finished = replace(training_sample.ending(1), outcome="finished")
+    assert endings(Evidence([training_sample.run(2, finished)])) == ()
+
+
+def test_of_many_failures_the_first_ones_are_told() -> None:
+    failed = (
+        replace(training_sample.ending(rank), outcome="failed", time=100.0 - rank)
+        for rank in range(1, 90)
+    )
+    assert [one.rank for one in endings(Evidence([training_sample.run(90, *failed)]))] == list(
+        range(89, 73, -1)
+    )
+
+
+def test_what_else_was_recorded_is_there_to_look_up() -> None:
+    source = page(SLOW)
+    recorded_of_run = source[source.index("Everything recorded of the run") :]
+    assert "<summary>loading</summary>" in recorded_of_run
+    assert "DistributedSampler" in recorded_of_run
+    assert "<summary>steps</summary>" not in source
+    assert "Everything recorded" not in page(training_sample.late_rank(64))

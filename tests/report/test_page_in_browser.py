@@ -126,11 +126,12 @@ def test_it_is_no_wider_than_the_window(
     assert page <= window <= width
 
 
+@pytest.mark.parametrize("name", ["sick", "late-rank", "slow-loader"])
 @pytest.mark.parametrize(("width", "shown"), [(400, "narrow"), (1400, "wide")])
 def test_the_text_of_the_chart_is_as_large_as_that_of_the_page(
-    browser: Chrome, pages: Path, width: int, shown: str
+    browser: Chrome, pages: Path, name: str, width: int, shown: str
 ) -> None:
-    show(browser, (pages / "sick.html").as_uri(), width=width)
+    show(browser, (pages / f"{name}.html").as_uri(), width=width)
     heights = browser.execute_script(
         "return [...document.querySelectorAll('.chart svg text')]"
         ".map(t => [t.closest('div').className, t.getBoundingClientRect().height])"
@@ -139,6 +140,22 @@ def test_the_text_of_the_chart_is_as_large_as_that_of_the_page(
     assert {where for where, height in heights if height} == {shown}
     assert min(visible) >= 12
     assert max(visible) <= 24
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_bars_of_all_ranks_are_on_one_scale(browser: Chrome, pages: Path, width: int) -> None:
+    """Equal steps have equal bars, and the late rank's backward is the longest."""
+    show(browser, (pages / "late-rank.html").as_uri(), width=width)
+    bars, backwards = browser.execute_script(
+        "const widths = what => [...document.querySelectorAll(what)]"
+        ".map(one => one.getBoundingClientRect().width);"
+        "return [widths('.stack-bar'), widths('.stack-bar > .backward')]"
+    )
+    assert len(bars) == len(backwards) == 8
+    assert max(bars) - min(bars) < 1
+    assert max(bars) > width / 3
+    assert max(backwards) == backwards[5]
+    assert backwards[5] > 1.4 * backwards[0] > 0.4 * bars[0]
 
 
 def test_light_and_dark_differ(browser: Chrome, pages: Path) -> None:

@@ -21,7 +21,7 @@ from ddoctor.evidence.steps import (
     Steps,
     Wait,
 )
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import Frame, RankEnding, TrainingRun, Trial, Trials, TrialTurn
 from tests.report.machines import HOSTILE
 
 COUNT = 60
@@ -261,7 +261,17 @@ def failed() -> Evidence:
         exit_code=1,
         exception="torch.OutOfMemoryError",
         message="CUDA out of memory. Tried to allocate 2.00 GiB. " + "GPU 1 has … " * 20,
-        stack=(Frame(file="train.py", line=41, function="train", of_user=True),),
+        stack=(
+            Frame(file="/a/train.py", line=80, function="main", text="train()", of_user=True),
+            Frame(
+                file="/a/train.py",
+                line=41,
+                function="train",
+                text="loss = criterion(model(images), labels)",
+                of_user=True,
+            ),
+            Frame(file="torch/nn/modules/module.py", line=1775, function="_call_impl"),
+        ),
         time=9.1,
     )
     waiting = RankEnding(
@@ -274,7 +284,29 @@ def failed() -> Evidence:
         doing="all_reduce",
         doing_seconds=29.8,
     )
-    return Evidence((steps(2, GPU, {}, count=9), run(2, waiting, out_of_memory)))
+    tried = Trials(
+        trials=(
+            trial("loader.num_workers=3", (0.088, 0.09), (0.047, 0.045)),
+            trial("torch.threads=1", (0.088,), (None,), failure="no answer within 60 s"),
+        )
+    )
+    return Evidence((steps(2, GPU, {}, count=9), run(2, waiting, out_of_memory), tried))
+
+
+def trial(
+    change: str,
+    without: tuple[float | None, ...],
+    with_it: tuple[float | None, ...],
+    *,
+    failure: str = "",
+) -> Trial:
+    return Trial(
+        change=(change,),
+        without=tuple(TrialTurn(seconds=seconds) for seconds in without),
+        with_it=tuple(
+            TrialTurn(seconds=seconds, failure="" if seconds else failure) for seconds in with_it
+        ),
+    )
 
 
 def alone() -> Evidence:

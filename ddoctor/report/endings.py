@@ -1,0 +1,58 @@
+"""How each rank of a recorded run ended, where not all ended as they were asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.report.training import BAD, reason, went
+from ddoctor.report.wording import quantity
+
+ALL = 16
+"""So many ranks are shown; of more, those that ended first of those that ended badly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """One rank."""
+
+    rank: int
+    ended: str
+    time: str
+    steps: int
+    doing: str
+    """What it was last in, unless ``ended`` says that."""
+    reason: str
+    line: str
+    """Where its stack left the user's own code."""
+
+
+def endings(evidence: Evidence) -> tuple[Ending, ...]:
+    """The ranks in the order in which they ended, those that ended badly first."""
+    return tuple(one for run in evidence.all(TrainingRun) for one in _endings(run))
+
+
+def _endings(run: TrainingRun) -> Iterator[Ending]:
+    if not any(one.outcome in BAD for one in run.ranks):
+        return
+    order = sorted(run.ranks, key=lambda one: (one.outcome not in BAD, one.time, one.rank))
+    for one in order[:ALL]:
+        yield Ending(
+            rank=one.rank,
+            ended=went(one),
+            time=quantity(one.time, "s") if one.time else "",
+            steps=one.steps,
+            doing="" if one.outcome == "hung" else one.doing,
+            reason=reason(one),
+            line=_line(one),
+        )
+
+
+def _line(one: RankEnding) -> str:
+    own = [frame for frame in one.stack if frame.of_user]
+    if not own:
+        return ""
+    frame = own[-1]
+    return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}".rstrip()
