@@ -108,7 +108,7 @@ def test_the_local_rank_in_place_of_the_rank(findings: Findings) -> None:
     section = loading(ranks_per_host=2, sampler="DistributedSampler", replicas=2)
     (finding,) = findings(CAUSE, seen(0, 1, 0, 1), section, wrapped())
     assert "ranks 0 and 2, as are ranks 1 and 3" in finding.because
-    assert finding.where.hosts == ("node-0", "node-1")
+    assert finding.where.ranks == ()
 
 
 def test_accelerate_shares_out_what_it_prepares(findings: Findings) -> None:
