@@ -1,0 +1,145 @@
+"""The training loop itself takes a notable part of the step: the host works, the model does not.
+
+Collecting garbage, emptying the allocator's cache, reading values back, logging and the debugging
+modes of torch are cheap once and dear in every step, on every rank. On a GPU, whatever makes the
+host wait also leaves the device without work for a while after it.
+
+Seen from outside: GPUs that are busy half of the time though the data is there; a profile with gaps
+between the steps; the same loop without its extras is faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.evidence.steps import HotLine, Lines, Steps
+from ddoctor.evidence.training import RankUse
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("scaling-efficiency-low",)
+
+OVERHEAD: Mapping[str, re.Pattern[str]] = {
+    "collects garbage": re.compile(r"\bgc\.collect\("),
+    "empties the allocator's cache": re.compile(r"\bempty_cache\("),
+    "reads values back": re.compile(r"\.(item|cpu|tolist|numpy)\("),
+    "logs": re.compile(
+        r"\bprint\(|\blog(ger|ging)?[._(]|\.log\w*\(|\badd_(scalar|histogram|image|figure)s?\("
+        r"|\bwandb\b|\bmlflow\b|set_postfix|\.(write|flush)\(|json\.dump"
+    ),
+    "waits": re.compile(r"\bsleep\(|\.synchronize\("),
+    "copies": re.compile(r"\bdeepcopy\("),
+}
+"""What a line does that needs to be done in few steps or none, by what is written in it."""
+
+# Less than half of the looks do not say what most of the time goes into.
+MOST = 0.5
+FEW = 3
+
+
+def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
+    if steps.count < ENOUGH_STEPS or not steps.ranks:
+        return
+    parts = ("rest", "gc") if _collects(lines) else ("rest",)
+    typical = median(map(median, (rank.seconds for rank in steps.ranks)))
+    seconds = min(
+        median(map(sum, zip(*(rank.by_name.get(part, none) for part in parts), strict=True)))
+        for rank in steps.ranks
+        for none in [(0.0,) * len(rank.seconds)]
+    )
+    if seconds < SLOWER_BY * typical:
+        return
+    met = _met(steps, lines, parts)
+    known = {line: looks for line, looks in met.items() if _does(line)}
+    sure = sum(known.values()) >= MOST * sum(met.values())
+    named = sorted(known if sure else met, key=lambda line: -met[line])[:FEW]
+    if not named:
+        return
+    told = ", ".join(
+        f"{line.file}:{line.line} `{line.text}`" + (f" ({does})" if (does := _does(line)) else "")
+        for line in named
+    )
+    yield Finding(
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=(
+            f"{1000 * seconds:.3g} ms of a step of {1000 * typical:.3g} ms go into the loop around "
+            f"the model, on all ranks, mostly at {told}"
+            + ("" if sure else "; whether each step needs it, its author knows")
+        ),
+        evidence=(
+            Observation(
+                name="outside of the model in a step",
+                value=round(1000 * seconds, 2),
+                unit="ms",
+                source="the rank with the least, the median step",
+            ),
+        ),
+        cost=Cost(value=round(seconds / typical, 3), unit="share of step"),
+        fixes=(_seldom(named, seconds / typical),),
+    )
+
+
+def anomaly_mode(use: RankUse) -> Iterator[Finding]:
+    ranks = tuple(flags.rank for flags in use.flags if flags.anomaly)
+    if not ranks:
+        return
+    everybody = len(ranks) == len(use.flags)
+    who = "all ranks" if everybody else "rank " + ", ".join(map(str, ranks))
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"torch.autograd.set_detect_anomaly is on, on {who}: each operation keeps its "
+            "traceback, and each gradient is searched for NaN; it is meant for debugging only"
+        ),
+        where=Where(ranks=() if everybody else ranks),
+        fixes=(
+            Fix(
+                summary="switch anomaly detection off; on again for the step that fails",
+                paste="torch.autograd.set_detect_anomaly(False)",
+                language="python",
+            ),
+        ),
+    )
+
+
+def _does(line: HotLine) -> str:
+    return next((does for does, sign in OVERHEAD.items() if sign.search(line.text)), "")
+
+
+def _collects(lines: Lines) -> bool:
+    """Whether the script itself calls the garbage collector."""
+    found = (line for one in lines.ranks for line in one.lines if line.phase == "gc")
+    return any(OVERHEAD["collects garbage"].search(line.text) for line in found)
+
+
+def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
+    """How often each line was met in these phases, on all ranks together."""
+    looks: Counter[HotLine] = Counter()
+    first: dict[tuple[str, int], HotLine] = {}
+    for rank in steps.ranks:
+        for part in parts:
+            for line in lines.of(rank.place.rank, part):
+                looks[first.setdefault((line.file, line.line), line)] += line.samples
+    return looks
+
+
+def _seldom(named: Sequence[HotLine], share: float) -> Fix:
+    line = named[0]
+    if _does(line) == "collects garbage":
+        summary = "leave it to Python, or collect every 1000 steps on all ranks"
+    elif _does(line) == "empties the allocator's cache":
+        summary = "leave it out: torch uses what it has cached again, and must ask for it anew"
+    else:
+        summary = "do it in one step of a hundred, and read values back there only"
+    return Fix(
+        summary=summary,
+        paste=f"if step % 100 == 0:\n    {line.text}",
+        language="python",
+        caution=f"{line.file}:{line.line}",
+        expected_gain=f"up to {share:.0%} of the step",
+    )

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_steps import USUAL, every, lines, steps, with_more
+
+CAUSE = "step-loop-overhead"
+FORWARD = ("forward", 20, "loss = model(batch)")
+LOGS = ("rest", 31, "logger.info('loss %f', loss)")
+DATA = ("rest", 32, "rollout = environment.play(model)")
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ("logger.info('loss %f', loss.detach())", "logs"),
+        ("writer.add_histogram('weights', weights)", "logs"),
+        ("wandb.log({'loss': loss})", "logs"),
+        ("losses.append(loss.item())", "reads values back"),
+        ("torch.cuda.empty_cache()", "empties the allocator's cache"),
+        ("averages = copy.deepcopy(model)", "copies"),
+    ],
+)
+def test_what_the_loop_does_beside(findings: Findings, text: str, does: str) -> None:
+    met = {FORWARD: 30, ("rest", 31, text): 12}
+    section = steps(*[with_more("rest", 0.03)] * 2, noise=0.05)
+    (finding,) = findings(CAUSE, section, lines(met, met))
+    assert finding.severity is Severity.WARNING
+    assert f"train.py:31 `{text}` ({does})" in finding.because
+    assert finding.fixes[0].paste.endswith(text)
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.03 / 0.135, abs=0.03)
+
+
+def test_collecting_garbage_in_each_step(findings: Findings) -> None:
+    met = {FORWARD: 30, ("gc", 40, "gc.collect()"): 12}
+    (finding,) = findings(CAUSE, steps(*[with_more("gc", 0.03)] * 2), lines(met, met))
+    assert "gc.collect()" in finding.because
+    assert "leave it to Python" in finding.fixes[0].summary
+
+
+def test_a_single_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(with_more("rest", 0.03)), lines({LOGS: 9}))
+    assert "train.py:31" in finding.because
+
+
+def test_what_may_have_to_be_is_a_note(findings: Findings) -> None:
+    met = {FORWARD: 30, DATA: 20, LOGS: 1}
+    (finding,) = findings(CAUSE, steps(*[with_more("rest", 0.03)] * 2), lines(met, met))
+    assert finding.severity is Severity.NOTE
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "train.py:32" in finding.because
+
+
+def test_anomaly_mode(findings: Findings) -> None:
+    use = RankUse(hosts=(), flags=tuple(RankFlags(rank=rank, anomaly=True) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, use)
+    assert "on all ranks" in finding.because
+    assert finding.severity is Severity.WARNING
+
+
+def test_anomaly_mode_on_one_rank(findings: Findings) -> None:
+    use = RankUse(hosts=(), flags=(RankFlags(rank=0), RankFlags(rank=1, anomaly=True)))
+    (finding,) = findings(CAUSE, use)
+    assert finding.where.ranks == (1,)
+
+
+def test_quiet_with_anomaly_mode_off(findings: Findings) -> None:
+    assert findings(CAUSE, RankUse(hosts=(), flags=(RankFlags(rank=0),))) == ()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        steps(USUAL, USUAL, noise=0.2),
+        steps(*[with_more("rest", 0.008)] * 2),
+        # On one rank only, in few steps only, in the model.
+        steps(with_more("rest", 0.05), USUAL),
+        steps(*[with_more("rest", every(10, 0.5))] * 2),
+        steps(*[with_more("forward", 0.05)] * 2),
+        steps(*[with_more("rest", 0.05)] * 2, count=9),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section, lines(*[{FORWARD: 30, LOGS: 12}] * 2)) == ()
+
+
+def test_quiet_where_no_line_can_be_named(findings: Findings) -> None:
+    section = steps(*[with_more("rest", 0.03)] * 2)
+    assert findings(CAUSE, section, lines({FORWARD: 30}, {FORWARD: 30})) == ()
+
+
+def test_quiet_where_python_itself_collects(findings: Findings) -> None:
+    met = {FORWARD: 30, ("gc", 50, "samples.append(sample)"): 12}
+    assert findings(CAUSE, steps(*[with_more("gc", 0.05)] * 2), lines(met, met)) == ()
