@@ -66,6 +66,7 @@ class Collectives:
         wait = work.wait
         timeline = self._timeline
 
+        @wraps(wait)
         def timed_wait(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self._depth or not timeline.here():
                 return wait(this, *args, **kwargs)
@@ -80,6 +81,7 @@ class Collectives:
         sync, post = wrapper._sync_buffers, wrapper._post_forward
         timeline = self._timeline
 
+        @wraps(sync)
         def sync_buffers(this: Any) -> None:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 sync(this)
@@ -87,6 +89,7 @@ class Collectives:
             self._inside(DDP_BUFFERS, 0.0, sync, (this,), {})
             timeline.counts[COUNT["buffers"]] += self._last
 
+        @wraps(post)
         def post_forward(this: Any, output: Any) -> Any:
             if not this.find_unused_parameters or torch.compiler.is_compiling():
                 return post(this, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Gradients:
         autograd: Any = torch.autograd
         original: Callable[..., None] = autograd.backward
 
+        @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             # A pass within a pass is a checkpointed block that is computed anew.
             if torch.compiler.is_compiling() or self._inside or not self._timeline.here():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 from zlib import crc32
@@ -71,6 +72,8 @@ class Loaders:
         loader: Any = DataLoader
         init = loader.__init__
 
+        # Frameworks read its signature.
+        @wraps(init)
         def initialise(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **trial.loader_settings(args, kwargs))
             self.seen[this] = Seen(places.calling(2))
@@ -83,6 +86,7 @@ class Loaders:
         several: Any = module._MultiProcessingDataLoaderIter
         start = several.__init__
 
+        @wraps(begin)
         def iterate(this: Any) -> Any:
             seen = self.seen.get(this)
             if seen is None or not self._timeline.here():
@@ -100,6 +104,7 @@ class Loaders:
                 seen.slots.append(workers.Slots(0))
             return iterator
 
+        @wraps(start)
         def start_workers(this: Any, of: Any) -> None:
             seen = self.seen.get(of)
             if seen is not None and len(seen.slots) < MOST_EPOCHS:
@@ -118,6 +123,7 @@ class Loaders:
         take, index = base.__next__, base._next_index
         timeline = self._timeline
 
+        @wraps(take)
         def take_next(this: Any) -> Any:
             loader = self._loader_of.get(this)
             seen = self.seen.get(loader) if loader is not None else None
@@ -139,6 +145,7 @@ class Loaders:
             self._note(seen, this, batch, seconds, phase)
             return batch
 
+        @wraps(index)
         def next_index(this: Any) -> Any:
             found = index(this)
             loader = self._loader_of.get(this) if timeline.here() else None

@@ -39,6 +39,7 @@ def install(timeline: Timeline) -> None:
     cuda: Any = torch.cuda
     empty = cuda.empty_cache
 
+    @wraps(empty)
     def empty_cache() -> None:
         if timeline.here():
             timeline.counts[COUNT["empty_cache"]] += 1

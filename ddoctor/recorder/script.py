@@ -128,11 +128,17 @@ def without_us(error: BaseException) -> BaseException:
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
-    inner = trace
-    while inner is not None and _of_runner(inner.tb_frame.f_code.co_filename):
-        inner = inner.tb_next
-    return inner or trace
+    """Without the frames that run the script, and those that stand between it and torch."""
+    frames = []
+    while trace is not None:
+        if not _of_recorder(trace.tb_frame.f_code.co_filename):
+            frames.append(trace)
+        trace = trace.tb_next
+    own: TracebackType | None = None
+    for one in reversed(frames):
+        own = TracebackType(own, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return own
 
 
-def _of_runner(file: str) -> bool:
-    return file.startswith(str(Path(__file__).parent)) or "runpy" in file
+def _of_recorder(file: str) -> bool:
+    return file.startswith(str(Path(__file__).parent)) or file.endswith("<frozen runpy>")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,7 @@ class Stepping:
         scaler: Any = torch.amp.GradScaler
         step = scaler.step
 
+        @wraps(step)
         def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             before = self._stepped.get(optimizer, 0)
             result = step(this, optimizer, *args, **kwargs)

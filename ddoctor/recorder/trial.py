@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 VARIABLE = "DDOCTOR_TRIAL"
@@ -54,6 +55,7 @@ def apply() -> None:
     init = wrapper.__init__
     signature = inspect.signature(init)
 
+    @wraps(init)
     def initialise(*args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.arguments.update(wanted)
