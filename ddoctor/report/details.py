@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from ddoctor.report.places import ranges
 from ddoctor.report.wording import quantity
 
 UNKNOWN = "–"
+
+MANY = 8
+"""More measured values than this are summed up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +65,19 @@ def _text(value: Any) -> str:
         return UNKNOWN
     if value == ():
         return "none"
+    if isinstance(value, tuple) and len(value) > MANY and all(map(_measured, value)):
+        least, most = quantity(min(value)), quantity(max(value))
+        return f"{len(value)} from {least} to {most}, median {quantity(median(value))}"
     if isinstance(value, tuple):
         whole = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
         return ranges(value) if whole else ", ".join(map(_text, value))
     if isinstance(value, dict):
         return ", ".join(f"{_words(name)} {_text(item)}" for name, item in value.items())
     return quantity(value)
+
+
+def _measured(value: Any) -> bool:
+    return isinstance(value, float)
 
 
 def _words(name: str) -> str:

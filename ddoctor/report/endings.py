@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.report.training import BAD, reason, went
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.report.training import badly, reason, went
 from ddoctor.report.wording import quantity
 
 ALL = 16
@@ -30,15 +30,15 @@ class Ending:
 
 
 def endings(evidence: Evidence) -> tuple[Ending, ...]:
-    """The ranks in the order in which they ended, those that ended badly first."""
+    """The ranks: those that failed of themselves, those that followed, the others."""
     return tuple(one for run in evidence.all(TrainingRun) for one in _endings(run))
 
 
 def _endings(run: TrainingRun) -> Iterator[Ending]:
-    if not any(one.outcome in BAD for one in run.ranks):
-        return
-    order = sorted(run.ranks, key=lambda one: (one.outcome not in BAD, one.time, one.rank))
-    for one in order[:ALL]:
+    bad = badly(run)
+    others = [one for one in run.ranks if one not in bad]
+    for one in (*bad, *others)[: ALL if bad else 0]:
+        frame = one.place
         yield Ending(
             rank=one.rank,
             ended=went(one),
@@ -46,13 +46,7 @@ def _endings(run: TrainingRun) -> Iterator[Ending]:
             steps=one.steps,
             doing="" if one.outcome == "hung" else one.doing,
             reason=reason(one),
-            line=_line(one),
+            line=f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}".rstrip()
+            if frame
+            else "",
         )
-
-
-def _line(one: RankEnding) -> str:
-    own = [frame for frame in one.stack if frame.of_user]
-    if not own:
-        return ""
-    frame = own[-1]
-    return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}".rstrip()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import RankEnding, TrainingRun, Trial, Trials
+from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
 from ddoctor.report.anatomy import TENTHS, Anatomy, anatomies
 from ddoctor.report.loaders import Curve, curves
@@ -20,6 +19,15 @@ LONGEST = 160
 
 BAD = ("failed", "killed", "hung")
 """Endings that nobody asked for."""
+
+WORDS: Mapping[Outcome, str] = {
+    "stopped": "stopped as asked",
+    "finished": "came to the end of the script",
+    "interrupted": "interrupted from outside",
+    "failed": "failed",
+    "killed": "killed",
+    "hung": "hung",
+}
 
 
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -66,35 +74,42 @@ def _alone(curve: Curve) -> str:
 
 
 def _tried(trial: Trial) -> str:
-    """The step without and with a change, each the median of its turns."""
+    """The step without and with a change."""
     change = " ".join(trial.change)
-    failures = [turn.failure for turn in (*trial.with_it, *trial.without) if turn.failure]
-    without, with_it = (
-        [turn.seconds for turn in turns if turn.seconds is not None]
-        for turns in (trial.without, trial.with_it)
-    )
-    if failures or not without or not with_it:
+    if trial.after is None:
+        failures = [turn.failure for turn in trial.with_it if turn.failure]
         return f"{change}: failed" + (f": {_short(failures[0])}" if failures else "")
-    measured = Verified(before=median(without), after=median(with_it), unit="s/step")
-    return f"{change}: {proof(measured)}"
+    if trial.before is None:
+        return f"{change}: runs with it only, {quantity(trial.after, 's/step')}"
+    told = proof(Verified(before=trial.before, after=trial.after, unit="s/step"))
+    return f"{change}: {told}" + ("" if trial.gained else ", no clear gain")
+
+
+def badly(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """The ranks whose end nobody asked for: those that failed of themselves before the others."""
+    bad = [one for one in run.ranks if one.outcome in BAD]
+    own = run.failures
+    bad.sort(key=lambda one: (one not in own, one.echoes, one.time, one.rank))
+    return tuple(bad)
 
 
 def _ended(run: TrainingRun) -> str:
-    bad = sorted(
-        (one for one in run.ranks if one.outcome in BAD), key=lambda one: (one.time, one.rank)
-    )
-    groups: dict[str, list[RankEnding]] = {}
-    for one in bad[:1]:
+    """The rank that failed first by itself, then the others in groups."""
+    bad = badly(run)
+    parts = []
+    if bad:
         first = " first" if len(bad) > 1 else ""
-        groups[f"{went(one)}{first} {_when([one])}{_why(one)}"] = [one]
+        words = reason(bad[0])
+        text = f"{went(bad[0])}{first} {_when(bad[:1])}" + (f": {words}" if words else "")
+        parts.append((bad[:1], text))
+    groups: dict[str, list[RankEnding]] = {}
     for one in run.ranks:
         if one not in bad[:1]:
             groups.setdefault(went(one), []).append(one)
-    parts = (text if ends == bad[:1] else f"{text} {_when(ends)}" for text, ends in groups.items())
-    every = len(groups) == 1
+    parts += [(tuple(ends), f"{text} {_when(ends)}") for text, ends in groups.items()]
     told = [
-        part if every else f"{ranks([one.rank for one in ends])} {part}"
-        for part, ends in zip(parts, groups.values(), strict=True)
+        text if len(parts) == 1 else f"{ranks([one.rank for one in ends])} {text}"
+        for ends, text in parts
     ]
     limit = f" ({run.limit})" if run.limit else ""
     return f"{'; '.join(told)}{limit}; {quantity(run.seconds, 's')} in all"
@@ -102,36 +117,25 @@ def _ended(run: TrainingRun) -> str:
 
 def went(one: RankEnding) -> str:
     """How a rank ended."""
-    if one.outcome == "stopped":
-        return "stopped as asked"
-    if one.outcome == "finished":
-        return "came to the end of the script"
-    if one.outcome == "interrupted":
-        return "interrupted from outside"
-    if one.outcome == "killed":
-        return f"killed by signal {-one.exit_code}" if one.exit_code else "killed"
     if one.outcome == "hung":
         lasted = f" for {quantity(one.doing_seconds, 's')}" if one.doing_seconds else ""
         return f"hung in {one.doing}{lasted}" if one.doing else f"hung{lasted}"
-    return "failed"
+    if one.outcome == "killed" and one.exit_code:
+        return f"killed by signal {-one.exit_code}"
+    if one.echoes:
+        return "lost its connection to another rank"
+    return WORDS[one.outcome]
+
+
+def reason(one: RankEnding) -> str:
+    """What a rank said of its end; empty: nothing."""
+    code = f"exit code {one.exit_code}" if one.outcome == "failed" else ""
+    return _short(one.words or code)
 
 
 def _when(ends: Sequence[RankEnding]) -> str:
     least, most = min(one.steps for one in ends), max(one.steps for one in ends)
     return f"after {least} to {most} steps" if least < most else f"after {counted(most, 'step')}"
-
-
-def _why(one: RankEnding) -> str:
-    words = reason(one)
-    return f": {words}" if words else ""
-
-
-def reason(one: RankEnding) -> str:
-    """What a rank said of its end; empty: nothing."""
-    words = f"{one.exception}: {one.message}" if one.message else one.exception
-    return _short(
-        words or (f"exit code {one.exit_code}" if one.outcome == "failed" else one.printed)
-    )
 
 
 def _short(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun, Trials
 from ddoctor.report import bars, markdown, terminal, training
 from ddoctor.report.anatomy import LETTERS, anatomies
 from tests.report import sample, training_sample
@@ -144,6 +144,33 @@ def test_each_change_that_was_tried_is_told() -> None:
         "loader.num_workers=3: 0.089 → 0.046 s/step (-48 %)",
         "torch.threads=1: failed: no answer within 60 s",
     ]
+    few = ((0.09, 0.09), (0.089, 0.092)), ((None, None), (0.1, 0.1))
+    trials = Trials(trials=tuple(training_sample.trial("a=1", *turns) for turns in few))
+    assert [text for _, text in training.rows(Evidence([trials]))] == [
+        "a=1: 0.09 → 0.0905 s/step (+1 %), no clear gain",
+        "a=1: runs with it only, 0.1 s/step",
+    ]
+
+
+def test_a_rank_that_lost_another_is_not_the_first_to_fail() -> None:
+    lost = replace(
+        training_sample.ending(0),
+        outcome="failed",
+        exception="RuntimeError",
+        message="Connection closed by peer [127.0.0.1]:4711",
+        time=8.0,
+    )
+    own = replace(
+        training_sample.ending(1),
+        outcome="failed",
+        exception="ValueError",
+        message="no label\nin this batch",
+        time=9.0,
+    )
+    assert told(Evidence([training_sample.run(2, lost, own)]))["ended"].startswith(
+        "rank 1 failed first after 72 steps: ValueError: no label; "
+        "rank 0 lost its connection to another rank after 72 steps; "
+    )
 
 
 def test_the_first_that_failed_is_named_before_those_that_waited_for_it() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.details import Detail, Grid, details
@@ -39,6 +42,17 @@ def test_what_could_not_be_seen_is_told() -> None:
     _, evidence = sample.sick()
     unseen = fields(evidence, "node-1", "kernel")["unseen"]
     assert unseen == Grid(head=("what", "why"), rows=(("ACS of PCIe bridges", "needs root"),))
+
+
+def test_many_measured_values_are_summed_up() -> None:
+    _, evidence = sample.SAMPLES["slow-loader"]()
+    (loading,) = evidence.all(Loading)
+    waits = tuple(0.001 * wait for wait in range(1, 61))
+    changed = replace(loading, loaders=(replace(loading.loaders[0], wait_seconds=waits),))
+    grid = fields(evidence.with_sections(changed), "", "loading")["loaders"]
+    assert isinstance(grid, Grid)
+    (row,) = grid.rows
+    assert row[grid.head.index("wait seconds")] == "60 from 0.001 to 0.06, median 0.0305"
 
 
 def test_every_section_there_is_can_be_read() -> None:
