@@ -1,0 +1,147 @@
+"""Ranks have different numbers of batches, so the longer ones wait for gradients that never come.
+
+Each backward pass of data-parallel training needs all ranks. A rank whose loader ends a batch
+earlier goes on to the next epoch, to the evaluation or out of the script, and the others wait in
+the all-reduce for it: for ever, until a timeout, or until they take its next epoch's gradients for
+this one's and hang at the very end. Samplers that fill batches by length or by a stream's shards
+do this; so do datasets that each rank opens for itself.
+
+Seen from outside: a hang at the end of an epoch, or at the very end of the training, always after
+the same number of steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.same_data import by_name, named, place, synchronised
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = (
+    "dead-rank",
+    "first-failure-masked",
+    "rank-stuck-outside-collective",
+    "late-rank-timeout",
+)
+
+
+def batches_differ(
+    loading: Loading, wrapping: Wrapping | None, steps: Steps | None, run: TrainingRun | None
+) -> Iterator[Finding]:
+    synced = synchronised(wrapping, steps)
+    if synced is False or (run is not None and _ended_well(run)):
+        return
+    for name, loaders in by_name(loading).items():
+        counts, seen = _counts(loaders)
+        if len(set(counts.values())) < 2:
+            continue
+        shortest, longest = min(counts.values()), max(counts.values())
+        odd = _odd(counts)
+        hung = _left_alone(run, counts) if run is not None else ()
+        doubt = "" if hung else "; unless all leave the epoch together, the longer ones will hang"
+        because = (
+            f"an epoch of the loader at {name} has {shortest} batches on {_who(counts, shortest)} "
+            f"and {longest} on {_who(counts, longest)}"
+        )
+        if hung:
+            because += f", and {named(hung)} waited in vain for the shorter ones"
+        yield Finding(
+            severity=Severity.ERROR if synced or hung else Severity.WARNING,
+            confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
+            because=because + doubt,
+            evidence=tuple(
+                Observation(
+                    name=f"batches of an epoch, rank {rank}",
+                    value=count,
+                    expected=shortest,
+                    source="epochs that ended" if seen else "the length of the loader",
+                )
+                for rank, count in counts.items()
+                if rank in odd or len(counts) == 2
+            ),
+            where=place(odd, loaders),
+            fixes=tuple(_fixes(loaders[0], shortest)),
+        )
+
+
+def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
+    """Batches of each rank in the first epoch in which they differ; whether that was seen, or is
+    the length that the loader says."""
+    if len({one.rank for one in loaders}) < len(loaders):
+        return {}, False
+    ended = min(len(one.epoch_batches) for one in loaders)
+    for epoch in range(ended):
+        counts = {one.rank: one.epoch_batches[epoch] for one in loaders}
+        if len(set(counts.values())) > 1:
+            return counts, True
+    # What ended alike on all ranks was seen to be even, whatever the lengths are.
+    if ended:
+        return {}, True
+    return {one.rank: one.batches for one in loaders if one.batches is not None}, False
+
+
+def _odd(counts: Mapping[int, int]) -> Sequence[int]:
+    """Those that are not as most are; without a majority those that end first."""
+    usual, many = Counter(counts.values()).most_common(1)[0]
+    if 2 * many > len(counts):
+        return [rank for rank, count in counts.items() if count != usual]
+    return [rank for rank, count in counts.items() if count == min(counts.values())]
+
+
+def _who(counts: Mapping[int, int], count: int) -> str:
+    return named(sorted(rank for rank, one in counts.items() if one == count))
+
+
+def _ended_well(run: TrainingRun) -> bool:
+    """All came to the end of the script: whatever the lengths, it was provided for."""
+    return bool(run.ranks) and all(one.outcome == "finished" for one in run.ranks)
+
+
+def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
+    """The longer ranks that hung, or lost their peer, where the shorter ones had gone on."""
+    shortest = min(counts.values())
+    gone = {one.rank for one in run.ranks if one.outcome == "finished"}
+    waited = [one.rank for one in run.ranks if one.outcome == "hung" or one.echoes]
+    long = [rank for rank in waited if counts.get(rank, shortest) > shortest]
+    short = [rank for rank, count in counts.items() if count == shortest]
+    hung = {one.rank for one in run.ranks if one.outcome == "hung"}
+    return long if all(rank in gone | hung for rank in short) else ()
+
+
+def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:
+    if loader.kind == "map" and loader.replicas is None:
+        yield Fix(
+            summary="let the sampler give each rank as many",
+            paste=(
+                "sampler = torch.utils.data.DistributedSampler(dataset, drop_last=True)\n"
+                f"DataLoader(dataset, sampler=sampler, drop_last=True, …)  # {loader.name}"
+            ),
+            language="python",
+            caution="a sampler that fills batches by length has a drop_last of its own to set",
+        )
+    yield Fix(
+        summary="end the epoch on all ranks with the shortest one",
+        paste=(
+            "count = torch.tensor(len(loader), device=device)  # or a number known beforehand\n"
+            "dist.all_reduce(count, op=dist.ReduceOp.MIN)\n"
+            f"for batch in itertools.islice(loader, int(count)):  # {loader.name}: {shortest} now"
+        ),
+        language="python",
+        caution="the last batches of the longer ranks are left out",
+    )
+    yield Fix(
+        summary="or let ranks that are done answer for the others",
+        paste=(
+            "from torch.distributed.algorithms.join import Join\n"
+            "\n"
+            "with Join([model]):  # of DDP\n"
+            "    for batch in loader:"
+        ),
+        language="python",
+        caution="Join knows DDP and ZeroRedundancyOptimizer only, and costs a collective a step",
+    )
