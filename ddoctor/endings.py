@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ddoctor.evidence.host import cpu_list
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+
+# torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
+TAKES = "_try_get_data"
 
 
 def who(one: RankEnding) -> str:
@@ -68,7 +72,22 @@ def traceback(one: RankEnding) -> str:
     for frame in one.stack:
         lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
         lines += [f"    {frame.text}"] if frame.text else []
-    return "\n".join([*lines, f"{one.exception}: {one.message}" if one.exception else one.words])
+    last = f"{one.exception}: {one.message}" if one.exception else one.words
+    return "\n".join([*lines, *([last] if last else [])])
+
+
+def on_workers(one: RankEnding, loading: Loading | None) -> bool:
+    """Whether it hung for a batch that a DataLoader worker was to bring."""
+    if one.outcome != "hung" or (one.doing and one.doing != "loader"):
+        return False
+    loaders = loading.loaders if loading is not None else ()
+    workers = [loader.num_workers for loader in loaders if loader.rank == one.rank]
+    inner = one.stack[-1] if one.stack else None
+    if inner is None:
+        return one.doing == "loader" and any(workers)
+    if inner.of_user or (workers and not any(workers)):
+        return False
+    return any("torch/utils/data/" in f.file and f.function == TAKES for f in one.stack)
 
 
 def again(run: TrainingRun) -> str:

@@ -1,0 +1,94 @@
+"""The ranks take different branches, and so wait in different collectives.
+
+Each collective has to be called by all ranks, in the same order. Where a branch depends on the
+rank, or on data that differs between ranks (a bad loss that is skipped, an early stop, a metric
+under ``if rank == 0``), one rank waits in a collective that the others never come to, while they
+wait in another.
+
+Seen from outside: all ranks wait, each in a collective, and their stacks show different lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor import endings
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.mismatch import mismatch
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("dead-rank", "first-failure-masked")
+
+
+def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
+    waiting = [one for one in run.ranks if one.outcome == "hung"]
+    if len(waiting) < len(run.ranks) or not all(one.waits for one in waiting):
+        return
+    apart = dict.fromkeys(map(endings.stood, waiting))
+    if len(apart) < 2:
+        return
+    where = {place: [one for one in waiting if endings.stood(one) == place] for place in apart}
+    told = " and ".join(
+        f"{endings.ranks(one.rank for one in rows)} {place}{_calls(rows)}"
+        for place, rows in where.items()
+    )
+    longest = max(one.doing_seconds for one in waiting)
+    yield _finding(
+        f"all ranks wait, {told}; nothing moved for {longest:.0f} s",
+        Confidence.CERTAIN if len({one.doing for one in waiting}) > 1 else Confidence.LIKELY,
+        [(f"{endings.ranks(one.rank for one in rows)}", p) for p, rows in where.items()],
+        waiting,
+    )
+
+
+def crashed(run: TrainingRun) -> Iterator[Finding]:
+    found = mismatch(run)
+    if found is not None and not found.same_call:
+        yield _finding(
+            f"the ranks met in different collectives, as {found.told_by} tells: {found}",
+            Confidence.CERTAIN,
+            [(f"rank {one.rank}", f"{one.operation} {one.place}") for one in found.brought],
+            [one for one in run.ranks if one.stack],
+        )
+
+
+def _calls(rows: Sequence[RankEnding]) -> str:
+    calls = {one.collectives for one in rows}
+    number = calls.pop() if len(calls) == 1 else 0
+    return f" (collective {number} that the script called)" if number else ""
+
+
+def _finding(
+    because: str,
+    confidence: Confidence,
+    rows: Sequence[tuple[str, str]],
+    stacks: Sequence[RankEnding],
+) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=because,
+        evidence=tuple(Observation(name=name, value=value) for name, value in rows),
+        fixes=(
+            Fix(
+                summary="see which branch leads each rank there",
+                paste="\n\n".join(map(endings.traceback, _one_of_each(stacks))),
+                language="text",
+            ),
+            Fix(
+                summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
+                paste=(
+                    "skip = torch.tensor(float(not loss.isfinite()), device=loss.device)\n"
+                    "torch.distributed.all_reduce(skip, op=torch.distributed.ReduceOp.MAX)\n"
+                    "if skip.item():   # on all ranks, or on none\n"
+                    "    continue"
+                ),
+                language="python",
+            ),
+        ),
+    )
+
+
+def _one_of_each(stacks: Sequence[RankEnding]) -> Iterator[RankEnding]:
+    """The first rank of each place, two at most."""
+    yield from list({endings.stood(one): one for one in reversed(stacks)}.values())[:2]

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_run import RESET, echoing, ending, raised, run
+
+CAUSE = "mismatched-collective-shapes"
+
+# As torch 2.13 with gloo prints it before it aborts.
+GLOO = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] "
+    "op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size. Is "
+    "there a distributed collective mismatch in your code?"
+)
+
+
+def fingerprint(rank: int, shape: str, kind: str = "Float", operation: str = "ALLREDUCE") -> str:
+    return (
+        f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=0, "
+        f"OpType={operation}, TensorShape=[{shape}], TensorDtypes={kind}, TensorDeviceTypes="
+        "TensorOptions(dtype=float (default), device=cpu))"
+    )
+
+
+def detail(*told: str) -> str:
+    return f"Detected mismatch between collectives on ranks. {', but '.join(told)}."
+
+
+def watchdog(number: int, elements: int, operation: str = "ALLREDUCE") -> str:
+    return (
+        f"[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, "
+        f"OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) ran for "
+        "600004 milliseconds before timing out."
+    )
+
+
+def test_what_gloo_says_before_it_aborts(findings: Findings) -> None:
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
+    (finding,) = findings(CAUSE, run(aborted, echoing(1)))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
+    assert (
+        "8 bytes came to rank 0, which expected 4 at most, in the collective of rank 0 all_reduce, "
+        "rank 1 all_reduce at train.py:72 in main"
+    ) in finding.because
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … train.py --data x" in finding.fixes[0].paste
+
+
+def test_it_explains_the_death_and_its_echo() -> None:
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
+    (finding,) = engine.examine(Evidence([run(aborted, echoing(1))]), "run").findings
+    assert finding.cause == CAUSE
+    assert set(finding.consequences) == {"dead-rank", "first-failure-masked"}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [(("8", "Float"), ("4", "Float")), (("8", "Float"), ("8", "Double"))]
+)
+def test_what_torch_says_in_debug_mode(
+    findings: Findings, one: tuple[str, str], two: tuple[str, str]
+) -> None:
+    message = detail(fingerprint(1, *one), fingerprint(0, *two))
+    section = run(raised(0, "RuntimeError", message), raised(1, "RuntimeError", message))
+    (finding,) = findings(CAUSE, section)
+    assert finding.confidence is Confidence.CERTAIN
+    assert f"rank 0 allreduce of [{two[0]}] {two[1]} at train.py:71" in finding.because
+    assert f"rank 1 allreduce of [{one[0]}] {one[1]} at train.py:71" in finding.because
+
+
+def test_what_the_watchdog_of_nccl_says(findings: Findings) -> None:
+    ranks = (ending(n, "killed", exit_code=-6, printed=watchdog(7, 4 + n)) for n in range(2))
+    (finding,) = findings(CAUSE, run(*ranks))
+    assert "rank 0 allreduce of 4 elements, rank 1 allreduce of 5 elements" in finding.because
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[1]: params[0] in this process with sizes [4, 9] appears not to match sizes of the same "
+        "param in process 0.",
+        "DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has "
+        "inconsistent 6 params.",
+    ],
+)
+def test_models_that_differ(findings: Findings, message: str) -> None:
+    (finding,) = findings(CAUSE, run(echoing(0), raised(1, "RuntimeError", message)))
+    assert "different models: DDP on rank 1 says" in finding.because
+    assert "at train.py:71" in finding.because
+
+
+def test_the_fix_pads(findings: Findings) -> None:
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
+    (finding,) = findings(CAUSE, run(aborted, echoing(1)))
+    scope: dict[str, Any] = {"torch": torch, "tensor": torch.ones(3, 2)}
+    store = torch._C._distributed_c10d.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        exec(finding.fixes[1].paste, scope)
+    finally:
+        dist.destroy_process_group()
+    assert scope["tensor"].equal(torch.ones(3, 2))
+
+
+def test_quiet_where_the_collectives_differ_and_not_the_shapes(findings: Findings) -> None:
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="DDP's gradient reduction")
+    assert findings(CAUSE, run(aborted, echoing(1))) == ()
+    message = detail(fingerprint(1, "8"), fingerprint(0, "8", operation="BROADCAST"))
+    assert findings(CAUSE, run(raised(0, "RuntimeError", message))) == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # Different collectives of one rank after the other: a rank is late.
+        (watchdog(7, 4), watchdog(8, 9)),
+        (watchdog(7, 4), watchdog(7, 4)),
+        # These may be uneven.
+        (watchdog(7, 4, "ALLTOALL_BASE"), watchdog(7, 5, "ALLTOALL_BASE")),
+    ],
+)
+def test_quiet_on_a_plain_timeout(findings: Findings, words: tuple[str, str]) -> None:
+    ranks = (ending(n, "killed", exit_code=-6, printed=one) for n, one in enumerate(words))
+    assert findings(CAUSE, run(*ranks)) == ()
+
+
+def test_quiet_on_every_other_failure(findings: Findings) -> None:
+    assert findings(CAUSE, run(echoing(0), raised(1, "RuntimeError", "shape mismatch"))) == ()
+    assert findings(CAUSE, run(echoing(0, RESET), ending(1, "killed", exit_code=-9))) == ()
+
+
+def test_quiet_where_nothing_failed(findings: Findings) -> None:
+    assert findings(CAUSE, run(ending(0, "stopped"), ending(1, "stopped"))) == ()

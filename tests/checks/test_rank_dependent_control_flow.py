@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import RankEnding
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
+
+CAUSE = "rank-dependent-control-flow"
+REDUCTION = "DDP's gradient reduction"
+
+
+def waits(rank: int, doing: str, line: int, **fields: Any) -> RankEnding:
+    inner = ALL_REDUCE if doing == "all_reduce" else ENGINE
+    return ending(
+        rank, "hung", doing=doing, doing_seconds=60.0, stack=(user(line), inner), **fields
+    )
+
+
+def test_all_wait_in_different_collectives(findings: Findings) -> None:
+    section = run(
+        waits(0, "all_reduce", 50, collectives=41), waits(1, REDUCTION, 40), waits(2, REDUCTION, 40)
+    )
+    (finding,) = findings(CAUSE, section)
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert (
+        "rank 0 in all_reduce at train.py:50 in main (collective 41 that the script called) and "
+        "ranks 1-2 in DDP's gradient reduction at train.py:40 in main; nothing moved for 60 s"
+    ) in finding.because
+    paste = finding.fixes[0].paste
+    assert "line 50" in paste
+    assert "line 40" in paste
+    assert "# rank 2" not in paste
+
+
+def test_the_same_collective_from_different_lines(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(waits(0, "all_reduce", 50), waits(1, "all_reduce", 60)))
+    assert finding.confidence is Confidence.LIKELY
+
+
+def test_gloo_crashes_on_it_where_sizes_differ() -> None:
+    words = "op.preamble.length <= op.nbytes. 64 vs 4. Received data size doesn't match"
+    aborted = ending(0, "killed", exit_code=-6, printed=words, doing=REDUCTION)
+    (finding,) = engine.examine(Evidence([run(aborted, echoing(1))]), "run").findings
+    assert finding.cause == CAUSE
+    assert "rank 0 DDP's gradient reduction, rank 1 all_reduce at train.py:72" in finding.because
+
+
+def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
+    # A rank names its own collective rightly, and another's without a tensor not always.
+    one = "Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=0OpType=BARRIER)"
+    two = (
+        "Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, "
+        "TensorShape=[2, 3], TensorDtypes=Float, TensorDeviceTypes=x)"
+    )
+    section = run(
+        raised(0, "RuntimeError", f"{one}, but {two.replace('ALLREDUCE', 'SCATTER')}."),
+        raised(1, "RuntimeError", f"{two}, but {one.replace('BARRIER', 'REDUCE')}.", line=80),
+    )
+    (finding,) = findings(CAUSE, section)
+    assert (
+        "rank 0 barrier at train.py:71 in main, rank 1 allreduce of [2, 3] Float at train.py:80"
+    ) in finding.because
+
+
+def test_quiet_where_all_wait_at_the_same_line(findings: Findings) -> None:
+    assert findings(CAUSE, run(waits(0, "all_reduce", 50), waits(1, "all_reduce", 50))) == ()
+
+
+def test_quiet_where_one_rank_is_somewhere_else(findings: Findings) -> None:
+    stuck = ending(1, "hung", doing="forward", stack=(user(30),))
+    assert findings(CAUSE, run(waits(0, "all_reduce", 50), stuck)) == ()
+
+
+def test_quiet_where_one_rank_has_left(findings: Findings) -> None:
+    for outcome in ("finished", "failed", "killed"):
+        section = run(waits(0, "all_reduce", 50), waits(1, REDUCTION, 40), ending(2, outcome))
+        assert findings(CAUSE, section) == ()
+
+
+def test_quiet_where_nothing_hung(findings: Findings) -> None:
+    assert findings(CAUSE, run(ending(0, "stopped"), ending(1, "stopped"))) == ()
+
+
+def test_quiet_on_other_shapes_in_the_same_collective(findings: Findings) -> None:
+    words = "op.preamble.length <= op.nbytes. 8 vs 4."
+    aborted = ending(0, "killed", exit_code=-6, printed=words, doing="all_reduce")
+    assert findings(CAUSE, run(aborted, echoing(1))) == ()
