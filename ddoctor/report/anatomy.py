@@ -114,7 +114,8 @@ class Anatomy:
     @cached_property
     def bars(self) -> tuple[Bar, ...]:
         """One of each rank."""
-        return tuple(map(_bar, self.steps.ranks))
+        seen = any("waiting" in rank.by_name for rank in self.steps.ranks)
+        return tuple(_bar(rank, waits=seen) for rank in self.steps.ranks)
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
@@ -205,9 +206,12 @@ class Anatomy:
         usual = fmean(_mean(one, phase) for one in self.steps.ranks)
         more = _mean(rank, phase) - usual > APART * self.steps.step
         number = rank.place.rank
+        # A line is met once more where it had called into another place of a library.
+        found: dict[tuple[str, int], HotLine] = {}
+        for line in self.lines.of(number, phase):
+            found.setdefault((line.file, line.line), line)
         return tuple(
-            Met(line=line, rank=number if more else None)
-            for line in self.lines.of(number, phase)[:LINES]
+            Met(line=line, rank=number if more else None) for line in tuple(found.values())[:LINES]
         )
 
 
@@ -232,7 +236,8 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.005 else "<1 %"
 
 
-def _bar(rank: RankSteps) -> Bar:
+def _bar(rank: RankSteps, *, waits: bool) -> Bar:
+    """Where waiting was seen at all, a rank without any never had to."""
     means = {phase: _mean(rank, phase) for phase in PHASES}
     whole = sum(means.values())
     return Bar(
@@ -240,7 +245,7 @@ def _bar(rank: RankSteps) -> Bar:
         host=rank.place.host,
         seconds=whole,
         own=_total(rank.local),
-        waiting=means["waiting"] if "waiting" in rank.by_name else None,
+        waiting=means["waiting"] if waits else None,
         slices=tuple(
             Slice(phase=phase, seconds=seconds, share=seconds / whole if whole else 0.0)
             for phase, seconds in means.items()

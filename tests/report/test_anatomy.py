@@ -61,6 +61,15 @@ def test_who_cannot_wait_was_not_seen_to_wait_for_nothing() -> None:
     assert "waiting" not in anatomy(training_sample.alone()).summary()
 
 
+def test_a_rank_without_a_waiting_phase_among_others_that_have_one_waits_least() -> None:
+    steps = anatomy(training_sample.late_rank(20)).steps
+    late = steps.ranks[5]
+    never = replace(late, phases=tuple(one for one in late.phases if one.name != "waiting"))
+    made = Anatomy(steps=replace(steps, ranks=(*steps.ranks[:5], never, *steps.ranks[6:])))
+    assert made.bars[5].waiting == 0
+    assert {bar.rank: bar.words for bar in made.telling()}[5] == ("latest", "waits least")
+
+
 def test_every_phase_has_a_letter_of_its_own() -> None:
     assert len(set(LETTERS.values())) == len(PHASES)
 
@@ -111,6 +120,17 @@ def test_the_lines_are_those_of_the_rank_that_takes_longest() -> None:
     assert str(made.met("forward")[0]).startswith("train.py:41 "), "all ranks are alike there"
     assert made.met("transfer") == ()
     assert anatomy(training_sample.failed()).met("forward") == ()
+
+
+def test_a_line_is_told_once_however_many_places_it_had_called_into() -> None:
+    made = anatomy(training_sample.late_rank())
+    twice = training_sample.lines(
+        8,
+        (5, training_sample.hot("backward", 42, "loss.backward()", samples=30)),
+        (5, training_sample.hot("backward", 117, "return slow_penalty(grad)", samples=25)),
+    )
+    met = Anatomy(steps=made.steps, lines=twice).met("backward")
+    assert [one.place for one in met] == ["train.py:42", "train.py:117"]
 
 
 def test_the_spread_leaves_the_odd_steps_aside() -> None:
