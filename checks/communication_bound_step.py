@@ -1,0 +1,135 @@
+"""A large part of each step is communication that no computing hides.
+
+All ranks have come, none waits for another, and still the gradients are on their way: there are too
+many bytes for the network, or too little work in a step to hide them behind. Where the network
+itself is slower than its kind, that is a cause of its own; here it may do what it can.
+
+Seen from outside: more ranks make the step longer, though all are equally busy; a larger batch
+hardly costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean, median
+
+from ddoctor.balance import ENOUGH_STEPS, STEADY
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("scaling-efficiency-low",)
+
+# Published training keeps 90 % and more of its speed per GPU when it scales, and less than 85 % is
+# out of line (torchtitan and llm-foundry, benchmark tables); what is transferred in sight is lost.
+NOTABLE = 0.15
+# A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, 23 % of the step,
+# is what a public benchmark of fail-slow detection calls loud (probing's ladder).
+LARGE = 0.25
+
+MIB = 2**20
+
+
+def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> Iterator[Finding]:
+    count = steps.count
+    if len(steps.ranks) < 2 or count < ENOUGH_STEPS:
+        return
+    if not all("transfer" in rank.by_name for rank in steps.ranks):
+        return
+    transfers = list(zip(*(rank.by_name["transfer"][:count] for rank in steps.ranks), strict=True))
+    seconds = list(zip(*(rank.seconds[:count] for rank in steps.ranks), strict=True))
+    shares = [fmean(a) / fmean(b) for a, b in zip(transfers, seconds, strict=True)]
+    share = median(shares)
+    if share < NOTABLE or sum(one >= NOTABLE for one in shares) < STEADY * count:
+        return
+    transfer = median(map(fmean, transfers))
+    wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
+    large = share >= LARGE
+    yield Finding(
+        severity=Severity.WARNING if large else Severity.NOTE,
+        confidence=Confidence.CERTAIN if large else Confidence.LIKELY,
+        because=(
+            f"{1000 * transfer:.3g} ms of a step of {1000 * steps.step:.3g} ms are collectives "
+            f"that all {len(steps.ranks)} ranks have come to, {share:.0%} of the median step"
+            + _gradients(wrapper)
+        ),
+        evidence=(
+            Observation(
+                name="communication in sight",
+                value=round(100 * share, 1),
+                unit="% of step",
+                expected=round(100 * NOTABLE),
+                source="scaling tables of torchtitan and llm-foundry: 85 % and more",
+            ),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=tuple(_fixes(steps, share, wrapper, use)),
+    )
+
+
+def _gradients(wrapper: Wrapper | None) -> str:
+    if wrapper is None or not wrapper.trainable_bytes:
+        return ""
+    return f"; the gradients are {wrapper.trainable_bytes / MIB:.3g} MiB"
+
+
+def _fixes(
+    steps: Steps, share: float, wrapper: Wrapper | None, use: RankUse | None
+) -> Iterator[Fix]:
+    is_ddp = wrapper is not None and wrapper.kind == "ddp"
+    if wrapper is not None and wrapper.kind in ("fsdp1", "fsdp2"):
+        yield Fix(
+            summary="gather each parameter once: keep it after the forward, where memory allows",
+            paste="fully_shard(module, reshard_after_forward=False)"
+            if wrapper.kind == "fsdp2"
+            else "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+            language="python",
+            caution="takes the memory of all parameters; within a node: HYBRID_SHARD, a 2-D mesh",
+            expected_gain="up to a third of the communication",
+        )
+    dtypes = {flags.parameter_dtype for flags in use.flags} if use is not None else set()
+    if is_ddp and dtypes <= {"", "float32"} and not (wrapper and wrapper.comm_hook):
+        yield Fix(
+            summary="send the gradients as bfloat16: half of the bytes",
+            paste=(
+                "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+                "\n"
+                "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+            ),
+            language="python",
+            caution="on the DDP model, before the first step; gradients are rounded to 8 bits",
+            expected_gain=f"up to {share / 2:.0%} of the step",
+        )
+    if is_ddp and wrapper is not None and wrapper.trainable_bytes:
+        cap = _other_cap(wrapper)
+        yield Fix(
+            summary="buckets of another size: smaller ones begin earlier, larger ones are fewer",
+            paste=f"model = DistributedDataParallel(model, bucket_cap_mb={cap})",
+            language="python",
+            settings=(f"ddp.bucket_cap_mb={cap}",),
+        )
+    if all(count == 1 for rank in steps.ranks for count in rank.synced_backwards):
+        yield Fix(
+            summary="communicate in every fourth step only: accumulate gradients in between",
+            paste=(
+                "from contextlib import nullcontext\n"
+                "\n"
+                "with nullcontext() if step % 4 == 0 else model.no_sync():\n"
+                "    loss = loss_function(model(inputs), targets) / 4\n"
+                "    loss.backward()\n"
+                "if step % 4 == 0:\n"
+                "    optimizer.step()\n"
+                "    optimizer.zero_grad()"
+            ),
+            language="python",
+            caution="the batch is four times as large: learning rate and schedule follow it",
+            expected_gain=f"up to {0.75 * share:.0%} of the step",
+        )
+
+
+def _other_cap(wrapper: Wrapper) -> int:
+    """Quarters of the whole where all went into one bucket or two; else four times as large."""
+    if len(wrapper.bucket_bytes) <= 2:
+        return max(1, round(wrapper.trainable_bytes / MIB / 4))
+    return max(1, round(4 * max(wrapper.bucket_bytes) / MIB))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_steps import USUAL, steps, with_more
+
+CAUSE = "communication-bound-step"
+MIB = 2**20
+
+
+def ddp(*buckets: int) -> Wrapping:
+    wrapper = Wrapper(
+        rank=0,
+        kind="ddp",
+        name="Model",
+        parameters=sum(buckets) // 4,
+        parameter_bytes=sum(buckets),
+        trainable_bytes=sum(buckets),
+        bucket_bytes=buckets,
+    )
+    return Wrapping(wrappers=(wrapper,))
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize(
+    ("transfer", "severity"), [(0.05, Severity.WARNING), (0.022, Severity.NOTE)]
+)
+def test_transfers_that_nothing_hides(
+    findings: Findings, ranks: int, transfer: float, severity: Severity
+) -> None:
+    (finding,) = findings(CAUSE, steps(*[USUAL] * ranks, transfer=transfer, noise=0.03))
+    assert finding.severity is severity
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(transfer / (0.1 + transfer), abs=0.02)
+    assert "no_sync()" in finding.fixes[-1].paste
+
+
+def test_half_of_the_bytes_and_other_buckets(findings: Findings) -> None:
+    flags = RankUse(hosts=(), flags=(RankFlags(rank=0, parameter_dtype="float32"),))
+    section = steps(USUAL, USUAL, transfer=0.05)
+    (finding,) = findings(CAUSE, section, ddp(*[25 * MIB] * 8), flags)
+    assert "the gradients are 200 MiB" in finding.because
+    compressed, buckets, _ = finding.fixes
+    assert "bf16_compress_hook" in compressed.paste
+    assert buckets.settings == ("ddp.bucket_cap_mb=100",)
+
+
+def test_one_bucket_is_split(findings: Findings) -> None:
+    flags = RankUse(hosts=(), flags=(RankFlags(rank=0, parameter_dtype="bfloat16"),))
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL, transfer=0.05), ddp(24 * MIB), flags)
+    assert finding.fixes[0].settings == ("ddp.bucket_cap_mb=6",)
+
+
+def test_a_sharded_model(findings: Findings) -> None:
+    wrapper = Wrapper(
+        rank=0, kind="fsdp2", name="Model", parameters=1, parameter_bytes=4, trainable_bytes=4
+    )
+    section = steps(USUAL, USUAL, transfer=0.05)
+    (finding,) = findings(CAUSE, section, Wrapping(wrappers=(wrapper,)))
+    assert "reshard_after_forward=False" in finding.fixes[0].paste
+
+
+def test_it_explains_the_low_efficiency() -> None:
+    report = engine.examine(Evidence([steps(USUAL, USUAL, transfer=0.05)]), "run")
+    assert [one.cause for one in report.findings] == [CAUSE]
+    assert report.findings[0].consequences == ("scaling-efficiency-low",)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        steps(USUAL, USUAL, noise=0.2),
+        steps(USUAL, USUAL, transfer=0.012),
+        # They wait for a late rank, which is no transfer; one rank alone; too few steps.
+        steps(USUAL, with_more("forward", 0.1)),
+        steps(USUAL, transfer=0.05),
+        steps(USUAL, USUAL, transfer=0.05, count=9),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps) -> None:
+    assert findings(CAUSE, section) == ()
