@@ -24,8 +24,8 @@ EXPLAINS = ("scaling-efficiency-low",)
 # Published training keeps 90 % and more of its speed per GPU when it scales, and less than 85 % is
 # out of line (torchtitan and llm-foundry, benchmark tables); what is transferred in sight is lost.
 NOTABLE = 0.15
-# A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, 23 % of the step,
-# is what a public benchmark of fail-slow detection calls loud (probing's ladder).
+# A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, which takes 23 %
+# of the step, is what a public benchmark of fail-slow detection calls loud (probing's ladder).
 LARGE = 0.25
 
 MIB = 2**20
