@@ -39,7 +39,7 @@ from ddoctor.recorder.tape import (
 )
 from ddoctor.training import host_use
 from ddoctor.training.host_use import HostUse
-from ddoctor.training.words import Now, Record
+from ddoctor.training.words import Now, Record, Turn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,7 +59,7 @@ class Child:
     """Starts the script, reads its tape, passes signals on, and ends it where it must be ended."""
 
     def __init__(
-        self, words: Sequence[str], mine: Place, *, turn: int, change: Sequence[str], host: str
+        self, words: Sequence[str], mine: Place, *, turn: int, order: Turn, host: str
     ) -> None:
         self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
@@ -83,7 +83,7 @@ class Child:
                 str(self.folder),
                 *words,
             ],
-            env=_environment(turn, change) | self._mark,
+            env=_environment(turn, order) | self._mark,
             # Signals reach it once: from here.
             start_new_session=True,
         )
@@ -237,18 +237,18 @@ def _interpreter_options() -> list[str]:
     return words[: words.index("-m")] if "-m" in words else []
 
 
-def _environment(turn: int, change: Sequence[str]) -> dict[str, str]:
+def _environment(turn: int, order: Turn) -> dict[str, str]:
     environment = dict(os.environ)
     environment[recorded.SAFE_PATH] = environment.get("PYTHONSAFEPATH", "")
     environment["PYTHONSAFEPATH"] = "1"
     if turn == 0:
         environment[recorded.ISOLATE] = "1"
-    elif environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # Under this number the ranks meet in torchrun's store: each turn in a place of its own.
-        environment["TORCHELASTIC_RESTART_COUNT"] = str(1000 + turn)
-    if change:
-        environment[trial.VARIABLE] = json.dumps(list(change))
-    for entry in change:
+    else:
+        environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+        environment["MASTER_PORT"] = str(order.port)
+    if order.change:
+        environment[trial.VARIABLE] = json.dumps(order.change)
+    for entry in order.change:
         name, _, value = entry.partition("=")
         if name == "torch.threads":
             environment["OMP_NUM_THREADS"] = value

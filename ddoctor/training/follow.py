@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ddoctor.fleet import FINISHED, Fleet
 from ddoctor.supervisor import Conductor, tick_seconds
@@ -22,7 +22,7 @@ from ddoctor.training.words import (
 # The steps must not feel it: each look takes about a millisecond.
 TICK_SECONDS = 0.5
 
-NewChild = Callable[[int, Sequence[str]], Child]
+NewChild = Callable[[int, Turn], Child]
 
 
 def pause(ranks: int) -> float:
@@ -53,7 +53,7 @@ def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
         if order.over:
             fleet.count(FINISHED)
             return first_code
-        child = new_child(turn, order.change)
+        child = new_child(turn, order)
 
 
 def _attend(fleet: Fleet, child: Child, turn: int, conductor: Conductor) -> None:

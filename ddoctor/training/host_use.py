@@ -7,15 +7,22 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import psutil
 
 from ddoctor.collect import cgroup
 from ddoctor.evidence.training import RankHost
+from ddoctor.recorder.weight import held
 
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_LOOKS = 2000
+
+Number = TypeVar("Number", int, float)
+Mark = tuple[float, float, float, float | None, int | None, int | None]
+"""The time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, and periods
+of its quota, all and throttled."""
 
 
 class HostUse:
@@ -24,7 +31,7 @@ class HostUse:
     def __init__(self, pid: int, rank: int, host: str, local_ranks: int) -> None:
         self._pid, self._rank, self._host, self._local = pid, rank, host, local_ranks
         self._cpu = cgroup.controller("cpu")
-        self._marks: list[tuple[float, float, float, float, int | None, int | None]] = []
+        self._marks: list[Mark] = []
         self._workers = 0
         self._affinity: tuple[int, ...] = ()
         self.workers_memory: list[tuple[float, float]] = []
@@ -34,17 +41,17 @@ class HostUse:
         """One end of the time that is judged; of several, the first and the last count."""
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         throttled = cgroup.throttling(quota.file.parent) if quota is not None else None
-        self._marks = [
-            *self._marks[:1],
-            (
-                perf_counter(),
-                self._used(),
-                _busy(),
-                _queued(self._pid),
-                throttled.periods if throttled is not None else None,
-                throttled.throttled if throttled is not None else None,
-            ),
-        ]
+        mark = (
+            perf_counter(),
+            self._used(),
+            _busy(),
+            _queued(self._pid),
+            throttled.periods if throttled is not None else None,
+            throttled.throttled if throttled is not None else None,
+        )
+        if self._marks and not Path(f"/proc/{self._pid}").exists():
+            return  # what it used is gone with it, and the last mark stands
+        self._marks = [*self._marks[:1], mark]
 
     def look(self) -> None:
         """Count and weigh the workers."""
@@ -53,7 +60,7 @@ class HostUse:
         workers = _children(self._pid)
         self._workers = max(self._workers, len(workers))
         if workers and len(self.workers_memory) < MOST_LOOKS:
-            weights = [weight for pid in workers if (weight := _resident(pid)) is not None]
+            weights = [weight for pid in workers if (weight := held(pid)) is not None]
             self.workers_memory.append((perf_counter(), sum(weights)))
 
     def weigh(self) -> None:
@@ -71,6 +78,7 @@ class HostUse:
         judged = last[0] - first[0]
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         periods = _difference(first[4], last[4])
+        waited = _difference(first[3], last[3])
         return RankHost(
             rank=self._rank,
             host=self._host,
@@ -82,7 +90,7 @@ class HostUse:
             workers=self._workers,
             periods=periods,
             throttled_periods=_difference(first[5], last[5]),
-            waited=(last[3] - first[3]) / judged if judged > 0 else None,
+            waited=waited / judged if waited is not None and judged > 0 else None,
             gc_enabled=collects,
         )
 
@@ -92,7 +100,7 @@ class HostUse:
         first, last = self._ends()
         return last[1] - first[1], last[2] - first[2], last[0] - first[0]
 
-    def _ends(self) -> tuple[tuple[float, float, float, float, int | None, int | None], ...]:
+    def _ends(self) -> tuple[Mark, ...]:
         if not self._marks:
             self.mark()
         return self._marks[0], self._marks[-1]
@@ -120,18 +128,11 @@ def _cpu_seconds(pid: int) -> float:
     return 0.0
 
 
-def _resident(pid: int) -> float | None:
-    with suppress(OSError, IndexError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / MIB
-    return None
-
-
-def _queued(pid: int) -> float:
-    """Seconds that the main thread waited for a CPU; 0 where the kernel does not tell."""
+def _queued(pid: int) -> float | None:
+    """Seconds that the main thread waited for a CPU; None where the kernel does not tell."""
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+    return None
 
 
 def _busy() -> float:
@@ -141,5 +142,5 @@ def _busy() -> float:
     return float(sum(times[:8]) - idle)
 
 
-def _difference(first: int | None, last: int | None) -> int | None:
+def _difference(first: Number | None, last: Number | None) -> Number | None:
     return last - first if first is not None and last is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -63,8 +64,9 @@ class Lead:
     def again(self, change: Sequence[str], steps: int, seconds: float) -> list[Record]:
         """The script once more, with a change of its settings."""
         self._turn += 1
-        self._fleet.tell(turn_key(self._turn), Turn(change=tuple(change)))
-        self._child = self._new_child(self._turn, change)
+        order = Turn(change=tuple(change), port=_free_port())
+        self._fleet.tell(turn_key(self._turn), order)
+        self._child = self._new_child(self._turn, order)
         return self.run(steps, seconds, lambda text: None)
 
     @property
@@ -92,6 +94,12 @@ class Lead:
                 time.sleep(0.1)
         self.lost = tuple(keys.values())
         return [found[rank] for rank in sorted(found)]
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
 
 
 class _Watch:

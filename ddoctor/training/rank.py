@@ -14,6 +14,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.launched import DIALECTS, Place, place
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
+from ddoctor.training.words import Turn
 
 if TYPE_CHECKING:
     from ddoctor.fleet import Fleet
@@ -35,12 +36,12 @@ def main(words: Sequence[str]) -> int:
     host = socket.gethostname()
     current: list[Child] = []
 
-    def new_child(turn: int, change: Sequence[str]) -> Child:
-        child = Child(script, mine, turn=turn, change=change, host=host)
+    def new_child(turn: int, order: Turn) -> Child:
+        child = Child(script, mine, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
-    child = new_child(0, ())
+    child = new_child(0, Turn())
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:

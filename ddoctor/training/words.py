@@ -65,6 +65,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     change: tuple[str, ...] = ()
     """As in ``Fix.settings``."""
+    port: int = 0
+    """Where the scripts meet: each turn at a port of its own, because a store keeps its words."""
     over: bool = False
 
 
