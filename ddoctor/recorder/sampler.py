@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -13,15 +12,15 @@ from types import CodeType, FrameType
 from ddoctor.recorder import places
 from ddoctor.recorder.recorded import Place
 from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.weight import held
 
 EVERY_SECONDS = 0.05
-MEMORY_EVERY = 5
+MEMORY_EVERY = 2
 """Looks at the main thread for one at the memory."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
 """The first time; each next time after twice as long, at most a minute."""
-PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Sampler:
@@ -54,7 +53,7 @@ class Sampler:
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                 text=linecache.getline(code.co_filename, line).strip(),
-                inner="" if inner is code else f"{Path(inner.co_filename).name}:{inner.co_name}",
+                inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
             )
             for code, line, inner in self._places
         )
@@ -89,10 +88,14 @@ class Sampler:
         self.samples.append((now, phase, number))
 
     def _weigh(self) -> None:
-        with open("/proc/self/statm") as file:
-            resident = int(file.read().split()[1]) * PAGE
         timeline = self._timeline
-        self.memory.append((timeline.last, timeline.done, resident, self.device_memory()))
+        weight = held() or 0.0
+        self.memory.append((timeline.last, timeline.done, weight, self.device_memory()))
+
+
+def _short(file: str) -> str:
+    """A library's file with its folder: the packages of an ``__init__.py`` are told apart."""
+    return "/".join(Path(file).parts[-2:])
 
 
 def _outer_library(frame: FrameType, user: FrameType) -> CodeType:
