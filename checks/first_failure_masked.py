@@ -62,7 +62,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     else:
         yield _finding(
             echoes,
-            echoes,
+            (),
             Severity.ERROR,
             Confidence.LIKELY,
             f"{said}, which only tells of another rank, and what ended that one was not seen"

@@ -9,10 +9,15 @@ Seen from outside: the run hangs; the waiting ranks use a full core each, the st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ddoctor import endings
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("first-failure-masked",)
 
 # psutil's names of process states, and what holds a process in them.
 HOLDERS = {
@@ -20,6 +25,23 @@ HOLDERS = {
     "tracing-stop": "held by a debugger or tracer",
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
     "silent": "not heard of any more: stopped as a whole, cut off, or its host is down",
+}
+
+# What code of the standard library, and of much used packages, a thread stands in, and why.
+STANDS_IN = {
+    "bdb.py": "for somebody at the prompt of a debugger",
+    "pdb.py": "for somebody at the prompt of a debugger",
+    "subprocess.py": "until a child process ends",
+    "popen_fork.py": "until a child process ends",
+    "threading.py": "for a lock or another thread",
+    "queues.py": "for a queue that another process fills",
+    "queue.py": "for a queue that another thread fills",
+    "selectors.py": "for the network or a pipe",
+    "socket.py": "for the network",
+    "ssl.py": "for the network",
+    "connection.py": "for the network or a pipe",
+    "_api.py": "for a file lock",
+    "_unix.py": "for a file lock",
 }
 
 
@@ -32,6 +54,73 @@ def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
         behind = [state for state in run.ranks if state.steps < front]
         for state in held or behind:
             yield _finding(run, state, front)
+
+
+def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+    if run.failures:
+        return
+    hung = [one for one in run.ranks if one.outcome == "hung"]
+    held = [
+        one
+        for one in hung
+        if not one.waits and not endings.on_workers(one, loading) and (one.doing or one.stack)
+    ]
+    places: dict[str, list[RankEnding]] = {}
+    for one in held:
+        places.setdefault(endings.stood(one), []).append(one)
+    for place, rows in places.items():
+        yield _in_training(run, place, rows, held)
+
+
+def _in_training(
+    run: TrainingRun, place: str, rows: Sequence[RankEnding], held: Sequence[RankEnding]
+) -> Finding:
+    first = rows[0]
+    text = first.place.text if first.place is not None else ""
+    waits = _for_what(first.stack)
+    subject = endings.who(first) if len(rows) == 1 else endings.ranks(one.rank for one in rows)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if len(held) < len(run.ranks) else Confidence.LIKELY,
+        because=(
+            f"{subject} stood {place}{f' (`{text}`)' if text else ''} for "
+            f"{first.doing_seconds:.0f} s, outside of any collective{f', {waits}' if waits else ''}"
+            f"{endings.others(run, held)}"
+        ),
+        evidence=(
+            Observation(name="steps taken", value=first.steps),
+            Observation(name="stood there for", value=round(first.doing_seconds, 1), unit="s"),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in rows})),
+            ranks=tuple(one.rank for one in rows),
+        ),
+        fixes=(
+            Fix(
+                summary="repair what that line waits for, or give it a limit of its own",
+                paste=endings.traceback(first),
+                language="text",
+            )
+            if first.stack
+            else Fix(
+                summary="repeat it, and look at the stack of that rank while it hangs",
+                paste=(
+                    f"{endings.again(run)} &\n"
+                    f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --pid"
+                ),
+            ),
+        ),
+    )
+
+
+def _for_what(stack: Sequence[Frame]) -> str:
+    """What the innermost frames of libraries tell of the reason; empty: nothing."""
+    for frame in reversed(stack):
+        if frame.of_user:
+            return ""
+        if reason := STANDS_IN.get(frame.file.rpartition("/")[2]):
+            return f"waiting {reason}"
+    return ""
 
 
 def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor import engine
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_run import ENGINE, LATE, echoing, ending, library, raised, run, user
 
 CAUSE = "rank-stuck-outside-collective"
 
@@ -72,3 +76,94 @@ def test_quiet_when_no_rank_had_started(findings: Findings) -> None:
 
 def test_quiet_on_one_rank_alone(findings: Findings) -> None:
     assert findings(CAUSE, runs(state(0, "disk-sleep"))) == ()
+
+
+def hung(rank: int, doing: str, *stack: Frame) -> RankEnding:
+    return ending(rank, "hung", doing=doing, doing_seconds=90.0, stack=stack)
+
+
+WAITING = hung(0, "DDP's gradient reduction", user(40, "loss.backward()"), ENGINE)
+ASLEEP = hung(1, "rest", user(20), user(55, "time.sleep(3600)", "download", "/home/u/data.py"))
+
+
+def test_the_line_that_a_rank_of_a_run_stands_at(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(WAITING, ASLEEP))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.where.ranks == (1,)
+    assert (
+        "rank 1 (pid 101 on a) stood at data.py:55 in download (`time.sleep(3600)`) for 90 s, "
+        "outside of any collective; rank 0 waited in DDP's gradient reduction at train.py:40"
+    ) in finding.because
+    assert finding.fixes[0].paste.endswith("time.sleep(3600)")
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (library("../bdb.py", 115, "dispatch_line"), "prompt of a debugger"),
+        (library("../subprocess.py", 1264, "wait"), "until a child process ends"),
+        (library("../ssl.py", 1166, "read"), "for the network"),
+        (library("filelock/_api.py", 20, "acquire"), "for a file lock"),
+    ],
+)
+def test_what_it_waits_for(findings: Findings, frame: Frame, words: str) -> None:
+    (finding,) = findings(CAUSE, run(WAITING, hung(1, "forward", user(30), frame)))
+    assert f"{words}; rank 0 waited" in finding.because
+
+
+def test_a_rank_in_its_own_backward_while_the_others_wait(findings: Findings) -> None:
+    stuck = hung(1, "backward", user(40), ENGINE, user(12, function="backward"))
+    (finding,) = findings(CAUSE, run(hung(0, "backward", user(40), ENGINE), stuck))
+    assert finding.where.ranks == (1,)
+    assert "train.py:12 in backward" in finding.because
+
+
+def test_a_rank_that_others_gave_up_waiting_for() -> None:
+    section = run(echoing(0, LATE), hung(1, "forward", user(30)))
+    (finding,) = engine.examine(Evidence([section]), "run").findings
+    assert finding.cause == CAUSE
+    assert finding.consequences == ("first-failure-masked",)
+
+
+def test_all_ranks_stand_at_the_same_line(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(hung(0, "rest", user(8)), hung(1, "rest", user(8))))
+    assert finding.where.ranks == (0, 1)
+    assert finding.confidence is Confidence.LIKELY
+
+
+def test_without_a_stack_it_says_how_to_get_one(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(WAITING, hung(1, "checkpoint")))
+    assert "stood in the phase checkpoint" in finding.because
+    assert "py-spy dump" in finding.fixes[0].paste
+
+
+def test_quiet_where_all_ranks_of_a_run_wait(findings: Findings) -> None:
+    gathering = hung(1, "evaluation", user(60), library("torch/distributed/x.py", 9, "gather"))
+    assert findings(CAUSE, run(WAITING, gathering)) == ()
+    assert findings(CAUSE, run(WAITING, hung(1, "waiting"))) == ()
+
+
+def test_quiet_where_a_loader_worker_is_waited_for(findings: Findings) -> None:
+    taking = library("torch/utils/data/dataloader.py", 1284, "_try_get_data")
+    stuck = hung(1, "loader", user(20), taking, library("../queues.py", 113, "get"))
+    assert findings(CAUSE, run(WAITING, stuck)) == ()
+
+
+def test_a_loader_without_workers_is_the_scripts_own_code(findings: Findings) -> None:
+    inside = library("torch/utils/data/_utils/fetch.py", 54, "fetch")
+    stuck = hung(1, "loader", user(20), inside, user(9, "open(fifo)", "__getitem__"))
+    (finding,) = findings(CAUSE, run(WAITING, stuck))
+    assert "train.py:9 in __getitem__" in finding.because
+
+
+def test_quiet_where_a_rank_of_the_run_failed(findings: Findings) -> None:
+    assert findings(CAUSE, run(ASLEEP, raised(0, "ValueError", "x"))) == ()
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "finished", "interrupted"])
+def test_quiet_on_a_run_that_did_not_hang(findings: Findings, outcome: str) -> None:
+    assert findings(CAUSE, run(ending(0, outcome), ending(1, outcome, doing="loader"))) == ()
+
+
+def test_quiet_where_nothing_is_known_of_a_hung_rank(findings: Findings) -> None:
+    assert findings(CAUSE, run(WAITING, ending(1, "hung"))) == ()

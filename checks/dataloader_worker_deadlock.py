@@ -1,0 +1,88 @@
+"""A rank waits for a batch that its DataLoader workers never bring, and the others wait for it.
+
+A worker that was forked while other threads held a lock (of OpenMP, OpenCV, a tokenizer, a
+database) waits for that lock for ever; one that reads from a dead file system, or waits for its
+turn on another process, does not come back either. The main process has no limit for it by default.
+
+Seen from outside: the run hangs, one rank in ``_try_get_data`` of the loader, its workers asleep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddoctor import endings
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout")
+
+# torch/utils/data/dataloader.py, _get_data: raised only where the script sets a timeout.
+TIMED_OUT = re.compile(r"DataLoader timed out after (\d+) seconds")
+
+
+def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+    for one in run.ranks:
+        if TIMED_OUT.search(one.message):
+            yield _finding(run, one, loading, "gave up waiting")
+        elif not run.failures and endings.on_workers(one, loading):
+            yield _finding(run, one, loading, f"waited for {one.doing_seconds:.0f} s")
+
+
+def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: str) -> Finding:
+    loaders = [
+        loader
+        for loader in (loading.loaders if loading is not None else ())
+        if loader.rank == one.rank and loader.num_workers
+    ]
+    loader = loaders[0] if len(loaders) == 1 else None
+    line = endings.place(one.place)
+    whose = ""
+    if loader is not None:
+        several = f"its {loader.num_workers} workers" if loader.num_workers > 1 else "its worker"
+        whose = f" of {several} ({loader.context}, {loader.dataset})"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{endings.who(one)} {what} for a batch{whose or ' of its loader workers'}"
+            f"{f' at {line}' if line else ''}, after {endings.steps(one)}"
+            f"{endings.others(run, [one])}; the stacks of the workers would tell what they wait for"
+        ),
+        evidence=(
+            Observation(name="steps taken", value=one.steps),
+            Observation(name="waited for", value=round(one.doing_seconds, 1), unit="s"),
+        ),
+        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        fixes=tuple(_fixes(run, loader)),
+    )
+
+
+def _fixes(run: TrainingRun, loader: Loader | None) -> Iterator[Fix]:
+    yield Fix(
+        summary="repeat it, and look at the stacks of the workers while it hangs",
+        paste=(
+            f"{endings.again(run)} &\n"
+            f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --native --pid"
+        ),
+        caution="py-spy may need root, or the capability SYS_PTRACE in a container",
+    )
+    if loader is None or loader.context == "fork":
+        yield Fix(
+            summary="start workers that inherit no locks",
+            paste='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)',
+            language="python",
+            caution="the dataset is pickled for each of them, and the script needs a main guard",
+        )
+    yield Fix(
+        summary="give the workers one thread each, and the wait for them a limit",
+        paste=(
+            "def alone(worker):\n"
+            "    torch.set_num_threads(1)\n"
+            "    # cv2.setNumThreads(0)   where OpenCV is used\n\n"
+            "DataLoader(..., worker_init_fn=alone, timeout=300)"
+        ),
+        language="python",
+    )

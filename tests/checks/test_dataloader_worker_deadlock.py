@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from ddoctor import engine
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_run import LATE, echoing, ending, library, raised, run, user
+
+CAUSE = "dataloader-worker-deadlock"
+TAKING = (
+    user(20, "for batch in loader:"),
+    library("torch/utils/data/dataloader.py", 740, "__next__"),
+    library("torch/utils/data/dataloader.py", 1284, "_try_get_data"),
+    library("../multiprocessing/queues.py", 113, "get"),
+)
+WAITING = ending(0, "hung", doing="all_reduce", stack=(user(44),))
+
+
+def stuck(*stack: Frame, doing: str = "loader") -> RankEnding:
+    return ending(1, "hung", doing=doing, doing_seconds=90.0, stack=stack)
+
+
+def loading(num_workers: int = 4, context: str = "fork", rank: int = 1) -> Loading:
+    return Loading(
+        loaders=(
+            Loader(
+                rank=rank,
+                host="a",
+                name="train.py:12",
+                dataset="Images",
+                kind="map",
+                items=100,
+                batch_size=8,
+                batches=12,
+                num_workers=num_workers,
+                prefetch_factor=2,
+                pin_memory=False,
+                persistent_workers=False,
+                context=context,
+                drop_last=False,
+                sampler="RandomSampler",
+            ),
+        )
+    )
+
+
+def test_a_rank_that_waits_for_its_workers(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(WAITING, stuck(*TAKING)), loading())
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert (
+        "rank 1 (pid 101 on a) waited for 90 s for a batch of its 4 workers (fork, Images) at "
+        "train.py:20 in main, after 40 steps; rank 0 waited in all_reduce at train.py:44"
+    ) in finding.because
+    assert "spawn" in finding.fixes[1].paste
+
+
+def test_the_stack_alone_tells_and_so_does_the_phase(findings: Findings) -> None:
+    assert len(findings(CAUSE, run(WAITING, stuck(*TAKING)))) == 1
+    assert len(findings(CAUSE, run(WAITING, stuck()), loading())) == 1
+
+
+def test_spawn_is_no_fix_for_who_has_it(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(WAITING, stuck(*TAKING)), loading(context="spawn"))
+    assert not [fix for fix in finding.fixes if "spawn" in fix.paste]
+
+
+def test_the_script_had_set_a_limit() -> None:
+    gave_up = raised(1, "RuntimeError", "DataLoader timed out after 60 seconds", line=20)
+    (finding,) = engine.examine(Evidence([run(echoing(0), gave_up)]), "run").findings
+    assert finding.cause == CAUSE
+    assert set(finding.consequences) == {"dead-rank", "first-failure-masked"}
+
+
+def test_the_others_gave_up_first() -> None:
+    section = run(echoing(0, LATE), stuck(*TAKING))
+    (finding,) = engine.examine(Evidence([section]), "run").findings
+    assert finding.cause == CAUSE
+
+
+def test_quiet_where_the_main_process_loads_by_itself(findings: Findings) -> None:
+    own = (user(20), library("torch/utils/data/_utils/fetch.py", 54, "fetch"), user(9, "read()"))
+    assert findings(CAUSE, run(WAITING, stuck(*own)), loading(0)) == ()
+    assert findings(CAUSE, run(WAITING, stuck()), loading(0)) == ()
+
+
+def test_quiet_where_it_hangs_elsewhere(findings: Findings) -> None:
+    assert findings(CAUSE, run(WAITING, stuck(user(30), doing="forward")), loading()) == ()
+    assert findings(CAUSE, run(WAITING, stuck(doing="loader"))) == ()
+    assert findings(CAUSE, run(WAITING, stuck(), ending(2, "hung")), loading(rank=2)) == ()
+
+
+def test_quiet_where_another_rank_failed(findings: Findings) -> None:
+    assert findings(CAUSE, run(raised(0, "ValueError", "x"), stuck(*TAKING)), loading()) == ()
+
+
+def test_quiet_where_it_only_is_slow(findings: Findings) -> None:
+    section = run(ending(0, "stopped"), ending(1, "stopped", doing="loader", stack=TAKING))
+    assert findings(CAUSE, section, loading()) == ()
