@@ -136,14 +136,14 @@ class Collectives:
         self._depth += 1
         depth = timeline.depth()
         timeline.enter(COLLECTIVE)
-        begin = timeline.last
+        begin, mark = timeline.last, timeline.marked
         try:
             return original(*args, **kwargs)
         finally:
             timeline.unwind(depth)
             self._depth -= 1
             self._last = timeline.last - begin
-            timeline.meeting(begin, self._last, group, operation)
+            timeline.meeting(begin, self._last, group, operation, mark)
 
     _last = 0.0
 

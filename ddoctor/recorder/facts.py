@@ -199,7 +199,7 @@ def calls(collectives: Collectives) -> Iterator[CallFacts]:
         )
 
 
-def flags(outermost: Outermost) -> RankFlags:
+def flags(outermost: Outermost, autocast: str) -> RankFlags:
     """The switches of torch, as they are now."""
     roots = list(outermost.roots.values())
     modules = [one for root in roots for one in root.modules()]
@@ -211,7 +211,7 @@ def flags(outermost: Outermost) -> RankFlags:
         device_name=torch.cuda.get_device_name() if on_gpu else "",
         capability=torch.cuda.get_device_capability() if on_gpu else None,
         parameter_dtype=max(set(dtypes), key=dtypes.count) if dtypes else "",
-        autocast=outermost.autocast,
+        autocast=autocast,
         matmul_precision=torch.get_float32_matmul_precision(),
         cudnn_benchmark=cudnn.benchmark if on_gpu else None,
         cudnn_deterministic=cudnn.deterministic if on_gpu else None,
@@ -241,8 +241,10 @@ def device(outermost: Outermost) -> str:
 
 def graphs() -> tuple[int, int]:
     """How many tensors with a graph are held now, and the longest sum behind one of them."""
-    held = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    with_graph = [one for one in held if one.grad_fn is not None]
+    # gc.get_objects() would hold the tuples too that other threads are building, and so break them.
+    classes = (torch.Tensor, *torch.Tensor.__subclasses__())
+    tensors = [one for one in gc.get_referrers(*classes) if issubclass(type(one), torch.Tensor)]
+    with_graph = [one for one in tensors if one.grad_fn is not None]
     depth = max((_depth(one.grad_fn) for one in with_graph if one.numel() == 1), default=0)
     return len(with_graph), depth
 

@@ -28,6 +28,7 @@ class Gradients:
         self.wrapped: list[DistributedDataParallel] = []
         self._inside = False
         self._computed_at: float | None = None
+        self._mark = -1
 
     def install(self) -> None:
         """Take the place of ``torch.autograd.backward``, through which all passes go."""
@@ -69,7 +70,7 @@ class Gradients:
     def _end_meeting(self) -> None:
         if self._computed_at is not None:
             passed = self._timeline.last - self._computed_at
-            self._timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE)
+            self._timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
 
     def _arm(self, tensors: Any) -> Any:
         several: tuple[Any, ...] = (
@@ -90,3 +91,4 @@ class Gradients:
             self._timeline.enter(COLLECTIVE)
             self._timeline.head[OPERATION] = DDP_REDUCE
             self._computed_at = self._timeline.last
+            self._mark = self._timeline.marked

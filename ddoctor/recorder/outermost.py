@@ -7,6 +7,7 @@ costs nothing that can be measured.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from ddoctor.recorder.tape import EVALUATION, FORWARD
 from ddoctor.recorder.timeline import COUNT, Timeline
 
 MOST_SHAPES = 64
+UNDISTURBED_SECONDS = 10.0
 # A module that holds the model and is never called itself: look below it.
 PATIENCE_STEPS = 2
 
@@ -35,12 +37,11 @@ class Outermost:
         self._depth: list[int] = []
         self._parameters: set[int] = set()
         self.shapes: set[tuple[tuple[int, ...], ...]] = set()
-        self.autocast = ""
 
     def find(self, optimizer: Optimizer) -> None:
         """Watch the outermost modules that hold parameters of this optimizer."""
         self._parameters |= {id(one) for group in optimizer.param_groups for one in group["params"]}
-        modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+        modules = _modules()
         inner = {id(child) for one in modules for child in one._modules.values()}
         for module in modules:
             if id(module) not in inner and self._holds(module):
@@ -78,10 +79,27 @@ class Outermost:
             return
         self.roots[id(module)] = module
         self._since[id(module)] = self._timeline.done
+        if module._compiled_call_impl is not None:
+            self._watch_compiled(module)
+            return
         self._handles[id(module)] = [
             module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
             module.register_forward_hook(self._leave, always_call=True),
         ]
+
+    def _watch_compiled(self, module: nn.Module) -> None:
+        """One that was compiled in place: a hook would be compiled with it, and tell nothing."""
+        compiled: Any = module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._enter(module, args, kwargs)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                self._leave(module, args, None)
+
+        module._compiled_call_impl = call
+        self._handles[id(module)] = []
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not self._timeline.here():
@@ -107,6 +125,18 @@ class Outermost:
             return
         if self._depth:
             self._timeline.unwind(self._depth.pop())
+
+
+def _modules() -> list[nn.Module]:
+    """All modules there are."""
+    # The list of all objects must be gone before another thread goes on: a tuple that it is just
+    # building may have one owner only.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(UNDISTURBED_SECONDS)
+    try:
+        return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

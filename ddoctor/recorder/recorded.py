@@ -60,7 +60,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Time, phase and place of each look at the main thread."""
     memory: tuple[tuple[float, int, float, float], ...] = ()
     """Time, steps done, MiB of the process, MiB on the device."""
+    graph_tensors_before: int | None = None
+    """After the first step."""
     graph_tensors: int | None = None
+    graph_depth_before: int | None = None
     graph_depth: int | None = None
     threads: int = 0
     gc_enabled: bool = True

@@ -15,10 +15,12 @@ from torch.optim.optimizer import Optimizer
 from ddoctor.evidence.loading import CurvePoint
 from ddoctor.recorder import facts, isolation, pauses, recorded, trial
 from ddoctor.recorder.collectives import Collectives
+from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.loaders import Loaders, Seen
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.precision import Precision
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
@@ -28,6 +30,16 @@ from ddoctor.recorder.timeline import Timeline
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
+
+
+def _cuda_clock(timeline: Timeline) -> DeviceClock:
+    new: Any = torch.cuda.Event
+
+    def usable() -> bool:
+        # A graph that is being captured would take the event for a part of itself.
+        return not torch.cuda.is_current_stream_capturing()
+
+    return DeviceClock(timeline.memory, lambda: new(enable_timing=True), usable)
 
 
 class Recorder:
@@ -43,10 +55,12 @@ class Recorder:
         self._gradients = Gradients(timeline)
         self._loaders = Loaders(timeline, self._outermost.training)
         self._inspection = Inspection(timeline)
+        self._precision = Precision()
         self._sampler = Sampler(timeline, self.write)
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
         self._begin = perf_counter()
         self._curve: tuple[CurvePoint, ...] = ()
+        self._graphs_before: tuple[int | None, int | None] = (None, None)
         self._graphs: tuple[int | None, int | None] = (None, None)
         self._stopping = False
 
@@ -57,6 +71,7 @@ class Recorder:
         self._gradients.install()
         self._collectives.install()
         self._loaders.install()
+        self._precision.install()
         pauses.install(self._timeline)
         self._stepping.at_anchor.append(self._at_anchor)
         self._stepping.at_step.append(self._at_step)
@@ -66,7 +81,8 @@ class Recorder:
     def _at_anchor(self, optimizer: Optimizer) -> None:
         self._outermost.find(optimizer)
         self._take_models()
-        if torch.cuda.is_available() and facts.device(self._outermost).startswith("cuda"):
+        if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:
+            self._timeline.use_device(_cuda_clock(self._timeline))
             self._sampler.device_memory = lambda: torch.cuda.memory_allocated() / 2**20
 
     def _take_models(self) -> None:
@@ -75,6 +91,8 @@ class Recorder:
         self._inspection.watch(wrapped)
 
     def _at_step(self, number: int) -> None:
+        if number == 1:
+            self._graphs_before = facts.graphs()
         if number <= 8:
             before = set(self._outermost.roots)
             self._outermost.settle(number)
@@ -127,11 +145,13 @@ class Recorder:
                 ),
                 loaders=tuple(facts.loading(seen)),
                 calls=tuple(facts.calls(self._collectives)),
-                flags=facts.flags(self._outermost),
+                flags=facts.flags(self._outermost, self._precision.autocast),
                 places=self._sampler.places(),
                 samples=tuple(self._sampler.samples),
                 memory=tuple(self._sampler.memory),
+                graph_tensors_before=self._graphs_before[0],
                 graph_tensors=self._graphs[0],
+                graph_depth_before=self._graphs_before[1],
                 graph_depth=self._graphs[1],
                 threads=torch.get_num_threads(),
                 gc_enabled=gc.isenabled(),

@@ -47,6 +47,7 @@ COUNTS = (
     "buffers",
     "empty_cache",
     "collected",
+    "on_device",
 )
 """What is counted in each step beside the phases."""
 ROW_CELLS = 5 + len(PHASES) + len(COUNTS)

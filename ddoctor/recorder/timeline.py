@@ -8,6 +8,7 @@ from array import array
 from time import perf_counter, thread_time
 from typing import Any
 
+from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.tape import (
     BEGAN,
     COUNTS,
@@ -38,7 +39,7 @@ class Timeline:
 
     def __init__(self, tape: Tape) -> None:
         self.head: Any = tape.head
-        self._memory: Any = memoryview(tape.memory)
+        self.memory: Any = memoryview(tape.memory)
         self.main = threading.get_ident()
         self.phase = REST
         self.seconds = [0.0] * len(PHASES)
@@ -48,6 +49,7 @@ class Timeline:
         self.meetings = 0
         self._begin = self.last = perf_counter()
         self._cpu = thread_time()
+        self.device: DeviceClock | None = None
         tape.head[PID] = os.getpid()
         tape.head[BEGAN] = self.last
         os.register_at_fork(after_in_child=self._forget)
@@ -64,6 +66,8 @@ class Timeline:
         self.last = self.head[SINCE] = now
         self.phase = phase
         self.head[PHASE] = phase
+        if self.device is not None:
+            self.marked = self.device.mark(phase)
 
     def leave(self) -> float:
         """Back to the phase before; the seconds since the last change."""
@@ -73,6 +77,8 @@ class Timeline:
         self.phase = self._stack.pop() if self._stack else REST
         self.last = self.head[SINCE] = now
         self.head[PHASE] = self.phase
+        if self.device is not None:
+            self.device.mark(self.phase)
         return passed
 
     def depth(self) -> int:
@@ -84,10 +90,22 @@ class Timeline:
         while len(self._stack) > depth:
             self.leave()
 
-    def meeting(self, arrival: float, seconds: float, group: float, operation: float) -> None:
-        """This rank could go on only together with others."""
+    marked = -1
+    """The last mark on the GPU's stream with which a phase began."""
+
+    def use_device(self, clock: DeviceClock) -> None:
+        """From the next step on, the time is that of a GPU's stream."""
+        clock.begin(self.done, self.phase)
+        self.device = clock
+
+    def meeting(
+        self, arrival: float, seconds: float, group: float, operation: float, mark: int = -1
+    ) -> None:
+        """This rank could go on only together with others, from a mark on the stream on."""
+        if self.device is not None and mark >= 0:
+            self.device.meeting(self.meetings, mark)
         place = MEETINGS_AT + self.meetings % MEETING_ROWS * MEETING.size
-        MEETING.pack_into(self._memory, place, self.done, arrival, seconds, group, operation)
+        MEETING.pack_into(self.memory, place, self.done, arrival, seconds, group, operation)
         self.meetings += 1
         self.head[MEETINGS] = self.meetings
 
@@ -102,7 +120,7 @@ class Timeline:
         self.last = now
         cpu = thread_time()
         ROW.pack_into(
-            self._memory,
+            self.memory,
             HEAD_BYTES + self.done % ROWS * ROW.size,
             self.done,
             self._begin,
@@ -115,10 +133,13 @@ class Timeline:
         self._begin, self._cpu = now, cpu
         self.seconds, self.counts = seconds, counts
         self.done += 1
+        if self.device is not None:
+            self.device.end_step(self.done, self.phase)
         self.head[DONE] = self.done
 
     def _forget(self) -> None:
         """In a forked child: write to memory of its own, not into its parent's tape."""
         self.head = array("d", self.head)
-        self._memory = bytearray(SIZE)
+        self.memory = bytearray(SIZE)
+        self.device = None
         self.main = -1

@@ -55,18 +55,26 @@ class Run:
         """The judged steps: after the warm-up, done by all ranks, looked into on none of them."""
         by_rank = [{row.number: row for row in record.rows} for record in self.records]
         common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()
-        inspected = COUNT["inspected"]
+        inspected, on_device = COUNT["inspected"], COUNT["on_device"]
         return [
             {record.rank: rows[number] for record, rows in zip(self.records, by_rank, strict=True)}
             for number in sorted(common)
             if number >= self.warm_up
             and not any(rows[number].counts[inspected] for rows in by_rank)
+            # Host and stream are two clocks: only one of them counts in a run.
+            and (not self.on_device or all(rows[number].counts[on_device] for rows in by_rank))
         ]
 
     @cached_property
     def together(self) -> Between:
         """Who waited for whom in these steps."""
         return between(self.steps)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the time is that of the GPUs."""
+        known = (record.facts for record in self.records if record.facts is not None)
+        return any(facts.device.startswith("cuda") for facts in known)
 
     @property
     def judged(self) -> bool:
@@ -170,6 +178,7 @@ def _steps(run: Run) -> Steps:
     return Steps(
         ranks=tuple(_rank_steps(run, record) for record in run.records),
         warm_up=run.warm_up,
+        clock="cuda" if run.on_device else "host",
         waits=tuple(
             Wait(waiter=waiter, late=late, seconds=round(seconds, 6))
             for (waiter, late), seconds in waits
@@ -254,7 +263,9 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
         else (),
         device=tuple(round(device, 1) for *_, device in points) if on_device else (),
         graph_tensors=facts.graph_tensors,
+        graph_tensors_before=facts.graph_tensors_before,
         graph_depth=facts.graph_depth,
+        graph_depth_before=facts.graph_depth_before,
     )
 
 

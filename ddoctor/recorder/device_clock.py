@@ -1,0 +1,113 @@
+"""The time of the GPU's stream, by events that are read when they are over, never waited for.
+
+The host runs ahead of the GPU, so its own time tells when work was given out and not how long it
+took. An event at each change of phase tells the stream's: what the host does while the GPU still
+has work costs nothing there, and what the GPU has to wait for shows up in the phase that caused it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddoctor.recorder.tape import (
+    COUNTS,
+    HEAD_BYTES,
+    MEETING,
+    MEETING_ROWS,
+    MEETINGS_AT,
+    PHASES,
+    ROW,
+    ROWS,
+)
+
+# Beyond it a phase keeps the time of those within it: a step of a thousand collectives, say.
+MOST_MARKS = 512
+# Steps whose events are not over yet; the GPU is never further behind.
+MOST_PENDING = 64
+RESOLVED = 5 + len(PHASES) + COUNTS.index("on_device")
+
+
+@dataclass
+class _Step:
+    number: int
+    marks: list[tuple[Any, int]] = field(default_factory=list)
+    """An event, and the phase that begins with it."""
+    meetings: list[tuple[int, int, int]] = field(default_factory=list)
+    """Number of the meeting, and the marks at which it began and ended."""
+
+
+class DeviceClock:
+    """Marks each change of phase on the stream, and corrects the tape once the GPU was there."""
+
+    def __init__(self, memory: Any, new_event: Callable[[], Any], usable: Callable[[], bool]):
+        self._memory = memory
+        self._new_event = new_event
+        self._usable = usable
+        self._free: list[Any] = []
+        self._step = _Step(-1)
+        self._pending: deque[_Step] = deque()
+
+    def begin(self, number: int, phase: int) -> None:
+        """The first step whose time is the stream's."""
+        self._step = _Step(number)
+        self.mark(phase)
+
+    def mark(self, phase: int) -> int:
+        """From here on the stream's time is this phase's; the number of the mark."""
+        marks = self._step.marks
+        if len(marks) < MOST_MARKS and self._usable():
+            event = self._free.pop() if self._free else self._new_event()
+            event.record()
+            marks.append((event, phase))
+        return len(marks) - 1
+
+    def meeting(self, number: int, began: int) -> None:
+        """A meeting on the tape, from a mark to the last one."""
+        self._step.meetings.append((number, began, len(self._step.marks) - 1))
+
+    def end_step(self, number: int, phase: int) -> None:
+        """The step is over as far as the host goes; look which ones are over on the GPU, too."""
+        step = self._step
+        last = self.mark(phase)
+        self._pending.append(step)
+        self._step = _Step(number)
+        # The mark that ends one step begins the next; its event is both's.
+        if last >= 0:
+            self._step.marks.append((step.marks[last][0], phase))
+        while self._pending and self._over(self._pending[0]):
+            self._resolve(self._pending.popleft())
+        if len(self._pending) > MOST_PENDING:
+            self._pending.popleft()
+
+    def _over(self, step: _Step) -> bool:
+        return len(step.marks) < 2 or bool(step.marks[-1][0].query())
+
+    def _resolve(self, step: _Step) -> None:
+        marks = step.marks
+        if len(marks) < 2:
+            return
+        times = _since_first([event for event, _ in marks])
+        seconds = [0.0] * len(PHASES)
+        for place, (_, phase) in enumerate(marks[:-1]):
+            seconds[phase] += times[place + 1] - times[place]
+        at = HEAD_BYTES + step.number % ROWS * ROW.size
+        row = list(ROW.unpack_from(self._memory, at))
+        row[2] = row[1] + times[-1]
+        row[5 : 5 + len(PHASES)] = seconds
+        row[RESOLVED] = 1.0
+        ROW.pack_into(self._memory, at, *row)
+        for number, began, ended in step.meetings:
+            place = MEETINGS_AT + number % MEETING_ROWS * MEETING.size
+            one = list(MEETING.unpack_from(self._memory, place))
+            one[2] = times[ended] - times[began]
+            MEETING.pack_into(self._memory, place, *one)
+        # The last one is still the next step's first.
+        self._free += [event for event, _ in marks[:-1]]
+
+
+def _since_first(events: Sequence[Any]) -> list[float]:
+    """Seconds from the first event to each."""
+    return [0.0, *(events[0].elapsed_time(event) / 1e3 for event in events[1:])]

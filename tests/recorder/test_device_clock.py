@@ -1,0 +1,153 @@
+"""The stream's clock, on a played stream: this machine may have no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.recorder.device_clock import MOST_PENDING, DeviceClock
+from ddoctor.recorder.tape import (
+    BACKWARD,
+    COLLECTIVE,
+    COUNTS,
+    FORWARD,
+    LOADER,
+    PHASES,
+    REST,
+    Row,
+    Tape,
+)
+from ddoctor.recorder.timeline import Timeline
+
+ON_DEVICE = COUNTS.index("on_device")
+
+
+class Stream:
+    """Work that is given to it takes its time after what was given before."""
+
+    def __init__(self) -> None:
+        self.given = 0.0
+        self.now = 0.0
+
+    def work(self, milliseconds: float) -> None:
+        self.given += milliseconds
+
+
+class Event:
+    """CUDA's timing event, as far as it is used."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = self._stream.given
+
+    def query(self) -> bool:
+        return self.at <= self._stream.now
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at - self.at
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def timeline(tmp_path: Path, stream: Stream) -> Timeline:
+    timeline = Timeline(Tape(tmp_path / "tape", create=True))
+    timeline.use_device(DeviceClock(timeline.memory, lambda: Event(stream), lambda: True))
+    return timeline
+
+
+def step(timeline: Timeline, stream: Stream, *, waits: float = 0.0) -> None:
+    """The host gives all work out at once; the stream takes 2 + 3 + 5 + ``waits`` + 1 ms."""
+    timeline.enter(LOADER)
+    stream.work(2)
+    timeline.leave()
+    timeline.enter(FORWARD)
+    stream.work(3)
+    timeline.leave()
+    timeline.enter(BACKWARD)
+    stream.work(5)
+    timeline.enter(COLLECTIVE)
+    mark, arrival = timeline.marked, timeline.last
+    stream.work(waits)
+    timeline.leave()
+    timeline.leave()
+    timeline.meeting(arrival, timeline.last - arrival, 0, 0, mark)
+    stream.work(1)
+    timeline.end_step()
+
+
+def rows(timeline: Timeline, tmp_path: Path) -> list[Row]:
+    return list(Tape(tmp_path / "tape").rows())
+
+
+def test_a_step_has_the_streams_time(timeline: Timeline, stream: Stream, tmp_path: Path) -> None:
+    step(timeline, stream, waits=7)
+    stream.now = stream.given
+    step(timeline, stream)
+    first, second = rows(timeline, tmp_path)
+    assert first.counts[ON_DEVICE] == 1
+    expected = {LOADER: 2, FORWARD: 3, BACKWARD: 5, COLLECTIVE: 7, REST: 1}
+    for phase in range(len(PHASES)):
+        assert first.phases[phase] * 1e3 == pytest.approx(expected.get(phase, 0)), PHASES[phase]
+    assert first.end - first.begin == pytest.approx(0.018)
+    ((_, seconds, _, _),) = first.meetings
+    assert seconds == pytest.approx(0.007)
+    assert second.counts[ON_DEVICE] == 0, "the stream has not come so far"
+
+
+def test_a_step_that_is_not_over_is_left_until_it_is(
+    timeline: Timeline, stream: Stream, tmp_path: Path
+) -> None:
+    for _ in range(5):
+        step(timeline, stream)
+    assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [0] * 5
+    stream.now = stream.given
+    step(timeline, stream)
+    assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [1] * 5 + [0]
+    assert all(row.end - row.begin == pytest.approx(0.011) for row in rows(timeline, tmp_path)[:5])
+
+
+def test_a_stream_that_never_answers_costs_bounded_memory(
+    timeline: Timeline, stream: Stream, tmp_path: Path
+) -> None:
+    for _ in range(3 * MOST_PENDING):
+        step(timeline, stream)
+    stream.now = stream.given
+    step(timeline, stream)
+    resolved = [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)]
+    assert sum(resolved) <= MOST_PENDING
+
+
+def test_events_are_used_again(tmp_path: Path, stream: Stream) -> None:
+    made = 0
+
+    def new_event() -> Event:
+        nonlocal made
+        made += 1
+        return Event(stream)
+
+    timeline = Timeline(Tape(tmp_path / "tape", create=True))
+    timeline.use_device(DeviceClock(timeline.memory, new_event, lambda: True))
+    for _ in range(100):
+        step(timeline, stream)
+        stream.now = stream.given
+    assert made < 40
+
+
+def test_nothing_is_recorded_into_a_graph_that_is_captured(tmp_path: Path, stream: Stream) -> None:
+    timeline = Timeline(Tape(tmp_path / "tape", create=True))
+
+    def forbidden() -> Event:
+        raise AssertionError("an event during the capture")
+
+    timeline.use_device(DeviceClock(timeline.memory, forbidden, lambda: False))
+    step(timeline, stream)
+    step(timeline, stream)
+    assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [0, 0]
