@@ -1,0 +1,466 @@
+"""The patients: which script with which fault, what has to be told of it, and the sound ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+LOUD, QUIET = 1.3, 1.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """An option whose value makes the step so many times as long; the dose is set by the runner."""
+
+    option: str
+    per_step: int = 1
+    """How often a step pays it: say the items of a batch."""
+    hidden: bool = False
+    """Whether it runs beside the step (in a worker): only what is longer than the step counts."""
+
+    def milliseconds(self, step: float, dose: float) -> float:
+        """The option's value for a sound step of so many seconds."""
+        return 1000 * step * (dose if self.hidden else dose - 1) / self.per_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One script with its arguments, as two ranks run it."""
+
+    name: str
+    script: str
+    """In ``scripts/``, without its ending."""
+    fault: tuple[str, ...] = ()
+    """The arguments that make it sick."""
+    base: tuple[str, ...] = ()
+    """The arguments that it has in any case."""
+    cure: tuple[str, ...] = ()
+    """The arguments that it has instead where it is sound."""
+    alone: bool = False
+    """Whether the sound step is that of one rank by itself."""
+    roots: tuple[str, ...] = ()
+    """The cause to be told first; several, where two names are both right. None: it is sound."""
+    rank: int | None = None
+    """The rank that has to be named."""
+    dose: float | None = None
+    """How many times as long as the sound step; None: the fault is no matter of speed."""
+    graded: Graded | None = None
+    cpus: float | None = None
+    """The CPU quota of the cgroup that both ranks run in."""
+    requires: str = ""
+    """A package without which the script cannot run."""
+    sampled: bool = False
+    """Whether it is among the few that every test run takes."""
+
+    @property
+    def sick(self) -> bool:
+        """Whether something has to be found."""
+        return bool(self.roots)
+
+
+def doses(case: Case, loud: tuple[str, ...] = (), quiet: tuple[str, ...] = ()) -> tuple[Case, Case]:
+    """The case at two doses: by its graded option, or by arguments that the fault has then."""
+    return (
+        replace(case, name=f"{case.name}, loud", dose=LOUD, fault=(*case.fault, *loud)),
+        replace(
+            case, name=f"{case.name}, quiet", dose=QUIET, fault=(*case.fault, *quiet), sampled=False
+        ),
+    )
+
+
+def sizes(case: Case, loud: tuple[str, ...], quiet: tuple[str, ...]) -> tuple[Case, Case]:
+    """The case at two doses, by arguments that the script has when it is sound as well."""
+    louder, quieter = doses(case)
+    return replace(louder, base=(*case.base, *loud)), replace(quieter, base=(*case.base, *quiet))
+
+
+Images = partial(Case, script="images")
+Epochs = partial(Case, script="short_epochs")
+Text = partial(Case, script="text")
+Keeping = partial(Case, script="trainer")
+Regression = partial(Case, script="regression")
+ByHand = partial(Case, script="by_hand")
+Accelerated = partial(Case, script="accelerated", requires="accelerate")
+Fine = partial(Case, script="hf_trainer", requires="transformers")
+Lit = partial(Case, script="lightning_module", requires="lightning")
+
+LOADING = (
+    *doses(
+        Images(
+            name="one worker, slow storage",
+            base=("--num-workers=1",),
+            graded=Graded(option="--read-ms", per_step=32, hidden=True),
+            roots=("dataloader-bottleneck",),
+            sampled=True,
+        )
+    ),
+    *doses(
+        Images(
+            name="decoding without workers",
+            base=("--num-workers=0",),
+            graded=Graded(option="--decode-ms", per_step=32),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Images(
+            name="slow storage on rank 1 only",
+            base=("--num-workers=1",),
+            fault=("--cold-cache-rank=1",),
+            graded=Graded(option="--read-ms", per_step=32, hidden=True),
+            roots=("dataloader-bottleneck",),
+            rank=1,
+        )
+    ),
+    *doses(
+        Images(
+            name="slow collate",
+            base=("--num-workers=0",),
+            graded=Graded(option="--collate-ms"),
+            roots=("collate-bottleneck",),
+        )
+    ),
+    *sizes(
+        Epochs(
+            name="workers start anew each epoch",
+            base=("--epochs=200",),
+            cure=("--persistent-workers",),
+            roots=("worker-restart-each-epoch",),
+        ),
+        loud=("--batches=5",),
+        quiet=("--batches=14",),
+    ),
+    *doses(
+        Accelerated(
+            name="Accelerate, slow items",
+            graded=Graded(option="--read-ms", per_step=64),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Fine(
+            name="Trainer of transformers, slow items",
+            graded=Graded(option="--read-ms", per_step=8),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Lit(
+            name="Lightning, slow items",
+            graded=Graded(option="--read-ms", per_step=128),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Case(
+            name="FSDP2, slow items",
+            script="sharded",
+            base=("--batch-size=256",),
+            graded=Graded(option="--item-ms", per_step=256),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+)
+
+BALANCE = (
+    *(
+        case
+        for where in ("forward", "backward", "metric")
+        for case in doses(
+            Case(
+                name=f"rank 1 is slow in its {where}",
+                script="quantised",
+                fault=("--slow-rank=1", f"--where={where}"),
+                graded=Graded(option="--extra-ms"),
+                roots=("straggler-rank",),
+                rank=1,
+                sampled=where == "backward",
+            )
+        )
+    ),
+    *doses(
+        Case(
+            name="FSDP2, rank 1 is slow in its forward",
+            script="sharded",
+            fault=("--lookup-rank=1",),
+            roots=("straggler-rank",),
+            rank=1,
+        ),
+        loud=("--lookups=7",),
+        quiet=("--lookups=3",),
+    ),
+    *doses(
+        Text(
+            name="longer documents on rank 1",
+            roots=("uneven-work-per-rank",),
+            rank=1,
+        ),
+        loud=("--longer=1.4",),
+        quiet=("--longer=1.18",),
+    ),
+    *doses(
+        Text(
+            name="shuffled lengths",
+            fault=("--lengths=shuffled",),
+            roots=("uneven-work-per-rank",),
+        ),
+        loud=("--spread=0.6",),
+        quiet=("--spread=0.3",),
+    ),
+    *doses(
+        Case(
+            name="two optimizers, larger batches on rank 0",
+            script="adversarial",
+            roots=("uneven-work-per-rank",),
+            rank=0,
+        ),
+        loud=("--larger-share=1.45",),
+        quiet=("--larger-share=1.2",),
+    ),
+    *doses(
+        Keeping(name="rank 0 draws", roots=("rank0-extra-work",), rank=0),
+        loud=("--draw-every=4",),
+        quiet=("--draw-every=12",),
+    ),
+    *doses(
+        Keeping(
+            name="rank 0 validates",
+            fault=("--validate-every=1",),
+            roots=("rank0-extra-work",),
+            rank=0,
+        ),
+        loud=("--validation-batches=2",),
+        quiet=("--validation-batches=1",),
+    ),
+    *doses(
+        Keeping(
+            name="rank 0 saves",
+            fault=("--save-every=5",),
+            roots=("checkpoint-stall",),
+            rank=0,
+        ),
+        loud=("--save-mb=60",),
+        quiet=("--save-mb=20",),
+    ),
+    *doses(
+        Keeping(
+            name="garbage is collected each step",
+            fault=("--collect-every=1",),
+            # The pauses, or the calls in the loop that make them.
+            roots=("gc-pause-straggler", "step-loop-overhead"),
+        ),
+        loud=("--records=100000",),
+        quiet=("--records=30000",),
+    ),
+)
+
+WRAPPER = (
+    Case(
+        name="a head that is never used",
+        script="heads",
+        fault=("--auxiliary=never",),
+        roots=("ddp-unused-parameters",),
+        sampled=True,
+    ),
+    Case(
+        name="a head that rank 1 does not use",
+        script="heads",
+        fault=("--auxiliary=first-rank",),
+        roots=("ddp-unused-parameters",),
+        rank=1,
+    ),
+    Case(
+        name="unused parameters are looked for, of many",
+        script="heads",
+        base=("--width=16", "--depth=400", "--batch-size=16"),
+        fault=("--find-unused-parameters",),
+        roots=("find-unused-parameters-unneeded",),
+        dose=QUIET,
+    ),
+    *doses(
+        Case(
+            name="masks are broadcast",
+            script="causal",
+            roots=("ddp-buffer-broadcast-unneeded",),
+        ),
+        loud=("--context=2048",),
+        quiet=("--context=1024",),
+    ),
+    *sizes(
+        Case(
+            name="gradients are reduced at each micro-step",
+            script="accumulation",
+            cure=("--no-sync",),
+            roots=("gradient-sync-every-microstep",),
+        ),
+        loud=("--batch-size=48",),
+        quiet=("--batch-size=128", "--accumulate=4"),
+    ),
+    Accelerated(
+        name="Accelerate, micro-steps counted by hand",
+        base=("--gradient-accumulation-steps=4", "--batch-size=32", "--batches=160"),
+        fault=("--ignore-accumulation",),
+        roots=("gradient-sync-every-microstep",),
+        dose=LOUD,
+    ),
+    *sizes(
+        ByHand(
+            name="gradients are reduced one by one",
+            fault=("--one-by-one",),
+            roots=("many-small-collectives",),
+        ),
+        loud=("--depth=30", "--batch-size=64"),
+        quiet=("--depth=16",),
+    ),
+    *sizes(
+        Case(
+            name="many parameters, little work",
+            script="recommender",
+            alone=True,
+            # All that can be said of two ranks: the share of communication, or what it costs.
+            roots=("communication-bound-step", "scaling-efficiency-low"),
+        ),
+        loud=("--width=512", "--batch-size=32"),
+        quiet=("--width=512", "--batch-size=256"),
+    ),
+    Case(
+        name="FSDP2, one unit",
+        script="sharded",
+        fault=("--wrap=root",),
+        roots=("fsdp-wrap-policy-wrong",),
+    ),
+)
+
+DATA = (
+    Epochs(
+        name="no set_epoch",
+        base=("--persistent-workers",),
+        fault=("--same-order",),
+        roots=("missing-set-epoch",),
+    ),
+    Epochs(
+        name="no DistributedSampler",
+        base=("--persistent-workers",),
+        fault=("--sampler=random",),
+        roots=("duplicate-data-across-ranks",),
+    ),
+    Accelerated(
+        name="Accelerate, a loader that is not prepared",
+        fault=("--bare-loader",),
+        roots=("duplicate-data-across-ranks",),
+    ),
+    Case(
+        name="a stream that all ranks read",
+        script="stream",
+        roots=("iterable-dataset-not-sharded",),
+    ),
+    Case(
+        name="a stream that ends earlier on rank 1",
+        script="stream",
+        base=("--shard",),
+        fault=("--files=53",),
+        roots=("uneven-inputs-per-rank",),
+        rank=1,
+    ),
+    Case(
+        name="the same noise in each worker",
+        script="denoise",
+        roots=("identical-rng-across-workers",),
+    ),
+    ByHand(
+        name="own noise on the gradients", fault=("--noise=0.01",), roots=("replicas-diverged",)
+    ),
+    ByHand(name="own start of each rank", fault=("--own-start",), roots=("replicas-diverged",)),
+)
+
+HOST = (
+    *doses(
+        Regression(
+            name="more threads than CPUs",
+            roots=("cpu-thread-oversubscription",),
+        ),
+        loud=("--threads=8",),
+        quiet=("--threads=2",),
+    ),
+    Regression(
+        name="all ranks on one CPU",
+        fault=("--cpu=0",),
+        roots=("cpu-affinity-wrong",),
+        dose=LOUD,
+    ),
+    Regression(name="a CPU quota, loud", cpus=1.3, roots=("cpu-quota-throttled",), dose=LOUD),
+    Regression(name="a CPU quota, quiet", cpus=1.7, roots=("cpu-quota-throttled",), dose=QUIET),
+    Regression(
+        name="losses are kept with their graph",
+        fault=("--keep=losses",),
+        roots=("autograd-graph-retained",),
+    ),
+    Regression(
+        name="a sum of losses with its graph",
+        fault=("--keep=total",),
+        roots=("autograd-graph-retained",),
+    ),
+    Regression(
+        name="inputs are kept",
+        fault=("--keep=inputs",),
+        roots=("host-memory-leak",),
+    ),
+)
+
+ENDINGS = (
+    *(
+        Regression(
+            name=f"rank 1 ends: {how}",
+            fault=(f"--fail={how}",),
+            roots=("dead-rank",),
+            rank=1,
+        )
+        for how in ("raise", "exit", "kill")
+    ),
+    Regression(
+        name="one collective more on rank 0",
+        fault=("--fail=skip",),
+        # What the ranks do differently, or what it comes to when two collectives meet.
+        roots=("rank-dependent-control-flow", "mismatched-collective-shapes"),
+    ),
+)
+
+SOUND = (
+    Images(name="images, workers keep up", base=("--read-ms=0.3", "--num-workers=2"), sampled=True),
+    Images(name="images, without workers", base=("--num-workers=0",)),
+    Epochs(name="short epochs, persistent workers", base=("--persistent-workers",)),
+    Case(name="own autograd function", script="quantised"),
+    Text(name="text of one length"),
+    Text(name="text in buckets of like lengths", base=("--lengths=bucketed",)),
+    Keeping(
+        name="draws, saves, collects now and then",
+        base=("--draw-every=100", "--save-every=150", "--collect-every=100"),
+    ),
+    Case(
+        name="a head used at every second step, which DDP is told",
+        script="heads",
+        base=("--auxiliary=even-steps", "--find-unused-parameters"),
+    ),
+    Case(name="masks that are not broadcast", script="causal", base=("--no-broadcast-buffers",)),
+    Case(
+        name="accumulation with no_sync",
+        script="accumulation",
+        base=("--no-sync",),
+        sampled=True,
+    ),
+    ByHand(name="gradients averaged by hand, together"),
+    Case(name="a stream that is shared out", script="stream", base=("--shard",)),
+    Case(name="workers with seeds of their own", script="denoise", base=("--seed-workers",)),
+    Case(name="two optimizers", script="adversarial"),
+    Regression(name="regression", sampled=True),
+    Accelerated(name="Accelerate"),
+    Accelerated(
+        name="Accelerate, accumulation",
+        base=("--gradient-accumulation-steps=4", "--batch-size=32", "--batches=160"),
+    ),
+    Fine(name="Trainer of transformers"),
+    Case(name="FSDP2", script="sharded"),
+    Lit(name="Lightning"),
+)
+
+CASES = (*LOADING, *BALANCE, *WRAPPER, *DATA, *HOST, *ENDINGS, *SOUND)
