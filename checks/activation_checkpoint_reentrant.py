@@ -1,10 +1,10 @@
 """Activation checkpointing of the wrong kind clashes with the parallel wrapper.
 
 Re-entrant checkpointing computes a block anew inside of its backward, by a backward pass of its
-own. DDP then sees the gradients of a parameter twice: where the block is checkpointed twice, shares
-parameters with another one, or where DDP looks for unused parameters. Without re-entrance the
-hooks of DDP meet each gradient once. With some set-ups of FSDP it is the other way round: what is
-computed anew has other types or shapes than before.
+own. Where DDP looks for unused parameters it counts those of the block, which the outer graph does
+not show, as unused, and then meets their gradients all the same. Blocks that share parameters clash
+likewise. With some set-ups of FSDP it is the other way round: what is computed anew without
+re-entrance has other types or shapes than before.
 
 Seen from outside: "Expected to mark a variable ready only once", though one process runs fine.
 """
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor import endings
+from ddoctor.ddp_options import written
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -54,15 +55,7 @@ def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
                 paste="\n".join(_without(run, reentrant=False)),
                 language="python",
             ),
-            Fix(
-                summary="or, where the same graph is built in every step, say so to DDP",
-                paste="model = DistributedDataParallel(model, ..., static_graph=True)",
-                language="python",
-                caution="no branches, and no parameters that are unused in some steps only",
-                settings=("ddp.static_graph=true", "ddp.find_unused_parameters=false")
-                if looks
-                else ("ddp.static_graph=true",),
-            ),
+            _no_search(run) if looks else _STATIC,
         ),
     )
 
@@ -96,6 +89,25 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _no_search(run: TrainingRun) -> Fix:
+    return Fix(
+        summary="or do not look for unused parameters, where there are none",
+        paste=written("find_unused_parameters", False, run),
+        language="python",
+        caution="where a parameter is left out of a step after all, DDP stops in the next",
+        settings=("ddp.find_unused_parameters=false",),
+    )
+
+
+_STATIC = Fix(
+    summary="or, where the same graph is built in every step, say so to DDP",
+    paste="model = DistributedDataParallel(model, ..., static_graph=True)",
+    language="python",
+    caution="no branches, and no parameters that are unused in some steps only",
+    settings=("ddp.static_graph=true",),
+)
 
 
 def _recomputes(one: RankEnding) -> bool:

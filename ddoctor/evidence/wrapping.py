@@ -25,6 +25,10 @@ class Wrapper(Part, frozen=True, kw_only=True):
     sync_batch_norms: int = 0
     units: int = 0
     """FSDP: how many groups of parameters are gathered on their own."""
+    block: str = ""
+    """The class whose modules, none of them inside of another, hold most parameters together."""
+    blocks: int | None = None
+    """How many of them; less than two: the model repeats nothing; None: not looked for."""
     checksum: tuple[float, ...] = ()
     """Of the parameters in order, at the end of the run, folded into a few sums; empty for FSDP."""
     checksum_scale: tuple[float, ...] = ()

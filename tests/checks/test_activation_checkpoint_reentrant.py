@@ -53,10 +53,13 @@ def test_a_gradient_that_came_twice(findings: Findings) -> None:
         "DDP looks for unused parameters, at train.py:27"
     ) in finding.because
     assert "use_reentrant=False" in finding.fixes[0].paste
-    assert finding.fixes[1].settings == (
-        "ddp.static_graph=true",
-        "ddp.find_unused_parameters=false",
-    )
+    assert finding.fixes[1].settings == ("ddp.find_unused_parameters=false",)
+
+
+def test_a_graph_that_stays_the_same(findings: Findings) -> None:
+    section = run(raised(0, "RuntimeError", TWICE, stack=STACK))
+    (finding,) = findings(CAUSE, section, wrapping("ddp", False))
+    assert finding.fixes[1].settings == ("ddp.static_graph=true",)
 
 
 def test_it_explains_the_deaths() -> None:

@@ -1,0 +1,128 @@
+"""FSDP treats the whole model as one unit, so that all of it is gathered at once.
+
+FSDP gathers the parameters of one unit at a time, computes with them, and lets them go; while it
+computes, it gathers the next. With the model as its only unit every rank holds all parameters
+during the whole step, and nothing is left to hide the gathering behind. What the optimizer holds is
+sharded all the same. It comes of a policy that is missing or names a class which the model has not.
+
+Seen from outside: memory peaks as without FSDP, and all-gathers that stand alone in the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from ddoctor import endings
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
+
+# torch's size_based_auto_wrap_policy makes a unit of its own from here on (min_num_params).
+LARGE = 100_000_000
+# From where on published detectors report a slowdown.
+NOTABLE_SHARE = 0.10
+GIB = 2**30
+
+# accelerate/utils/dataclasses.py, set_auto_wrap_policy
+REFUSED = re.compile(r"Could not find the transformer layer class (\S+) in the model")
+
+
+def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -> Iterator[Finding]:
+    sharded = [one for one in wrapping.wrappers if one.kind.startswith("fsdp")]
+    for name in dict.fromkeys(one.name for one in sharded):
+        models = [one for one in sharded if one.name == name]
+        model = models[0]
+        whole = len(models) > 1 and all(one.units == 1 for one in models)
+        if not whole or (model.blocks is not None and model.blocks < 2):
+            continue
+        ranks = steps.ranks if steps is not None else ()
+        share = fmean(steps.share("transfer", rank) for rank in ranks) if steps and ranks else 0.0
+        if model.parameters >= LARGE or (model.blocks and share >= NOTABLE_SHARE):
+            yield _finding(models, share, run)
+
+
+def refused(run: TrainingRun) -> Iterator[Finding]:
+    for one in run.ranks:
+        if found := REFUSED.search(one.message):
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.CERTAIN,
+                because=(
+                    f"the policy names the layer class {found[1]}, and the model has none of that "
+                    f"name{f': {at}' if (at := endings.place(one.place)) else ''}"
+                ),
+                evidence=(Observation(name="layer class", value=found[1], source="accelerate"),),
+                fixes=(
+                    Fix(
+                        summary="see which classes the model repeats, and name that one",
+                        paste=(
+                            "from collections import Counter\n"
+                            "print(Counter(type(m).__name__ for m in model.modules())"
+                            ".most_common(9))\n"
+                            "# accelerate config: fsdp_transformer_layer_cls_to_wrap"
+                        ),
+                        language="python",
+                    ),
+                ),
+            )
+            return
+
+
+def _finding(models: Sequence[Wrapper], share: float, run: TrainingRun | None) -> Finding:
+    model = models[0]
+    costs = f"; the transfer takes {share:.0%} of the step" if share >= NOTABLE_SHARE else ""
+    blocks = f", though it has {model.blocks} {model.block}s" if model.blocks else ""
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if model.blocks else Confidence.LIKELY,
+        because=(
+            f"FSDP shards {model.name} as one unit{blocks}: every rank gathers all "
+            f"{model.parameters / 1e6:,.0f} million parameters "
+            f"({model.parameter_bytes / GIB:.2g} GiB) at once{costs}"
+        ),
+        evidence=(
+            Observation(name="units", value=1, expected=1 + model.blocks if model.blocks else None),
+            Observation(
+                name="parameters gathered at once",
+                value=round(model.parameter_bytes / GIB, 2),
+                unit="GiB",
+            ),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step") if share else None,
+        fixes=tuple(_fixes(model, run)),
+    )
+
+
+def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
+    block = model.block or "TransformerBlock"
+    other = "" if model.block else "put the class of the model's repeated block for it"
+    if run is not None and "accelerate" in run.framework:
+        yield Fix(
+            summary=f"make a unit of each {block}, in accelerate's configuration",
+            paste=(
+                "fsdp_config:\n"
+                "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+                f"  fsdp_transformer_layer_cls_to_wrap: {block}\n"
+            ),
+            language="yaml",
+            caution=other,
+        )
+    if model.kind == "fsdp2":
+        paste = (
+            "for module in model.modules():\n"
+            f"    if isinstance(module, {block}):\n"
+            "        fully_shard(module)\n"
+            "fully_shard(model)"
+        )
+    else:
+        paste = (
+            "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n\n"
+            f"policy = ModuleWrapPolicy({{{block}}})\n"
+            "model = FullyShardedDataParallel(model, auto_wrap_policy=policy)"
+        )
+    yield Fix(summary=f"make a unit of each {block}", paste=paste, language="python", caution=other)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_run import raised, run
+
+CAUSE = "fsdp-wrap-policy-wrong"
+MILLION = 1_000_000
+
+
+def wrapping(**options: Any) -> Wrapping:
+    usual: dict[str, Any] = {
+        "kind": "fsdp2",
+        "name": "Llama",
+        "parameters": 1300 * MILLION,
+        "units": 1,
+        "block": "LlamaDecoderLayer",
+        "blocks": 22,
+    }
+    fields = usual | options
+    size = 4 * fields["parameters"]
+    return Wrapping(
+        wrappers=tuple(
+            Wrapper(rank=rank, parameter_bytes=size, trainable_bytes=size, **fields)
+            for rank in range(2)
+        )
+    )
+
+
+def steps(transfer: float) -> Steps:
+    ranks = (
+        RankSteps(
+            place=RankPlace(rank=rank, host="a", device="cpu"),
+            phases=(
+                Phase(name="forward", seconds=(1.0 - transfer,) * 20),
+                Phase(name="transfer", seconds=(transfer,) * 20),
+            ),
+        )
+        for rank in range(2)
+    )
+    return Steps(ranks=tuple(ranks), warm_up=5)
+
+
+def test_a_large_model_in_one_unit(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping())
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.CERTAIN)
+    assert (
+        "shards Llama as one unit, though it has 22 LlamaDecoderLayers: every rank gathers all "
+        "1,300 million parameters (4.8 GiB) at once"
+    ) in finding.because
+    assert "isinstance(module, LlamaDecoderLayer)" in finding.fixes[0].paste
+
+
+def test_a_smaller_one_where_the_gathering_is_paid_for(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(parameters=3 * MILLION), steps(0.25))
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.25)
+    assert "25% of the step" in finding.because
+
+
+def test_where_its_blocks_are_not_known(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(blocks=None, block="", kind="fsdp1"))
+    assert finding.confidence is Confidence.LIKELY
+    assert "ModuleWrapPolicy({TransformerBlock})" in finding.fixes[0].paste
+    assert "put the class" in finding.fixes[0].caution
+
+
+def test_accelerate_is_configured(findings: Findings) -> None:
+    section = TrainingRun(command=("x.py",), seconds=1, ranks=(), framework="accelerate")
+    (finding,) = findings(CAUSE, wrapping(), section)
+    assert "fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer" in finding.fixes[0].paste
+
+
+def test_a_class_that_the_model_has_not(findings: Findings) -> None:
+    message = "Could not find the transformer layer class LlamaLayer in the model."
+    ranks = (raised(rank, "ValueError", message) for rank in range(2))
+    (finding,) = findings(CAUSE, run(*ranks))
+    assert finding.severity is Severity.ERROR
+    assert "names the layer class LlamaLayer" in finding.because
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"units": 23},
+        {"units": 0},
+        {"kind": "ddp"},
+        {"parameters": 3 * MILLION},
+        {"parameters": 3 * MILLION, "blocks": None},
+        # Nothing to make a unit of.
+        {"blocks": 1},
+    ],
+)
+def test_quiet_where_it_is_split_or_small_or_in_one_piece(
+    findings: Findings, options: dict[str, Any]
+) -> None:
+    assert findings(CAUSE, wrapping(**options), steps(0.02)) == ()
+
+
+def test_quiet_on_other_failures(findings: Findings) -> None:
+    assert findings(CAUSE, run(raised(0, "ValueError", "no layer"))) == ()

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.training_run import ending, raised, run
+
+CAUSE = "replicas-diverged"
+SUMS = (120.5, -31.25)
+
+
+def wrapper(rank: int, *sums: float, **options: Any) -> Wrapper:
+    usual: dict[str, Any] = {"kind": "ddp", "name": "Net", "trainable_bytes": 4000}
+    return Wrapper(
+        rank=rank,
+        parameters=1000,
+        parameter_bytes=4000,
+        checksum=sums,
+        checksum_scale=(1000.0, 1000.0)[: len(sums)],
+        **usual | options,
+    )
+
+
+def wrapping(*sums: tuple[float, ...], **options: Any) -> Wrapping:
+    return Wrapping(wrappers=tuple(wrapper(n, *one, **options) for n, one in enumerate(sums)))
+
+
+def stopped(ranks: int) -> TrainingRun:
+    return run(*(ending(rank, "stopped") for rank in range(ranks)))
+
+
+def parted(by: float) -> tuple[float, float]:
+    return SUMS[0], SUMS[1] + by
+
+
+def steps(synced: int) -> Steps:
+    ranks = (
+        RankSteps(
+            place=RankPlace(rank=rank, host="a", device="cpu"),
+            phases=(Phase(name="forward", seconds=(0.1,) * 10),),
+            synced_backwards=(synced,) * 10,
+        )
+        for rank in range(2)
+    )
+    return Steps(ranks=tuple(ranks), warm_up=5)
+
+
+def test_one_rank_of_four(findings: Findings) -> None:
+    section = wrapping(SUMS, SUMS, parted(0.2), SUMS)
+    (finding,) = findings(CAUSE, section, stopped(4))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.where.ranks == (2,)
+    assert (
+        "of Net of rank 2 differ from those of the other 3 ranks, by up to 0.0002"
+        in finding.because
+    )
+
+
+def test_two_ranks_have_no_majority(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(SUMS, parted(0.01)), stopped(2), steps(1))
+    assert finding.where.ranks == ()
+    assert "differ between all ranks" in finding.because
+    assert "something changes them" in finding.because
+
+
+def test_a_model_that_is_called_past_its_wrapper(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0)), stopped(2), steps(0))
+    assert "called past its wrapper" in finding.because
+    assert "not model.module(x)" in finding.fixes[0].paste
+
+
+def test_one_that_is_not_a_number(findings: Findings) -> None:
+    section = wrapping(SUMS, SUMS, (float("nan"), 0.0))
+    (finding,) = findings(CAUSE, section, stopped(3))
+    assert finding.where.ranks == (2,)
+
+
+def test_without_a_wrapper_it_may_be_meant(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0), kind="none"), stopped(2))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert finding.fixes[0].paste == "model = DistributedDataParallel(model)"
+
+
+def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
+    calls = tuple(
+        Calls(
+            rank=rank,
+            operation="all_reduce",
+            place="train.py:40",
+            of_user=True,
+            calls=20,
+            bytes=40_000,
+            seconds=0.1,
+        )
+        for rank in range(2)
+    )
+    section = wrapping(SUMS, parted(5.0), kind="none")
+    (finding,) = findings(CAUSE, section, stopped(2), CollectiveCalls(steps=10, calls=calls))
+    assert finding.severity is Severity.ERROR
+    assert "averages gradients itself" in finding.because
+
+
+@pytest.mark.parametrize("by", [0.0, 1e-5, -1e-4])
+def test_quiet_where_only_rounding_differs(findings: Findings, by: float) -> None:
+    assert findings(CAUSE, wrapping(SUMS, parted(by), SUMS), stopped(3)) == ()
+
+
+def test_quiet_where_ranks_hold_parts_of_a_model(findings: Findings) -> None:
+    section = wrapping(SUMS, parted(9.0), SUMS, parted(9.0))
+    assert findings(CAUSE, section, stopped(4)) == ()
+
+
+@pytest.mark.parametrize(
+    "options", [{"kind": "fsdp2"}, {"comm_hook": "post_localSGD_hook"}, {"checksum": ()}]
+)
+def test_quiet_where_they_need_not_be_equal(findings: Findings, options: dict[str, Any]) -> None:
+    rows = [wrapper(0, *SUMS), wrapper(1, *parted(9.0))]
+    section = Wrapping(wrappers=tuple(replace(row, **options) for row in rows))
+    assert findings(CAUSE, section, stopped(2)) == ()
+
+
+def test_quiet_on_different_models(findings: Findings) -> None:
+    first, second = wrapper(0, *SUMS, name="Stage0"), wrapper(1, *parted(9.0), name="Stage1")
+    assert findings(CAUSE, Wrapping(wrappers=(first, second)), stopped(2)) == ()
+
+
+def test_quiet_where_the_ranks_ended_at_different_steps(findings: Findings) -> None:
+    section = wrapping(SUMS, parted(9.0))
+    apart = run(ending(0, "interrupted", steps=40), ending(1, "interrupted", steps=41))
+    assert findings(CAUSE, section, apart) == ()
+    assert findings(CAUSE, section, run(ending(0, "hung"), raised(1, "ValueError", "x"))) == ()
+
+
+def test_quiet_on_one_rank_alone(findings: Findings) -> None:
+    assert findings(CAUSE, wrapping(SUMS), stopped(1)) == ()
