@@ -28,14 +28,11 @@ OVER_SWING = 5.0
 
 def kept(memory: MemoryOverTime) -> Iterator[Finding]:
     ranks = [rank for rank in memory.ranks if _held(rank) or _chained(rank)]
-    grown = [rank for rank in ranks if _growth(rank)]
     # What does not grow may be the model's own: weight_norm keeps a tensor with a graph for each
-    # layer. Where it was counted twice, it is known to grow.
-    counted = [rank for rank in ranks if _counted_twice(rank)]
-    if grown:
-        yield _finding(grown, Severity.WARNING)
-    elif counted:
-        yield _finding(counted, Severity.NOTE)
+    # layer. Where it was counted twice, or memory shows it, it is known to grow.
+    growing = [rank for rank in ranks if _counted_twice(rank) or _growth(rank)]
+    if growing:
+        yield _finding(growing)
 
 
 def _judged(rank: Growth) -> int:
@@ -72,7 +69,7 @@ def _growth(rank: Growth) -> float:
     return 0.0
 
 
-def _finding(ranks: Sequence[Growth], severity: Severity) -> Finding:
+def _finding(ranks: Sequence[Growth]) -> Finding:
     worst = max(ranks, key=_growth)
     numbers = tuple(sorted(rank.rank for rank in ranks))
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {cpu_list(numbers)}"
@@ -81,7 +78,7 @@ def _finding(ranks: Sequence[Growth], severity: Severity) -> Finding:
     what = f"{count} additions behind one tensor" if chained else f"{count} tensors with a graph"
     told = f"memory grew by {growth:.2g} MiB per step" if growth else "memory does not show it yet"
     return Finding(
-        severity=severity,
+        severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if _counted_twice(worst) else Confidence.LIKELY,
         because=f"{who} came to keep {what} in {steps} steps, and {told}",
         evidence=(

@@ -167,7 +167,7 @@ class Growth(Part, frozen=True, kw_only=True):
     steps: tuple[int, ...]
     """How many steps were done at each of these times."""
     resident: tuple[float, ...]
-    """MiB of the rank's process."""
+    """MiB of the rank's process, without the pages of files."""
     workers: tuple[float, ...] = ()
     """MiB of all its DataLoader workers together; empty: it has none."""
     device: tuple[float, ...] = ()
@@ -176,12 +176,12 @@ class Growth(Part, frozen=True, kw_only=True):
     """Tensors with a graph behind them that were still held at the end, between two steps; None:
     not counted."""
     graph_tensors_before: int | None = None
-    """The same at the beginning of the judged steps."""
+    """The same before the judged steps."""
     graph_depth: int | None = None
     """The longest chain of accumulations behind one of them; the residual connections of a model
     are such a chain too, so what grows is what counts."""
     graph_depth_before: int | None = None
-    """The same at the beginning of the judged steps."""
+    """The same before the judged steps."""
 
 
 class MemoryOverTime(Section, frozen=True, kw_only=True):

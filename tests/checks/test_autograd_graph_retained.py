@@ -62,10 +62,10 @@ def test_all_ranks_are_one_finding(findings: Findings) -> None:
     assert "ranks 0-1" in finding.because
 
 
-def test_a_note_where_memory_does_not_show_it(findings: Findings) -> None:
+def test_memory_does_not_show_it_yet(findings: Findings) -> None:
     quiet = rank(per_step=0, graph_tensors=2, graph_depth=69, graph_depth_before=9)
     (finding,) = findings(CAUSE, run(quiet))
-    assert finding.severity is Severity.NOTE
+    assert finding.confidence is Confidence.CERTAIN
     assert "memory does not show it yet" in finding.because
 
 
