@@ -33,6 +33,7 @@ ALLOWED = {
         "ddoctor.knowledge",
         "ddoctor.models",
         "ddoctor.report",
+        "ddoctor.scaling",
     },
     "checks": {
         "ddoctor.balance",

@@ -13,6 +13,7 @@ from ddoctor.report.anatomy import anatomies, percent
 from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
+from ddoctor.report.scale import HEAD, scales
 from ddoctor.report.waits import wait_matrices
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
@@ -90,6 +91,9 @@ def _steps(evidence: Evidence) -> Iterator[str]:
     for matrix in wait_matrices(evidence):
         if matrix.notable:
             yield _text(wording.sentence(str(matrix)))
+    for scale in scales(evidence):
+        yield "## On fewer and on more ranks"
+        yield _table(HEAD, map(scale.cells, scale.rows))
 
 
 def _finding(finding: Finding, number: int) -> Iterator[str]:

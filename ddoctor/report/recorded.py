@@ -12,6 +12,7 @@ from ddoctor.report.anatomy import Anatomy, Bar, anatomies
 from ddoctor.report.endings import Ending, endings
 from ddoctor.report.loaders import Curve
 from ddoctor.report.memory import Panel
+from ddoctor.report.scale import Scale, scales
 from ddoctor.report.waits import WaitMatrix, wait_matrices
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Training:
     endings: tuple[Ending, ...]
     steps: tuple[tuple[Anatomy, tuple[Bar, ...], Chart], ...]
     waits: tuple[WaitMatrix, ...]
+    scales: tuple[Scale, ...]
     loaders: tuple[tuple[Curve, Chart], ...]
     memory: tuple[Panel, ...]
     memory_chart: Chart | None
@@ -57,6 +59,7 @@ def training(evidence: Evidence) -> Training:
             for number, anatomy in enumerate(anatomies(evidence))
         ),
         waits=wait_matrices(evidence),
+        scales=scales(evidence),
         loaders=tuple(
             (curve, _loader(f"loader {number}", curve))
             for number, curve in enumerate(loaders.curves(evidence))

@@ -12,6 +12,7 @@ from ddoctor.models import Verified
 from ddoctor.report.anatomy import TENTHS, Anatomy, anatomies
 from ddoctor.report.loaders import Curve, curves
 from ddoctor.report.places import listed, ranks
+from ddoctor.report.scale import scales
 from ddoctor.report.wording import counted, proof, quantity
 
 LONGEST = 160
@@ -36,6 +37,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "script", _script(run)
     for anatomy in anatomies(evidence):
         yield "step", _step(anatomy)
+    for scale in scales(evidence):
+        yield "scaling", str(scale)
     for curve in curves(evidence):
         yield "loader alone", _alone(curve)
     for trials in evidence.all(Trials):

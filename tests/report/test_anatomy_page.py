@@ -11,7 +11,7 @@ from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Growth, MemoryOverTime, Steps, Wait
 from ddoctor.models import Verdict
-from ddoctor.report import html, markdown, memory, recorded, training_charts
+from ddoctor.report import html, markdown, memory, recorded, scale, training, training_charts
 from ddoctor.report.anatomy import anatomies
 from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
 from ddoctor.report.endings import endings
@@ -42,6 +42,7 @@ def test_the_page_shows_each_section_that_was_recorded_and_no_other() -> None:
         "Where the step goes",
         "Step by step",
         "Who waited for whom",
+        "On fewer and on more ranks",
         "Memory over time",
         "More",
     ]
@@ -304,3 +305,29 @@ def test_what_else_was_recorded_is_there_to_look_up() -> None:
     assert "DistributedSampler" in recorded_of_run
     assert "<summary>steps</summary>" not in source
     assert "Everything recorded" not in page(training_sample.late_rank(64))
+
+
+def test_the_recorded_step_stands_among_the_predicted_ones() -> None:
+    (made,) = scale.scales(LATE)
+    cells = [made.cells(row) for row in made.rows]
+    assert [cell[0] for cell in cells] == ["1", "2", "4", "8", "16", "32"]
+    assert cells[0][1:] == ("82.5 ms", "12.1", "1.00", "100 %", "")
+    assert cells[3][1:] == ("113.3 ms", "8.83", "5.82", "73 %", "recorded")
+    assert all(re.fullmatch(r"[\d.]+ to [\d.]+ %", cell[4]) for cell in cells[4:])
+    assert not any("e+" in text for row in cells for text in row)
+    assert cells[-1][5] == "predicted"
+    assert "| 8 | 113.3 ms | 8.83 | 5.82 | 73 % | recorded |" in text(LATE)
+    source = page(LATE)
+    assert "8 (recorded)</th>" in source
+    assert "the all-reduce as it was measured" not in source
+
+
+def test_large_numbers_of_ranks_are_told_as_numbers() -> None:
+    (made,) = scale.scales(training_sample.late_rank(1024))
+    assert re.fullmatch(r"\d{4} to \d{4}", made.cells(made.rows[-1])[3])
+    assert str(made).count(" on ") == 3, "this one, and two predicted"
+
+
+def test_one_process_tells_nothing_of_more_without_a_sweep() -> None:
+    assert scale.scales(training_sample.alone()) == ()
+    assert "scaling" not in dict(training.rows(training_sample.alone()))

@@ -1,0 +1,72 @@
+"""What the recorded step would be on fewer and on more ranks, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddoctor.evidence.probes import AllReduce
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.report.anatomy import Anatomy, Unit, anatomies
+from ddoctor.scaling import Scaled, predict
+
+HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
+
+AHEAD = 3
+"""So many larger numbers of ranks are told in a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The predictions from one recorded run."""
+
+    rows: tuple[Scaled, ...]
+    unit: Unit
+    by_sweep: bool
+    """Whether a sweep of all-reduce was at hand."""
+
+    def cells(self, row: Scaled) -> tuple[str, ...]:
+        """One row of the table under ``HEAD``, from the worst to the best case."""
+        unit, best, worst = self.unit, row.best, row.worst
+        if row.measured is not None:
+            best = worst = row.measured
+        alone, figure = row.alone, self.unit.figure
+        return (
+            f"{row.ranks}",
+            f"{_range(figure(best), figure(worst))} {unit.name}",
+            _range(_told(1 / worst), _told(1 / best)),
+            _range(_told(row.ranks * alone / worst), _told(row.ranks * alone / best)),
+            f"{_range(f'{100 * alone / worst:.0f}', f'{100 * alone / best:.0f}')} %",
+            "recorded" if row.measured is not None else "predicted" if row.ranks > 1 else "",
+        )
+
+    def __str__(self) -> str:
+        """The recorded efficiency, and the predicted one on more ranks."""
+        cells = [self.cells(row) for row in self.rows]
+        here = next(place for place, row in enumerate(self.rows) if row.measured is not None)
+        ahead = ", ".join(f"{cell[4]} on {cell[0]}" for cell in cells[here + 1 :][:AHEAD])
+        now = cells[here]
+        return f"efficiency {now[4]} on {now[0]} ranks, predicted {ahead}; each keeps its batch"
+
+
+def scales(evidence: Evidence) -> tuple[Scale, ...]:
+    """For each run that tells what its ranks transfer."""
+    return tuple(scale for anatomy in anatomies(evidence) for scale in _scale(anatomy, evidence))
+
+
+def _scale(anatomy: Anatomy, evidence: Evidence) -> Iterator[Scale]:
+    sweeps = sorted(evidence.all(AllReduce), key=lambda sweep: -len(sweep.ranks))
+    wrappings = evidence.all(Wrapping)
+    sweep = sweeps[0] if sweeps else None
+    rows = predict(anatomy.steps, wrappings[0] if wrappings else None, sweep)
+    if rows:
+        yield Scale(rows=rows, unit=anatomy.unit, by_sweep=sweep is not None)
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _told(value: float) -> str:
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
