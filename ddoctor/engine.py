@@ -19,7 +19,8 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
-from ddoctor.evidence.training import Trials
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun, Trials
 from ddoctor.models import (
     Command,
     Crashed,
@@ -36,6 +37,9 @@ from ddoctor.proof import proven
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """How it is said that a probe ended; one that hung or crashed did so itself."""
+
+FEWEST_STEPS = 10
+"""Of a training run; a slowdown has to persist over so many to be told (GREYHOUND, ATC'25)."""
 
 FEW = 6
 """More hosts than this are not named in a reason, only counted."""
@@ -145,6 +149,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
     ordered = order(results, {check.name: check.explains for check in checks})
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
+    serious = any(finding.severity > Severity.NOTE for finding in findings)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),
         *_failed_collectors(evidence),
@@ -154,10 +159,11 @@ def examine(evidence: Evidence, command: Command) -> Report:
             for run in section.runs
             if run.outcome not in ("completed", "skipped")
         ),
+        *(() if serious else _unjudged(evidence)),
     )
     if crashed:
         verdict = Verdict.INCOMPLETE
-    elif any(finding.severity > Severity.NOTE for finding in findings):
+    elif serious:
         verdict = Verdict.FINDINGS
     else:
         verdict = Verdict.HEALTHY
@@ -287,6 +293,27 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
     if finding.where.hosts or not any(hosts):
         return finding
     return replace(finding, where=replace(finding.where, hosts=tuple(hosts)))
+
+
+def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
+    """Why a training run tells nothing, where no finding does: it is not to be called healthy."""
+    for run in evidence.all(TrainingRun):
+        bad = [one for one in run.ranks if one.outcome not in ("stopped", "finished")]
+        steps = evidence.of(Steps, run.host)
+        judged = steps.count if steps is not None else 0
+        if run.limit and not judged:
+            yield Crashed(check="script", error=run.limit)
+        elif bad:
+            yield Crashed(check="script", error=f"rank {bad[0].rank}: {bad[0].outcome}")
+        elif judged < FEWEST_STEPS:
+            done = min((one.steps for one in run.ranks), default=0)
+            yield Crashed(
+                check="script",
+                error=(
+                    f"it ended after {done} steps, of which {judged} could be judged: "
+                    f"{FEWEST_STEPS} are needed"
+                ),
+            )
 
 
 def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:

@@ -45,7 +45,7 @@ def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
         record = child.record()
         fleet.tell(record_key(turn, rank), packed(record))
         if turn == 0:
-            first_code = record.exit_code
+            first_code = 1 if record.ended_by_us else record.exit_code
         turn += 1
         while (order := fleet.hear(turn_key(turn), Turn)) is None:
             conductor.check()

@@ -77,6 +77,7 @@ class HostUse:
         first, last = self._ends()
         judged = last[0] - first[0]
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
+        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         periods = _difference(first[4], last[4])
         waited = _difference(first[3], last[3])
         return RankHost(
@@ -84,6 +85,7 @@ class HostUse:
             host=self._host,
             local_ranks=self._local,
             threads=threads,
+            omp_threads=int(asked) if asked.isdecimal() else None,
             affinity=self._affinity,
             host_cpus=os.cpu_count() or 1,
             quota=quota.cpus if quota is not None else None,

@@ -13,7 +13,7 @@ from ddoctor.fleet import CONDUCTOR, FINISHED, Fleet
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild, pause
-from ddoctor.training.warm_up import warm_up
+from ddoctor.training.warm_up import settled, warm_up
 from ddoctor.training.words import (
     Now,
     Record,
@@ -51,6 +51,8 @@ class Lead:
         self.limit = ""
         """Why the first turn ended before its steps were done."""
         self.warm_up = 0
+        self.hung = False
+        """Whether the first turn was ended because it made no progress."""
         self.lost: tuple[int, ...] = ()
         """Ranks that sent no record."""
 
@@ -58,8 +60,13 @@ class Lead:
         """The turn that has begun, to its end."""
         watch = _Watch(self._child, self._turn, steps, seconds, self._fleet, started)
         watch.attend()
-        self.limit, self.warm_up = watch.limit, watch.warm_up
-        return self._records()
+        self.limit, self.hung = watch.limit, watch.hung
+        records = self._records()
+        # A script that came to its end first was never told where to stop.
+        self.warm_up = watch.warm_up or settled(
+            [row.end - row.begin for row in records[0].rows], steps
+        )
+        return records
 
     def again(self, change: Sequence[str], steps: int, seconds: float) -> list[Record]:
         """The script once more, with a change of its settings."""
@@ -128,6 +135,7 @@ class _Watch:
         self._last_step = perf_counter()
         self._most_steps = 0
         self.limit = ""
+        self.hung = False
         self.warm_up = 0
 
     def attend(self) -> None:
@@ -170,9 +178,9 @@ class _Watch:
         if failed and self._failed_at is None:
             self._failed_at = moment
         if self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
-            self._end("a rank had failed, and the others waited for it")
+            self._end("a rank had failed, and the others waited for it", hung=True)
         elif self._stuck(moment):
-            self._end("no rank made any progress")
+            self._end("no rank made any progress", hung=True)
         elif self._stop_at is not None and self._past_stop(moment):
             self._end("the script did not end when it was stopped")
         elif moment > self._deadline and self._stop_at is None:
@@ -244,8 +252,8 @@ class _Watch:
         waiting = all(now.phase == COLLECTIVE for now in alive.values())
         return still > (STUCK_SECONDS if waiting else STANDING_SECONDS)
 
-    def _end(self, why: str) -> None:
-        self._ended = True
+    def _end(self, why: str, *, hung: bool = False) -> None:
+        self._ended, self.hung = True, hung
         self.limit = why
         self._fleet.tell(end_key(self._turn), True)
         self._child.end(look=True)

@@ -49,6 +49,8 @@ class Run:
     limit: str
     asked_steps: int
     lost: tuple[int, ...] = ()
+    hung: bool = False
+    """Whether it was ended because it made no progress."""
 
     @cached_property
     def steps(self) -> list[Mapping[int, Row]]:
@@ -131,7 +133,7 @@ def _training_run(run: Run) -> TrainingRun:
     return TrainingRun(
         command=run.command,
         seconds=max(record.seconds for record in run.records),
-        ranks=(*map(_ending, run.records), *(_unheard(rank) for rank in run.lost)),
+        ranks=(*(_ending(run, one) for one in run.records), *(_unheard(rank) for rank in run.lost)),
         limit=run.limit,
         asked_steps=run.asked_steps,
         optimizers=known[0].optimizers if known else (),
@@ -139,9 +141,9 @@ def _training_run(run: Run) -> TrainingRun:
     )
 
 
-def _outcome(record: Record) -> Outcome:
-    if record.ended_by_us:
-        return "interrupted" if record.interrupted else "hung"
+def _outcome(run: Run, record: Record) -> Outcome:
+    if record.ended_by_us and not record.interrupted:
+        return "hung" if run.hung else "stopped"
     if record.interrupted:
         return "interrupted"
     if record.exit_code == 0:
@@ -149,13 +151,13 @@ def _outcome(record: Record) -> Outcome:
     return "killed" if (record.exit_code or 0) < 0 else "failed"
 
 
-def _ending(record: Record) -> RankEnding:
+def _ending(run: Run, record: Record) -> RankEnding:
     ending = record.ending
     return RankEnding(
         rank=record.rank,
         host=record.host,
         pid=record.pid,
-        outcome=_outcome(record),
+        outcome=_outcome(run, record),
         steps=record.done,
         exit_code=record.exit_code,
         exception=ending.exception if ending else "",

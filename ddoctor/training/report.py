@@ -56,7 +56,7 @@ def lead(
     finally:
         leader.finish()
     (own,) = (record for record in records if record.rank == child.mine.rank)
-    if own.exit_code:
+    if own.exit_code and not own.ended_by_us:
         return own.exit_code
     if report.exit_code:
         explain_failure("ddoctor has found something: its report is above, or in its files")
@@ -71,6 +71,7 @@ def _run(leader: Lead, records: Sequence[Record], script: tuple[str, ...], steps
         limit=leader.limit,
         asked_steps=steps,
         lost=leader.lost,
+        hung=leader.hung,
     )
 
 

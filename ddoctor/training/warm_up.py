@@ -24,3 +24,9 @@ def warm_up(seconds: Sequence[float], wanted: int) -> int | None:
         if median(ahead) <= SETTLED * typical and seconds[first] <= LIKE_THE_OTHERS * typical:
             return first
     return MOST
+
+
+def settled(seconds: Sequence[float], wanted: int) -> int:
+    """The same for steps that have come to their end: at most half of them are the warm-up."""
+    found = warm_up(seconds, wanted)
+    return min(FEWEST if found is None else found, len(seconds) // 2)
