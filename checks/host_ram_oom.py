@@ -13,11 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ddoctor import endings
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.steps import MemoryOverTime
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank",)
+EXPLAINS = ("dead-rank", "first-failure-masked")
+
+SIGKILL = 9
 
 GIB = 2**30
 
@@ -26,9 +31,85 @@ OF_A_RUN = re.compile(
     r"\((python[\d.]*|pt_main_thread|pt_data_\w+|torchrun|accelerate|deepspeed)\)"
 )
 
+# torch/utils/data/_utils/signal_handling.py: SIGKILL by its name, of a worker.
+WORKER_KILLED = "is killed by signal: Killed"
+# The memory is looked at now and then only, and the last look is some time before the end.
+NEARLY_ALL = 0.8
 
-def killed_in_cgroup(memory: Memory, kernel: Kernel | None) -> Iterator[Finding]:
-    if memory.limit is None or not memory.kills_in_limit:
+
+def killed_in_training(
+    run: TrainingRun,
+    memory: Memory | None,
+    log: KernelLog | None,
+    growth: MemoryOverTime | None,
+    kernel: Kernel | None,
+) -> Iterator[Finding]:
+    host = memory.host if memory is not None else log.host if log is not None else ""
+    for one in _killed(run):
+        told = next(_evidence(one, memory, log, growth), None) if one.host == host else None
+        if told is None:
+            continue
+        because, confidence = told
+        whose = "a DataLoader worker of " if WORKER_KILLED in one.message else ""
+        fixes = [_FEWER_COPIES] if memory is None else [_FEWER_COPIES, _more(memory, kernel)]
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=confidence,
+            because=(
+                f"{whose}{endings.who(one)} was killed by SIGKILL after {endings.steps(one)}: "
+                f"{because}{endings.others(run, [one])}"
+            ),
+            evidence=(Observation(name="exit code", value=one.exit_code or 0),),
+            where=Where(hosts=(one.host,), ranks=(one.rank,)),
+            fixes=tuple(fixes),
+        )
+        return
+
+
+def _killed(run: TrainingRun | None) -> list[RankEnding]:
+    """The ranks that SIGKILL ended, or one of whose loader workers; the earliest first."""
+    failures = run.failures if run is not None else ()
+    return [one for one in failures if one.exit_code == -SIGKILL or WORKER_KILLED in one.message]
+
+
+def _names(line: str, one: RankEnding) -> bool:
+    """Whether a line of the kernel log names this process; not so from within a container."""
+    return re.search(rf"\b{one.pid}\b", line) is not None
+
+
+def _evidence(
+    one: RankEnding, memory: Memory | None, log: KernelLog | None, growth: MemoryOverTime | None
+) -> Iterator[tuple[str, Confidence]]:
+    """What tells that it was for memory, the surest first."""
+    for line in log.oom_kills if log is not None else ():
+        if _names(line, one):
+            yield f"the kernel log says '{line}'", Confidence.CERTAIN
+    if memory is None:
+        return
+    if memory.limit is not None and memory.kills_in_limit:
+        yield (
+            f"{memory.kills_in_limit} processes of its cgroup have been killed for memory, whose "
+            f"limit is {memory.limit / GIB:.1f} GiB",
+            Confidence.LIKELY,
+        )
+    rows = [row for row in growth.ranks if row.host == one.host] if growth is not None else []
+    used = 2**20 * sum(
+        series[-1] for row in rows for series in (row.resident, row.workers) if series
+    )
+    most = min(memory.total, memory.limit or memory.total)
+    if used >= NEARLY_ALL * most:
+        yield (
+            f"the ranks of {one.host} and their workers held {used / GIB:.1f} of {most / GIB:.1f} "
+            "GiB at the last look",
+            Confidence.LIKELY,
+        )
+
+
+def killed_in_cgroup(
+    memory: Memory, kernel: Kernel | None, run: TrainingRun | None
+) -> Iterator[Finding]:
+    here = any(one.host == memory.host for one in _killed(run))
+    if memory.limit is None or not memory.kills_in_limit or here:
         return
     used = "" if memory.used_in_limit is None else f", {memory.used_in_limit / GIB:.1f} in use now"
     yield Finding(
@@ -47,9 +128,9 @@ def killed_in_cgroup(memory: Memory, kernel: Kernel | None) -> Iterator[Finding]
     )
 
 
-def killed_by_the_kernel(log: KernelLog) -> Iterator[Finding]:
+def killed_by_the_kernel(log: KernelLog, run: TrainingRun | None) -> Iterator[Finding]:
     kills = [line for line in log.oom_kills if OF_A_RUN.search(line)]
-    if not kills:
+    if not kills or any(_names(line, one) for one in _killed(run) for line in kills):
         return
     yield Finding(
         severity=Severity.NOTE,

@@ -21,7 +21,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 # Replicas are equal bit by bit, and the sums are in double precision: what is left for the order of
 # summing and for unlike hardware is far below the rounding of single precision, 6e-8 (IEEE 754).
-# Differences of sound signs cancel out in a sum, so a larger limit would be blind.
+# Differences of either sign cancel out in a sum, so a larger limit would be blind.
 DIFFERENT = 1e-6
 
 

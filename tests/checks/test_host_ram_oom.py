@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from ddoctor import engine
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
-from ddoctor.models import Severity
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_run import echoing, ending, raised, run
 
 CAUSE = "host-ram-oom"
 GIB = 2**30
@@ -59,3 +64,75 @@ def test_quiet_where_the_counter_could_not_be_read(findings: Findings) -> None:
 @pytest.mark.parametrize("name", ["java", "chrome", "mysqld", "pythonic-daemon"])
 def test_quiet_where_others_were_killed(findings: Findings, name: str) -> None:
     assert findings(CAUSE, log(name)) == ()
+
+
+def grown(*gib: float) -> MemoryOverTime:
+    """The memory of ranks at the last look."""
+    return MemoryOverTime(
+        ranks=tuple(
+            Growth(rank=n, host="a", times=(0.0, 9.0), steps=(0, 40), resident=(1.0, 1024 * one))
+            for n, one in enumerate(gib)
+        )
+    )
+
+
+KILLED = run(echoing(0), ending(1, "killed", exit_code=-9, pid=4711, time=11.0))
+
+
+def test_a_killed_rank_that_the_kernel_log_names(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, KILLED, log("java", "python"), memory(32 * GIB, 3))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert (finding.where.hosts, finding.where.ranks) == (("a",), (1,))
+    assert "Killed process 4711 (java)" in finding.because
+    assert "rank 0 waited in all_reduce" in finding.because
+
+
+def test_a_killed_rank_in_a_cgroup_with_kills(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, KILLED, memory(32 * GIB, 3))
+    assert finding.confidence is Confidence.LIKELY
+    assert "whose limit is 32.0 GiB" in finding.because
+
+
+def test_a_killed_rank_where_all_memory_was_in_use(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, KILLED, memory(None, None), grown(100, 120))
+    assert "held 220.0 of 256.0 GiB at the last look" in finding.because
+
+
+def test_a_killed_worker(findings: Findings) -> None:
+    words = "DataLoader worker (pid 99) is killed by signal: Killed."
+    section = run(raised(0, "RuntimeError", words), ending(1, "hung"))
+    (finding,) = findings(CAUSE, section, memory(32 * GIB, 1))
+    assert "a DataLoader worker of rank 0" in finding.because
+
+
+def test_it_explains_the_death() -> None:
+    sections = (KILLED, log("python"))
+    (finding,) = engine.examine(Evidence(sections), "run").findings
+    assert finding.cause == CAUSE
+    assert set(finding.consequences) == {"dead-rank", "first-failure-masked"}
+
+
+def test_quiet_on_a_kill_that_nothing_tells_of_memory(findings: Findings) -> None:
+    others = replace(log(), oom_kills=("Killed process 12 (java)",))
+    assert findings(CAUSE, KILLED, memory(64 * GIB, 0), others, grown(10, 12)) == ()
+
+
+def test_quiet_on_a_kill_on_another_host(findings: Findings) -> None:
+    assert findings(CAUSE, KILLED, replace(memory(32 * GIB, 0), host="b"), grown(100, 120)) == ()
+
+
+def test_a_kill_that_the_kernel_log_knows_by_another_number(findings: Findings) -> None:
+    section = run(ending(1, "killed", exit_code=-9, pid=12))
+    (finding,) = findings(CAUSE, section, log("python"))
+    assert finding.severity is Severity.NOTE
+
+
+def test_quiet_on_other_deaths(findings: Findings) -> None:
+    section = run(ending(1, "killed", exit_code=-11))
+    assert findings(CAUSE, section, memory(64 * GIB, 0), grown(100, 120)) == ()
+
+
+def test_old_kills_are_told_as_ever_beside_a_sound_run(findings: Findings) -> None:
+    section = run(ending(0, "stopped"), ending(1, "stopped"))
+    (finding,) = findings(CAUSE, section, memory(32 * GIB, 3))
+    assert finding.severity is Severity.NOTE
