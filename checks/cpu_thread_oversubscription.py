@@ -75,37 +75,40 @@ def too_many_threads(
     )
 
 
-def while_training(
-    uses: tuple[RankUse, ...], environments: tuple[Environment, ...] | None
-) -> Iterator[Finding]:
-    told = {section.host: section.get("OMP_NUM_THREADS") for section in environments or ()}
-    for use in uses:
-        for host, ranks in use.by_host.items():
-            yield from _crowded(host, ranks, told.get(host))
+def while_training(use: RankUse) -> Iterator[Finding]:
+    for host, ranks in use.by_host.items():
+        usable = float(len({cpu for rank in ranks for cpu in rank.affinity}))
+        usable = min([usable, *(rank.quota for rank in ranks if rank.quota is not None)])
+        fitting = max(1, int(usable / len(ranks)))
+        total = sum(rank.threads for rank in ranks)
+        crowding = [rank for rank in ranks if rank.threads > fitting]
+        seen = [rank.waited for rank in crowding if rank.waited is not None]
+        waited = median(seen) if seen else None
+        if crowding and total >= TOO_MANY * usable and (waited is None or waited >= HELD_UP):
+            where = Where(
+                hosts=(host,),
+                ranks=tuple(one.rank for one in crowding) if len(crowding) < len(ranks) else (),
+            )
+            yield _crowded(ranks, where, usable, waited, _fewer(crowding, fitting))
 
 
-def _crowded(host: str, ranks: Sequence[RankHost], told: str | None) -> Iterator[Finding]:
-    usable = float(len({cpu for rank in ranks for cpu in rank.affinity}))
-    usable = min([usable, *(rank.quota for rank in ranks if rank.quota is not None)])
+def _crowded(
+    ranks: Sequence[RankHost], where: Where, usable: float, waited: float | None, fix: Fix
+) -> Finding:
     total, most = sum(rank.threads for rank in ranks), max(rank.threads for rank in ranks)
-    fitting = max(1, int(usable / len(ranks)))
-    seen = [rank.waited for rank in ranks if rank.waited is not None]
-    waited = median(seen) if seen else None
-    if total < TOO_MANY * usable or most <= fitting or (waited is not None and waited < HELD_UP):
-        return
     workers = sum(rank.workers for rank in ranks)
-    yield Finding(
+    beside = f", and {workers} DataLoader workers," if workers else ""
+    told = (
+        f": the main threads waited in the run queue for {waited:.0%} of the time"
+        if waited is not None
+        else "; how long the main threads wait for one, /proc/PID/schedstat tells"
+    )
+    return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.POSSIBLE if waited is None else Confidence.LIKELY,
         because=(
-            f"{len(ranks)} ranks on {host} with up to {most} threads each"
-            + (f", and {workers} DataLoader workers," if workers else "")
-            + f" have {usable:g} usable CPUs"
-            + (
-                f": the main threads waited in the run queue for {waited:.0%} of the time"
-                if waited is not None
-                else "; how long the main threads wait for one, /proc/PID/schedstat tells"
-            )
+            f"{len(ranks)} ranks on {where.hosts[0]} with up to {most} threads each{beside} have "
+            f"{usable:g} usable CPUs{told}"
         ),
         evidence=(
             Observation(
@@ -115,26 +118,25 @@ def _crowded(host: str, ranks: Sequence[RankHost], told: str | None) -> Iterator
                 source="torch.get_num_threads(); affinity mask and cgroup quota",
             ),
         ),
-        where=Where(hosts=(host,)),
+        where=where,
         cost=None if waited is None else Cost(value=round(waited, 3), unit="share of step"),
-        fixes=(_fewer(fitting, set_by_script=told is not None and told.strip() != str(most)),),
+        fixes=(fix,),
     )
 
 
-def _fewer(threads: int, *, set_by_script: bool) -> Fix:
-    settings = (f"torch.threads={threads}",)
-    caution = "DataLoader workers need CPUs too: with many of them still fewer"
-    if set_by_script:
+def _fewer(crowding: Sequence[RankHost], fitting: int) -> Fix:
+    settings = (f"torch.threads={fitting}",)
+    if any(rank.omp_threads not in (None, rank.threads) for rank in crowding):
         return Fix(
-            summary="in the script, share the CPUs out among the ranks; it sets another number now",
-            paste=f"torch.set_num_threads({threads})",
+            summary="share the CPUs out among the ranks, in the script: it sets the threads itself",
+            paste=f"torch.set_num_threads({fitting})",
             language="python",
-            caution=caution,
+            caution="DataLoader workers need CPUs too: with many of them still fewer",
             settings=settings,
         )
     return Fix(
         summary="share the CPUs out among the ranks",
-        paste=f"export OMP_NUM_THREADS={threads}",
-        caution=caution,
+        paste=f"export OMP_NUM_THREADS={fitting}",
+        caution="DataLoader workers need CPUs too: with many of them still fewer",
         settings=settings,
     )

@@ -156,6 +156,8 @@ class RankHost(Part, frozen=True, kw_only=True):
     local_ranks: int
     threads: int
     """torch.get_num_threads() in the main process."""
+    omp_threads: int | None = None
+    """OMP_NUM_THREADS as it was started with; None: not set, or no number."""
     affinity: tuple[int, ...]
     """CPUs that it may use."""
     host_cpus: int

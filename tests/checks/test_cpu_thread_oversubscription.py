@@ -65,7 +65,11 @@ def test_quiet_where_nothing_tells_the_ranks(findings: Findings) -> None:
 
 
 def use(
-    *threads: int, cpus: int = 96, quota: float | None = None, waited: float | None = 0.5
+    *threads: int,
+    cpus: int = 96,
+    quota: float | None = None,
+    waited: float | None = 0.5,
+    asked: int | None = None,
 ) -> RankUse:
     hosts = tuple(
         RankHost(
@@ -73,6 +77,7 @@ def use(
             host="a",
             local_ranks=len(threads),
             threads=count,
+            omp_threads=asked,
             affinity=tuple(range(cpus)),
             host_cpus=cpus,
             quota=quota,
@@ -85,7 +90,7 @@ def use(
 
 
 def test_seen_while_it_trained(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, use(2, 2, cpus=2), threads(None))
+    (finding,) = findings(CAUSE, use(2, 2, cpus=2))
     assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.LIKELY
     assert finding.because == (
@@ -100,8 +105,14 @@ def test_seen_while_it_trained(findings: Findings) -> None:
 
 
 def test_the_script_sets_them_itself(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, use(8, 8, cpus=4), threads("1"), cpus(4))
+    (finding,) = findings(CAUSE, use(8, 8, cpus=4, asked=1))
     assert finding.fixes[0].paste == "torch.set_num_threads(2)"
+
+
+def test_one_rank_with_too_many(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(1, 8, cpus=4, asked=8))
+    assert finding.where.ranks == (1,)
+    assert finding.fixes[0].paste == "export OMP_NUM_THREADS=2"
 
 
 def test_a_quota_while_it_trained(findings: Findings) -> None:
