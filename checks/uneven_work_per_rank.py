@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.balance import SLOWER_BY, STEADY, comparable, late
+from ddoctor.balance import SLOWER_BY, STEADY, comparable
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -27,17 +27,12 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
     work = workload(steps) if comparable(steps) else None
     if work is None:
         return
-    by_itself = {one.place.rank for one in late(steps) if one.part == "computing"}
-    as_given = {one.place.rank for one in late(steps, as_given=True) if one.part == "computing"}
-    late_by_work = as_given - by_itself
-    share = work.lost / steps.step
-    if share < SLOWER_BY and not late_by_work:
-        return
     heaviest = tuple(
-        rank.place
-        for index, rank in enumerate(steps.ranks)
-        if work.heaviest(index) >= STEADY or rank.place.rank in late_by_work
+        rank.place for index, rank in enumerate(steps.ranks) if work.heaviest(index) >= STEADY
     )
+    share = work.lost / steps.step
+    if max(share, work.longer / steps.step if heaviest else 0.0) < SLOWER_BY:
+        return
     name = "numbers (of text: tokens)" if work.unit == "numbers" else work.unit
     if heaviest:
         who = " and ".join(f"rank {place.rank}" for place in heaviest)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
-from ddoctor.workload import COMPUTING, Rows, spent, workload
+from ddoctor.workload import COMPUTING, Rows, on_cpu, spent, workload
 
 Part = Literal["loading", "computing", "checkpoint", "evaluation", "gc", "rest"]
 
@@ -31,6 +31,9 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
     "rest": ("rest",),
 }
 """What the phases of a rank's own work belong to."""
+
+WITH_THE_WORK = ("loading", "computing", "rest")
+"""What takes longer with more tokens or samples."""
 
 NOW_AND_THEN = ("checkpoint", "evaluation", "gc", "rest")
 """What comes every so many steps: judged by its mean, where the others are by their median."""
@@ -91,21 +94,21 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
     if not comparable(steps):
         return ()
     least = by * typical_step(steps)
-    on_cpu = _more_on_cpu(steps)
     work = None if as_given else workload(steps)
+    cpus = on_cpu(steps)
+    more_on_cpu = _more(work.without(cpus) if work is not None else cpus) if cpus else ()
     found: dict[tuple[int, Part], tuple[Late, tuple[float, ...]]] = {}
     for part, phases in PARTS.items():
         rows = tuple(spent(rank, phases, steps.count) for rank in steps.ranks)
-        if part == "computing" and work is not None:
-            rows = _without(rows, work.excess)
-        elif part == "checkpoint":
+        if part == "checkpoint":
             rows = tuple(saving(rank, steps.count) for rank in steps.ranks)
         elif part == "rest":
             rows = _without(rows, tuple(beside_saving(r, steps.count) for r in steps.ranks))
+        if work is not None and part in WITH_THE_WORK:
+            rows = work.without(rows)
         usual = [median_low(step) for step in zip(*rows, strict=True)]
-        for index, row in enumerate(rows):
-            more = tuple(own - other for own, other in zip(row, usual, strict=True))
-            cpu = on_cpu[index] if on_cpu else ()
+        for index, more in enumerate(_more(rows)):
+            cpu = more_on_cpu[index] if more_on_cpu else ()
             seconds = _steady(more, cpu, least)
             if not seconds and part in NOW_AND_THEN and recurs(more, least):
                 seconds = fmean(more)
@@ -200,13 +203,8 @@ def _without(rows: Rows, parts: Rows) -> Rows:
     )
 
 
-def _more_on_cpu(steps: Steps) -> Rows:
-    """Of each rank and step, by how much longer than the usual one it was on a CPU."""
-    count = steps.count
-    rows = tuple(rank.cpu[:count] for rank in steps.ranks)
-    of_cpus = all(rank.place.device == "cpu" for rank in steps.ranks)
-    if not of_cpus or any(len(row) < count for row in rows):
-        return ()
+def _more(rows: Rows) -> Rows:
+    """Of each rank and step, by how much more it is than the usual one."""
     usual = [median_low(step) for step in zip(*rows, strict=True)]
     return tuple(tuple(a - b for a, b in zip(row, usual, strict=True)) for row in rows)
 
