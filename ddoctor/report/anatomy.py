@@ -113,9 +113,10 @@ class Anatomy:
 
     @cached_property
     def bars(self) -> tuple[Bar, ...]:
-        """One of each rank."""
+        """One of each rank, in the order of their numbers."""
         seen = any("waiting" in rank.by_name for rank in self.steps.ranks)
-        return tuple(_bar(rank, waits=seen) for rank in self.steps.ranks)
+        bars = (_bar(rank, waits=seen) for rank in self.steps.ranks)
+        return tuple(sorted(bars, key=lambda bar: bar.rank))
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:

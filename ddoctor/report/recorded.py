@@ -72,8 +72,8 @@ def training(evidence: Evidence) -> Training:
 
 
 def _steps(name: str, anatomy: Anatomy) -> Chart:
-    shown = {bar.rank for bar in anatomy.shown(ROWS)}
-    ranks = [rank for rank in anatomy.steps.ranks if rank.place.rank in shown]
+    by_number = {rank.place.rank: rank for rank in anatomy.steps.ranks}
+    ranks = [by_number[bar.rank] for bar in anatomy.shown(ROWS)]
     return _chart(lambda pixels: training_charts.steps(name, anatomy, ranks, pixels[0]))
 
 

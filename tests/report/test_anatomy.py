@@ -48,6 +48,12 @@ def test_the_phases_come_in_the_order_in_which_they_are_drawn() -> None:
     assert "evaluation" not in phases, "what takes no time has no place"
 
 
+def test_the_ranks_come_in_the_order_of_their_numbers() -> None:
+    steps = anatomy(training_sample.late_rank()).steps
+    mixed = Anatomy(steps=replace(steps, ranks=steps.ranks[::-1]))
+    assert [bar.rank for bar in mixed.bars] == list(range(8))
+
+
 def test_work_of_its_own_is_all_but_waiting_and_transfer() -> None:
     late = anatomy(training_sample.late_rank()).bars[5]
     between = late.of("waiting") + late.of("transfer")

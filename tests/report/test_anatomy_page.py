@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ LATE = training_sample.late_rank()
 SLOW = training_sample.slow_loader()
 
 
+@cache
 def page(evidence: Evidence) -> str:
     return html.render(sample.report(verdict=Verdict.HEALTHY), evidence)
 

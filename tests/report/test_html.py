@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,13 +18,18 @@ READABLE = 4.5
 """Contrast that WCAG 2.2 asks of text (level AA)."""
 
 
+@cache
+def _source(name: str) -> str:
+    return html.render(*sample.SAMPLES[name]())
+
+
 class Page(HTMLParser):
     """The elements of a page, and the text outside of script and style."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.source = html.render(*sample.SAMPLES[name]())
+        self.source = _source(name)
         self.feed(self.source)
         self.close()
 
