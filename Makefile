@@ -33,6 +33,7 @@ check: $(INSTALLED) ## linter, formatter, types, tests
 bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.allreduce
+	$(BIN)/python -m benchmarks.overhead --peers
 	$(BIN)/python -m benchmarks.link
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale

@@ -302,13 +302,13 @@ def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
         steps = evidence.of(Steps, run.host)
         judged = steps.count if steps is not None else 0
         if run.limit and not judged:
-            yield Crashed(check="script", error=run.limit)
+            yield Crashed(check="judging the run", error=run.limit)
         elif bad:
-            yield Crashed(check="script", error=f"rank {bad[0].rank}: {bad[0].outcome}")
+            yield Crashed(check="judging the run", error=f"rank {bad[0].rank}: {bad[0].outcome}")
         elif judged < FEWEST_STEPS:
             done = min((one.steps for one in run.ranks), default=0)
             yield Crashed(
-                check="script",
+                check="judging the run",
                 error=(
                     f"it ended after {done} steps, of which {judged} could be judged: "
                     f"{FEWEST_STEPS} are needed"

@@ -1,0 +1,101 @@
+"""What it costs a training to be recorded: under 1 % of the step, at short and at long steps.
+
+The same script runs bare and recorded in turns (ABBA), two ranks each; steps are counted, not
+calls. Beside them torch's profiler, and TraceML where it is installed (``pip install traceml-ai``).
+Exit code 1: the median of the ratios is above the bound.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+from ddoctor.recorder.tape import SIZE
+
+SCRIPT = Path(__file__).with_name("overhead_script.py")
+# Width of the layers, and steps in a turn: about 5 ms and 50 ms a step with a core per rank.
+STEPS = {"short": (512, 1500), "long": (2048, 150)}
+TURNS = 10
+BOUND = 0.01
+MEMORY_BOUND = 50 * 2**20
+LIMIT_SECONDS = 300
+PEER_TURNS = 3
+
+
+def main() -> int:
+    """Measure, and say what it comes to."""
+    options = ArgumentParser(description=__doc__)
+    options.add_argument("--turns", type=int, default=TURNS)
+    options.add_argument("--peers", action="store_true", help="the profiler and TraceML, too")
+    arguments = options.parse_args()
+    worst = 0.0
+    print(f"the tape of a rank: {SIZE / 2**20:.1f} MiB for 10,000 steps")
+    for name, (width, steps) in STEPS.items():
+        ratios = _ratios("ddoctor", width, steps, arguments.turns, name)
+        worst = max(worst, median(ratios) - 1)
+        if arguments.peers:
+            _ratios("profiler", width, steps, PEER_TURNS, name)
+            if find_spec("traceml_ai") is not None:
+                _ratios("traceml", width, steps, PEER_TURNS, name)
+    within = worst <= BOUND and SIZE <= MEMORY_BOUND
+    print(f"{'within' if within else 'NOT within'} {BOUND:.0%} of the step")
+    return 0 if within else 1
+
+
+def _ratios(arm: str, width: int, steps: int, turns: int, name: str) -> list[float]:
+    bare: list[tuple[float, float]] = []
+    with_it: list[tuple[float, float]] = []
+    for turn in range(turns):
+        for one in ("bare", arm) if turn % 2 == 0 else (arm, "bare"):
+            (bare if one == "bare" else with_it).append(_turn(one, width, steps))
+    ratios = [b[0] / a[0] for a, b in zip(bare, with_it, strict=True)]
+    cpu = [b[1] / a[1] for a, b in zip(bare, with_it, strict=True)]
+    typical = median(seconds for seconds, _ in bare)
+    low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+    print(
+        f"{name} steps ({1e3 * typical:.2f} ms bare), {arm}: {median(ratios):.4f} times as long "
+        f"(quartiles {low:.4f} to {high:.4f} of {turns} pairs), CPU time {median(cpu):.4f}",
+        flush=True,
+    )
+    return ratios
+
+
+def _turn(arm: str, width: int, steps: int) -> tuple[float, float]:
+    with TemporaryDirectory() as folder:
+        result = Path(folder) / "result"
+        words = [str(SCRIPT), str(width), str(steps), str(result), arm]
+        done = subprocess.run(
+            _command(arm, words, Path(folder)),
+            cwd=folder,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+        if not result.exists():
+            raise SystemExit(f"{arm} did not come to its end:\n{done.stdout}\n{done.stderr}")
+        seconds, cpu = map(float, result.read_text().split())
+        return seconds, cpu
+
+
+def _command(arm: str, words: Sequence[str], folder: Path) -> list[str]:
+    if arm == "traceml":
+        traceml = str(Path(sys.executable).with_name("traceml"))
+        return [
+            *(sys.executable, traceml, "run", "--mode", "summary", "--nproc-per-node", "2"),
+            *("--logs-dir", str(folder / "logs"), words[0], "--args", *words[1:]),
+        ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    recorded = ["-m", "ddoctor.probe", "run", "--no-prove", "--steps=1000000"]
+    return [*torchrun, *(recorded if arm == "ddoctor" else []), *words]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
