@@ -11,11 +11,13 @@ hours a worker is "killed by signal: Killed".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
 from ddoctor.evidence.host import Memory, cpu_list
-from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.trend import trend
@@ -61,20 +63,14 @@ def growing(
     use: tuple[RankUse, ...] | None,
 ) -> Iterator[Finding]:
     free = {section.host: _free(section) for section in hosts or ()}
-    all_leaks = [leak for one in memory for rank in one.ranks for leak in _leaks(rank)]
-    past_an_epoch = {
-        loader.rank
-        for section in loading or ()
-        for loader in section.loaders
-        if loader.epoch_batches
-    }
-    without_gc = {one.rank for section in use or () for one in section.hosts if not one.gc_enabled}
+    loaders = [loader for section in loading for loader in section.loaders] if loading else None
+    collected = {one.rank: one.gc_enabled for section in use or () for one in section.hosts}
+    every = [leak for one in memory for rank in one.ranks for leak in _leaks(rank)]
     for workers in (False, True):
-        leaks = [leak for leak in all_leaks if leak.workers is workers]
+        leaks = [leak for leak in every if leak.workers is workers]
         if leaks:
-            hours = _hours(all_leaks, free)
-            ranks = {leak.growth.rank for leak in leaks}
-            yield _finding(leaks, hours, ranks <= past_an_epoch, ranks <= without_gc)
+            without_gc = not any(collected.get(leak.growth.rank, True) for leak in leaks)
+            yield _finding(leaks, _full(every, free), _cache(leaks, loaders, free), without_gc)
 
 
 def _leaks(rank: Growth) -> Iterator[Leak]:
@@ -105,8 +101,8 @@ def _free(memory: Memory) -> float:
     return max(free, 0) / 2**20
 
 
-def _hours(leaks: Sequence[Leak], free: dict[str, float]) -> tuple[float, str] | None:
-    """When the first host will be full, and which one it is; all that grows on it counts."""
+def _full(leaks: Sequence[Leak], free: Mapping[str, float]) -> tuple[float, str] | None:
+    """In how many hours the first host will be full, and which; all that grows on it counts."""
     rates: dict[str, float] = {}
     for leak in leaks:
         host = leak.growth.host
@@ -116,10 +112,30 @@ def _hours(leaks: Sequence[Leak], free: dict[str, float]) -> tuple[float, str] |
     )
 
 
+def _cache(
+    leaks: Sequence[Leak], loaders: Sequence[Loader] | None, free: Mapping[str, float]
+) -> Literal["no", "maybe", "fits"]:
+    """Whether it may be a cache of the dataset, where that lives and in its first epoch; and if so,
+    whether half of what is free on each host would hold it at the end of that epoch."""
+    sizes: dict[str, float] = {}
+    for leak in leaks:
+        here = [
+            one
+            for one in loaders or ()
+            if one.rank == leak.growth.rank and (one.num_workers > 0) is leak.workers
+        ]
+        if loaders is not None and (not here or any(one.epoch_batches for one in here)):
+            return "no"
+        batches = max((one.batches or inf for one in here), default=inf)
+        host = leak.growth.host
+        sizes[host] = sizes.get(host, 0.0) + leak.per_step * batches
+    return "fits" if all(2 * sizes[host] <= free.get(host, 0.0) for host in sizes) else "maybe"
+
+
 def _finding(
     leaks: Sequence[Leak],
-    hours: tuple[float, str] | None,
-    past_an_epoch: bool,
+    full: tuple[float, str] | None,
+    cache: Literal["no", "maybe", "fits"],
     without_gc: bool,
 ) -> Finding:
     worst = max(leaks, key=lambda leak: leak.per_step)
@@ -133,15 +149,20 @@ def _finding(
         + f", from {worst.start:.0f} to {worst.end:.0f} MiB in "
         f"{growth.steps[-1] - growth.steps[0]} steps, as fast in the end as in the beginning"
     )
-    if hours is not None:
-        because += f"; at this rate {hours[1]} is full in {_span(hours[0])}"
+    if full is not None:
+        because += f"; at this rate {full[1]} is full in {_span(full[0])}"
     if without_gc:
         because += "; Python's garbage collection is off"
-    if not past_an_epoch:
-        because += "; a cache that fills looks the same until its first epoch is over"
+    if cache != "no":
+        because += "; a cache of the dataset looks the same until its first epoch is over"
+    harmless = cache == "fits" or (full is not None and full[0] > A_WEEK)
     return Finding(
-        severity=Severity.NOTE if hours and hours[0] > A_WEEK else Severity.WARNING,
-        confidence=Confidence.CERTAIN if past_an_epoch else Confidence.LIKELY,
+        severity=Severity.NOTE if harmless else Severity.WARNING,
+        confidence={
+            "no": Confidence.CERTAIN,
+            "maybe": Confidence.LIKELY,
+            "fits": Confidence.POSSIBLE,
+        }[cache],
         because=because,
         evidence=(
             Observation(

@@ -66,7 +66,7 @@ def test_a_process_that_grows_with_every_step(findings: Findings) -> None:
     assert finding.confidence is Confidence.LIKELY
     assert (finding.where.hosts, finding.where.ranks) == (("node-0",), (1,))
     assert "the process of rank 1 grew by 0.8 MiB per step" in finding.because
-    assert "a cache that fills looks the same" in finding.because
+    assert "a cache of the dataset looks the same" in finding.because
     # 5 steps a second.
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.8 * 5 * 3600 / 1024, rel=0.05)
@@ -107,28 +107,45 @@ def test_a_note_where_it_takes_more_than_a_week(findings: Findings) -> None:
     assert "full in 12 days" in finding.because
 
 
-def test_beyond_an_epoch_it_is_no_cache(findings: Findings) -> None:
+def loading(*, workers: int = 0, batches: int = 25, ended: bool = False) -> Loading:
     loader = Loader(
         rank=0,
         host="node-0",
         name="train.py:9",
         dataset="Images",
         kind="map",
-        items=200,
+        items=8 * batches,
         batch_size=8,
-        batches=25,
-        num_workers=0,
+        batches=batches,
+        num_workers=workers,
         prefetch_factor=None,
         pin_memory=False,
         persistent_workers=False,
         context="fork",
         drop_last=False,
         sampler="RandomSampler",
-        epoch_batches=(25, 25),
+        epoch_batches=(batches, batches) if ended else (),
     )
-    (finding,) = findings(CAUSE, run(growth(leaking)), Loading(loaders=(loader,)))
+    return Loading(loaders=(loader,))
+
+
+@pytest.mark.parametrize("seen", [loading(ended=True), loading(workers=2), Loading(loaders=())])
+def test_beyond_an_epoch_or_beside_the_workers_it_is_no_cache(
+    findings: Findings, seen: Loading
+) -> None:
+    (finding,) = findings(CAUSE, run(growth(leaking)), seen)
+    assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.CERTAIN
     assert "cache" not in finding.because
+
+
+def test_a_cache_that_would_fit_is_a_note(findings: Findings) -> None:
+    # 100,000 batches of 0.8 MiB make 78 GiB.
+    sections = run(growth(leaking)), loading(batches=100_000)
+    (finding,) = findings(CAUSE, *sections, memory(400 * GIB))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    (finding,) = findings(CAUSE, *sections, memory(100 * GIB))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
 
 
 def test_garbage_that_nobody_collects(findings: Findings) -> None:
