@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from threading import Lock
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import facts, isolation, pauses, recorded, trial
+from ddoctor.recorder import facts, isolation, pauses, recorded, transfers, trial
 from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
@@ -57,12 +56,11 @@ class Recorder:
         self._inspection = Inspection(timeline)
         self._precision = Precision()
         self._sampler = Sampler(timeline, self.write)
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
-        self._begin = perf_counter()
         self._curve: tuple[CurvePoint, ...] = ()
         self._graphs_before: tuple[int | None, int | None] = (None, None)
         self._graphs: tuple[int | None, int | None] = (None, None)
         self._stopping = False
+        self._writing = Lock()
 
     def install(self) -> None:
         """Hook into torch; nothing of the script has been run yet."""
@@ -83,6 +81,7 @@ class Recorder:
         self._take_models()
         if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:
             self._timeline.use_device(_cuda_clock(self._timeline))
+            transfers.install(self._timeline)
             self._sampler.device_memory = lambda: torch.cuda.memory_allocated() / 2**20
 
     def _take_models(self) -> None:
@@ -110,8 +109,6 @@ class Recorder:
             with suppress(Exception):
                 # What the user's dataset raises here says nothing of the training.
                 self._curve = tuple(self._isolated())
-        self._sampler.stop()
-        self.write()
 
     def _isolated(self) -> list[CurvePoint]:
         """The loaders that the training waits for, alone."""
@@ -133,8 +130,18 @@ class Recorder:
                 points += isolation.curve(loader, seen.name, known.batch_seconds or need, need)
         return points
 
+    def end(self) -> None:
+        """The script is over: look no more, and write down all."""
+        self._sampler.stop()
+        self.write()
+
     def write(self) -> None:
         """Write down what is known by now."""
+        # From the thread that samples, and from the main thread at the end.
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
         seen: dict[Any, Seen] = dict(self._loaders.seen.items())
         recorded.write(
             self._folder,

@@ -1,0 +1,36 @@
+"""Batches on their way to the GPU, where the script itself sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from ddoctor.recorder.tape import REST, TO_DEVICE
+from ddoctor.recorder.timeline import Timeline
+
+
+def install(timeline: Timeline) -> None:
+    """Watch the two ways to send a tensor; only once the model is known to be on a GPU."""
+    tensor: Any = torch.Tensor
+    for name in ("to", "cuda"):
+        setattr(tensor, name, _timed(timeline, getattr(tensor, name)))
+
+
+def _timed(timeline: Timeline, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Casts within the model are its own work, and what is on the GPU already stays there.
+        outside = timeline.phase == REST and not torch.compiler.is_compiling()
+        if not outside or self.is_cuda or not timeline.here():
+            return original(self, *args, **kwargs)
+        depth = timeline.depth()
+        timeline.enter(TO_DEVICE)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            timeline.unwind(depth)
+
+    return send
