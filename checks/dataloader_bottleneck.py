@@ -131,8 +131,12 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
 def _work(loader: Loader) -> str:
     items = loader.fetched / loader.collated
     on_a_cpu = loader.batch_cpu_seconds / loader.batch_seconds
+    collate = loader.collate_seconds / loader.collated
+    together = (
+        f" and {collate:.3f} s of collate" if collate >= NOTABLE * loader.batch_seconds else ""
+    )
     return (
-        f"{items:.3g} items of {1000 * loader.item_seconds:.3g} ms each, "
+        f"{items:.3g} items of {1000 * loader.item_seconds:.3g} ms each{together}, "
         f"on a CPU for {on_a_cpu:.0%} of it"
     )
 

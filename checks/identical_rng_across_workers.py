@@ -27,7 +27,8 @@ SEEDED = {
 
 def same_state(loading: Loading) -> Iterator[Finding]:
     found: dict[tuple[str, str], list[tuple[Loader, Sequence[int]]]] = defaultdict(list)
-    for loader in loading.loaders:
+    by_place = by_name(loading)
+    for loader in (one for loaders in by_place.values() for one in loaders):
         for source, workers in _alike(loader):
             found[loader.name, source].append((loader, workers))
     for (name, source), rows in found.items():
@@ -53,7 +54,7 @@ def same_state(loading: Loading) -> Iterator[Finding]:
                     source="a fingerprint in each worker, before its first batch",
                 ),
             ),
-            where=place({one.rank for one, _ in rows}, by_name(loading)[name]),
+            where=place({one.rank for one, _ in rows}, by_place[name]),
             fixes=(_fix(loader, source),),
         )
 

@@ -29,7 +29,7 @@ def same_order_again(
     for one in loading.loaders:
         orders = _orders(one, seen)
         again = len(set(orders)) == 1 if len(orders) > 1 else one.seeded_by_epoch is False
-        if one.shuffle and again:
+        if one.shuffle and one.taken and again:
             found.setdefault(one.name, []).append(one)
     for name, loaders in found.items():
         orders = _orders(loaders[0], seen)

@@ -34,6 +34,8 @@ class Feed:
     """Between two batches, if no rank ever waited for its loader."""
     wait: float
     """Of each step in the loader, typically: without the epochs' edges and ``in_main``."""
+    least: float
+    """So much it is in every stretch but the best one."""
     edges: float
     """Of each step, what the first batch of an epoch takes longer than others, spread over all."""
     restarts: float
@@ -50,8 +52,8 @@ class Feed:
 
     @property
     def interval(self) -> float:
-        """Between two batches, as it is."""
-        return self.step / self.per_step
+        """Between two batches, as it is within an epoch."""
+        return (self.step - self.edges) / self.per_step
 
     @property
     def mostly_collate(self) -> bool:
@@ -77,7 +79,8 @@ def feeds(steps: Steps, loading: Loading) -> tuple[Feed, ...]:
 def starved(found: Sequence[Feed]) -> tuple[Feed, ...]:
     """Those that wait for a notable share of the step, the worst first; half as much as the worst
     counts with it."""
-    worst = max((feed.share for feed in found), default=0.0)
+    lasting = [feed for feed in found if feed.least >= NOTABLE * feed.step]
+    worst = max((feed.share for feed in lasting), default=0.0)
     if worst < NOTABLE:
         return ()
     late = [feed for feed in found if feed.share >= worst / 2]
@@ -133,6 +136,7 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     seconds = rank.by_name.get("loader", (0.0,) * count)
     waits = _without_edges(seconds, loader)
     edges = (sum(seconds) - sum(waits)) / count
+    stretches = _stretches(waits, loader)
     in_main = loader.collate_in_main * per_step
     loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
     cpu = fmean(rank.cpu) - loaded if rank.cpu else need
@@ -143,7 +147,8 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
         step=fmean(rank.seconds),
         per_step=per_step,
         need=need / per_step,
-        wait=max(0.0, _typical(waits, loader) - in_main),
+        wait=max(0.0, median(stretches) - in_main),
+        least=max(0.0, sorted(stretches)[len(stretches) // STRETCHES] - in_main),
         edges=edges,
         restarts=edges * restart(loader) / edge(loader) if edges else 0.0,
         in_main=in_main,
@@ -153,24 +158,25 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
 
 
 def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
-    """The seconds in the loader; those that begin an epoch without what that takes longer.
+    """The seconds in the loader, where steps that begin an epoch are as any other.
 
     Which steps these are is not told: they are among the longest, as many as there were epochs.
     """
     waits, extra = list(seconds), edge(loader)
     longest = sorted(range(len(waits)), key=lambda step: -waits[step])
+    usual = median(waits)
     for step in longest[: len(loader.first_waits)]:
-        if waits[step] >= extra / 2:
-            waits[step] = max(0.0, waits[step] - extra)
+        if extra and waits[step] >= extra / 2:
+            waits[step] = usual
     return waits
 
 
-def _typical(waits: Sequence[float], loader: Loader) -> float:
-    """Seconds of a step in the loader, in the median stretch: workers that are too few bring their
-    batches together, so that only every n-th step waits."""
+def _stretches(waits: Sequence[float], loader: Loader) -> list[float]:
+    """The mean of each stretch: workers that are too few bring their batches together, so that only
+    every n-th step waits."""
     length = max(len(waits) // STRETCHES, loader.num_workers, 1)
     parts = [waits[at : at + length] for at in range(0, len(waits) - length + 1, length)]
-    return median(map(fmean, parts)) if parts else fmean(waits)
+    return [fmean(part) for part in parts or [waits]]
 
 
 def _without_loader(rank: RankSteps) -> float:

@@ -115,7 +115,8 @@ def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:
     """The loaders of all ranks that training took batches from, by the place that makes them."""
     found: dict[str, list[Loader]] = defaultdict(list)
     for one in loading.loaders:
-        found[one.name].append(one)
+        if one.taken:
+            found[one.name].append(one)
     return found
 
 

@@ -110,9 +110,9 @@ def _cautions(feed: Feed, workers: int, sharing: int) -> Iterator[str]:
     who = f"{every} workers on a host" if sharing > 1 else f"{every} workers"
     if loader.worker_memory:
         yield f"{who} take about {every * loader.worker_memory / 1024:.2g} GiB of memory"
-    if loader.batch_bytes:
-        ahead = every * (loader.prefetch_factor or PREFETCH) * loader.batch_bytes
-        yield f"{who} hold up to {ahead / MIB:.0f} MiB of batches in /dev/shm"
+    ahead = every * (loader.prefetch_factor or PREFETCH) * (loader.batch_bytes or 0) / MIB
+    if ahead >= 1:
+        yield f"{who} hold up to {ahead:.0f} MiB of batches in /dev/shm"
     if loader.kind == "iterable":
         yield (
             f"each worker runs through the whole of {loader.dataset}, unless its __iter__ asks "

@@ -300,10 +300,25 @@ def test_an_empty_queue_at_each_epoch(findings: Findings) -> None:
         # One slow moment, however long.
         [0.0015] * (COUNT - 1) + [3.0],
         [0.5] * 5 + [0.0015] * (COUNT - 5),
+        # For half of the time, as a neighbour was busy.
+        [0.03] * (COUNT // 2) + [0.0015] * (COUNT // 2),
     ],
 )
 def test_quiet_where_the_step_hardly_waits(findings: Findings, waits: list[float]) -> None:
     assert findings(CAUSE, loaded(waits), loading(loader(workers=3))) == ()
+
+
+def test_edges_that_differ_are_no_need_of_workers(findings: Findings) -> None:
+    edges = [(0.4 if step % 20 else 0.9) if step % 10 == 0 else 0.0 for step in range(COUNT)]
+    section = loading(
+        loader(
+            workers=3,
+            epoch_batches=(10,) * 6,
+            starts=(0.9, *(0.3, 0.6) * 3),
+            first_waits=(0.9, *(0.1, 0.3) * 3),
+        )
+    )
+    assert findings(CAUSE, loaded(edges), section) == ()
 
 
 def test_quiet_about_the_edges_of_epochs(findings: Findings) -> None:
