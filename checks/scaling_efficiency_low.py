@@ -53,13 +53,14 @@ def _told(
     seconds = zip(*(rank.seconds[:count] for rank in steps.ranks), strict=True)
     each = [fmean(own) / fmean(whole) for own, whole in zip(local, seconds, strict=True)]
     efficiency = median(each)
-    if efficiency >= HEALTHY or sum(one < HEALTHY for one in each) < STEADY * count:
+    if efficiency >= HEALTHY:
         return
     parts = {
         name: fmean(steps.share(name, rank) for rank in steps.ranks)
         for name in ("waiting", "transfer")
     }
-    loud = efficiency < LOUD and _have_their_cpus(steps, use)
+    steady = sum(one < LOUD for one in each) >= STEADY * count
+    loud = efficiency < LOUD and steady and _have_their_cpus(steps, use)
     yield Finding(
         severity=Severity.WARNING if loud else Severity.NOTE,
         confidence=Confidence.LIKELY,

@@ -157,7 +157,9 @@ def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Itera
     )
     for one in found:
         reason = why(one, steps, lines, use)
-        in_passing = reason.kind == "queued" and one.seconds < PASSING * steps.step
+        in_passing = reason.kind == "crowded" or (
+            reason.kind == "queued" and one.seconds < PASSING * steps.step
+        )
         yield _late(one, steps, reason, Severity.NOTE if in_passing else Severity.WARNING)
     for one in slightly:
         if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
@@ -201,10 +203,9 @@ def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Findin
 def _on_cpu(one: Late) -> Iterator[Observation]:
     if one.on_cpu is not None:
         yield Observation(
-            name="longer on a CPU",
+            name="of these, as its time on a CPU has it",
             value=round(1000 * one.on_cpu, 1),
             unit="ms",
-            expected=0.0,
             source="CPU time of its main thread, the median step",
         )
 
@@ -245,5 +246,5 @@ def _remedy(one: Late, reason: Reason) -> Fix:
                 f"grep -qx RANK={rank} && py-spy dump --pid $pid; done"
             ),
         )
-    starved = reason.kind in ("queued", "throttled")
+    starved = reason.kind in ("queued", "crowded", "throttled")
     return next(_fixes(host, None, starved))

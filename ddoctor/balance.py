@@ -18,7 +18,7 @@ from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
-from ddoctor.workload import COMPUTING, Rows, on_cpu, spent, workload
+from ddoctor.workload import COMPUTING, Rows, Workload, clock_of_cpu, on_cpu, spent, workload
 
 Part = Literal["loading", "computing", "checkpoint", "evaluation", "gc", "rest"]
 
@@ -35,7 +35,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
 WITH_THE_WORK = ("loading", "computing", "rest")
 """What takes longer with more tokens or samples."""
 
-NOW_AND_THEN = ("checkpoint", "evaluation", "gc", "rest")
+NOW_AND_THEN: tuple[Part, ...] = ("checkpoint", "evaluation", "gc", "rest")
 """What comes every so many steps: judged by its mean, where the others are by their median."""
 
 # A check that the change is at least 10 % is what took a published detector's false alarms away
@@ -79,7 +79,7 @@ class Late:
     """In how many steps it was later."""
     steps: int
     on_cpu: float | None = None
-    """Seconds by which its main thread was longer on a CPU, in the whole median step; None: not
+    """Seconds of these, in the median step, as its main thread's time on a CPU has it; None: not
     seen, or it works on a GPU."""
     cost: float = 0.0
     """The share of the step that is saved where it is as fast as the others, 0 to 1."""
@@ -95,37 +95,31 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
         return ()
     least = by * typical_step(steps)
     work = None if as_given else workload(steps)
-    cpus = on_cpu(steps)
-    more_on_cpu = _more(work.without(cpus) if work is not None else cpus) if cpus else ()
-    found: dict[tuple[int, Part], tuple[Late, tuple[float, ...]]] = {}
-    for part, phases in PARTS.items():
-        rows = tuple(spent(rank, phases, steps.count) for rank in steps.ranks)
-        if part == "checkpoint":
-            rows = tuple(saving(rank, steps.count) for rank in steps.ranks)
-        elif part == "rest":
-            rows = _without(rows, tuple(beside_saving(r, steps.count) for r in steps.ranks))
-        if work is not None and part in WITH_THE_WORK:
-            rows = work.without(rows)
-        usual = [median_low(step) for step in zip(*rows, strict=True)]
-        for index, more in enumerate(_more(rows)):
+    rows = {part: _spent_on(part, steps, work) for part in PARTS}
+    more = {part: _more(one) for part, one in rows.items()}
+    more_on_cpu = _more_on_cpu(steps, work, more)
+    found: dict[tuple[int, Part], Late] = {}
+    for part, by_rank in more.items():
+        for index, later in enumerate(by_rank):
             cpu = more_on_cpu[index] if more_on_cpu else ()
-            seconds = _steady(more, cpu, least)
-            if not seconds and part in NOW_AND_THEN and recurs(more, least):
-                seconds = fmean(more)
+            behind = sum(second > 0 for second in later)
+            seconds = _steady(later, cpu if part == "computing" else (), least)
+            if not seconds and part in NOW_AND_THEN and recurs(later, least):
+                behind = sum(second >= least for second in later)
+                seconds = fmean(later)
             if seconds:
-                one = Late(
+                found[index, part] = Late(
                     place=steps.ranks[index].place,
                     part=part,
-                    phase=_latest(steps, index, phases),
+                    phase=_latest(steps, index, PARTS[part]),
                     seconds=seconds,
-                    usual=fmean(usual),
-                    behind=sum(second > 0 for second in more),
+                    usual=fmean(map(median_low, zip(*rows[part], strict=True))),
+                    behind=behind,
                     steps=steps.count,
                     on_cpu=median(cpu) if cpu else None,
                 )
-                found[index, part] = one, more
-    paid = _paid(steps, {key: more for key, (_, more) in found.items()})
-    costly = (replace(one, cost=paid[key]) for key, (one, _) in found.items())
+    paid = _paid(steps, {(index, part): more[part][index] for index, part in found})
+    costly = (replace(one, cost=paid[key]) for key, one in found.items())
     enough = (one for one in costly if one.cost >= by / 2)
     return tuple(sorted(enough, key=lambda one: -one.cost))
 
@@ -203,22 +197,50 @@ def _without(rows: Rows, parts: Rows) -> Rows:
     )
 
 
+def _spent_on(part: Part, steps: Steps, work: Workload | None) -> Rows:
+    count = steps.count
+    rows = tuple(spent(rank, PARTS[part], count) for rank in steps.ranks)
+    if part == "checkpoint":
+        rows = tuple(saving(rank, count) for rank in steps.ranks)
+    elif part == "rest":
+        rows = _without(rows, tuple(beside_saving(rank, count) for rank in steps.ranks))
+    return work.without(rows) if work is not None and part in WITH_THE_WORK else rows
+
+
 def _more(rows: Rows) -> Rows:
     """Of each rank and step, by how much more it is than the usual one."""
     usual = [median_low(step) for step in zip(*rows, strict=True)]
     return tuple(tuple(a - b for a, b in zip(row, usual, strict=True)) for row in rows)
 
 
+def _more_on_cpu(steps: Steps, work: Workload | None, more: Mapping[Part, Rows]) -> Rows:
+    """Of each rank and step, by how much longer than the usual one it computed, as its seconds on a
+    CPU have it: made into the clock's, and without what it did beside the model."""
+    cpus = on_cpu(steps)
+    if not cpus:
+        return ()
+    clock = clock_of_cpu(steps)
+    longer = _more(work.without(cpus) if work is not None else cpus)
+    own = tuple(tuple(clock * second for second in row) for row in longer)
+    for part in NOW_AND_THEN:
+        own = _without(own, tuple(tuple(max(0.0, one) for one in row) for row in more[part]))
+    return own
+
+
 def _steady(more: Sequence[float], on_cpu: Sequence[float], least: float) -> float:
-    """Seconds by which it is later; 0: not by enough, or not again and again."""
+    """Seconds by which it is later; 0: not by enough, or not again and again.
+
+    Where it is longer on a CPU in nearly all steps, by enough, the clock has only to agree: others
+    that want the CPUs as well disturb it.
+    """
     middle = median(more)
     length = len(more) / STRETCHES
     stretches = (
         more[round(length * number) : round(length * (number + 1))] for number in range(STRETCHES)
     )
-    sure = bool(on_cpu) and _often(on_cpu) >= SURE and median(on_cpu) >= middle / 2
-    often = STEADY_WHERE_SURE if sure else STEADY
-    persists = _often(more) >= often and all(median(one) >= least / 2 for one in stretches)
+    if on_cpu and _often(on_cpu) >= SURE and median(on_cpu) >= least:
+        return middle if _often(more) >= STEADY_WHERE_SURE and middle >= least / 2 else 0.0
+    persists = _often(more) >= STEADY and all(median(one) >= least / 2 for one in stretches)
     return middle if middle >= least and persists else 0.0
 
 

@@ -113,6 +113,21 @@ def probe(context: typer.Context) -> int:
     return door.enter(context.args)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+    },
+)
+def run(context: typer.Context) -> None:
+    """Run a training as ever for some steps, and say where they go."""
+    from ddoctor.training import start
+
+    start.start(context.args)
+
+
 @app.command()
 def diagnose(
     bundle: Bundles,

@@ -94,8 +94,11 @@ def main() -> int:
     # torchrun -m puts the user's folder first: a queue.py there would be taken for Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
-    if sys.argv[1:2] == ["run"]:
-        return _run_script(sys.argv[2:])
+    words = sys.argv[1:]
+    # torch.distributed.launch puts --local-rank=N before all other words.
+    at = 1 if words and words[0].startswith(("--local-rank=", "--local_rank=")) else 0
+    if words[at : at + 1] == ["run"]:
+        return _run_script(words[:at] + words[at + 1 :])
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -210,8 +213,8 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     from ddoctor import doctor, engine, launch
     from ddoctor.conductor import Conductor
     from ddoctor.evidence import bundle
-    from ddoctor.proof import candidates
     from ddoctor.launched import explain_failure
+    from ddoctor.proof import candidates
     from ddoctor.report.output import Outputs, progress
 
     names = list(arguments.probes or launch.usual())

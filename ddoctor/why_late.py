@@ -5,6 +5,7 @@ Pure: recorded steps in, words out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -14,9 +15,12 @@ from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankHost, RankUse
 
-Kind = Literal["line", "mask", "throttled", "busy", "queued", "blocked", "device", "unknown"]
+Kind = Literal[
+    "line", "mask", "throttled", "busy", "queued", "crowded", "blocked", "device", "unknown"
+]
 """line: of its own code; mask: it may use fewer CPUs; throttled: by its cgroup's quota; busy: on a
-CPU for all of it; queued: others had its CPU; blocked: it wanted none; device: on its GPU."""
+CPU for all of it; queued: others had its CPU; crowded: and those of the other ranks as well;
+blocked: it wanted none; device: on its GPU."""
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 THROTTLED = 0.25
@@ -47,7 +51,8 @@ def why(one: Late, steps: Steps, lines: Lines | None, use: RankUse | None) -> Re
         limited = _limited(host, list(hosts.values()))
         if limited is not None:
             return limited
-    return _by_its_cpu(one, share, host.waited if host is not None else None)
+    others = [other.waited for other in hosts.values() if other.waited is not None]
+    return _by_its_cpu(one, share, host.waited if host is not None else None, others)
 
 
 def _limited(host: RankHost, others: list[RankHost]) -> Reason | None:
@@ -66,15 +71,20 @@ def _throttled(host: RankHost) -> float:
     return (host.throttled_periods or 0) / host.periods if host.periods else 0.0
 
 
-def _by_its_cpu(one: Late, share: float, waited: float | None) -> Reason:
+def _by_its_cpu(one: Late, share: float, waited: float | None, others: Sequence[float]) -> Reason:
     if one.on_cpu is None:
         return Reason(kind="unknown", words="what it did on its CPU was not seen")
     if one.on_cpu >= one.seconds / 2:
         words = "it was on a CPU for that time, so it does more there, or its core is slower"
         return Reason(kind="busy", words=words)
-    if waited is None or waited >= share / 2:
-        told = f", and waited in the run queue for {waited:.0%} of the time" if waited else ""
-        words = f"it was on no CPU for that time{told}: something else had its core"
-        return Reason(kind="queued", words=words)
-    words = "it was on no CPU for that time and wanted none: it slept, or waited for a disk, a lock"
-    return Reason(kind="blocked", words=words)
+    if waited is not None and waited < share / 2:
+        words = "it was on no CPU for that time and wanted none: it slept, or waited for a disk"
+        return Reason(kind="blocked", words=words)
+    told = f", and waited in the run queue for {waited:.0%} of the time" if waited else ""
+    if waited and others and median(others) >= waited / 2:
+        words = (
+            f"it got too little of a CPU{told}, where the usual rank waited {median(others):.0%}"
+        )
+        return Reason(kind="crowded", words=words)
+    words = f"it was on no CPU for that time{told}: something else had its core"
+    return Reason(kind="queued", words=words)

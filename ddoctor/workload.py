@@ -91,10 +91,11 @@ def on_cpu(steps: Steps) -> Rows:
 
 
 def clock_of_cpu(steps: Steps) -> float:
-    """By the clock, for each second on a CPU of the last rank."""
+    """By the clock, for each second on a CPU: of the last rank's computing."""
+    count = steps.count
+    rows = (spent(rank, COMPUTING, count) for rank in steps.ranks)
     cpu = fmean(map(max, zip(*on_cpu(steps), strict=True)))
-    local = fmean(map(max, zip(*(rank.local[: steps.count] for rank in steps.ranks), strict=True)))
-    return local / cpu if cpu else 1.0
+    return fmean(map(max, zip(*rows, strict=True))) / cpu if cpu else 1.0
 
 
 def workload(steps: Steps) -> Workload | None:

@@ -76,11 +76,15 @@ def main() -> None:
     sys.meta_path.insert(
         0, Watcher({"torch": torch_is_there} | {name: watched(name) for name in WRITERS})
     )
+    if "torch" in sys.modules:
+        torch_is_there()  # a site's own start-up file has imported it
     failed: BaseException | None = None
     try:
         script.run(words)
     except script.Failed as error:
-        print(f"ddoctor: {error}", file=sys.stderr)
+        # One complaint of each host is enough.
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"ddoctor: {error}", file=sys.stderr, flush=True)
         os._exit(2)
     except BaseException as error:
         failed = error
@@ -88,14 +92,11 @@ def main() -> None:
     if os.getpid() == pid:
         for recorder in recorders:
             with suppress(Exception):
-                recorder.write()
+                recorder.end()
         recorded.write(folder, recorded.ENDING, script.ending(failed))
-    if isinstance(failed, SystemExit):
-        raise failed
     if failed is not None:
-        failed = script.without_us(failed)
-        sys.excepthook(type(failed), failed, failed.__traceback__)
-        sys.exit(130 if isinstance(failed, KeyboardInterrupt) else 1)
+        script.hide()
+        raise failed
 
 
 def _restore_environment() -> None:

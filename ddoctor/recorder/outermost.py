@@ -134,7 +134,9 @@ def _modules() -> list[nn.Module]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(UNDISTURBED_SECONDS)
     try:
-        return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+        found = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+        # Not those that are just being made.
+        return [one for one in found if "_modules" in one.__dict__]
     finally:
         sys.setswitchinterval(interval)
 

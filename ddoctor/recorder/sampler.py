@@ -6,6 +6,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -21,6 +22,7 @@ MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
 """The first time; each next time after twice as long, at most a minute."""
+STOP_SECONDS = 5.0
 
 
 class Sampler:
@@ -42,8 +44,9 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more; a thread that still runs when Python ends may take it down."""
         self._over.set()
+        self._thread.join(STOP_SECONDS)
 
     def places(self) -> tuple[Place, ...]:
         """Where the main thread was met, by the numbers in ``samples``."""
@@ -68,7 +71,9 @@ class Sampler:
                 if looks % MEMORY_EVERY == 0:
                     self._weigh()
             if written > pause and self._timeline.done:
-                self._write()
+                # What is written down may change meanwhile; the next time is another chance.
+                with suppress(Exception):
+                    self._write()
                 written, pause = 0.0, min(60.0, 2 * pause)
 
     def _look(self) -> None:

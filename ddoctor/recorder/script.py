@@ -8,26 +8,25 @@ import os
 import runpy
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 import msgspec
 
 from ddoctor.evidence.training import Frame
-from ddoctor.recorder import places
+from ddoctor.recorder import left_out, places
 
 MOST_FRAMES = 60
+# Frozen from Python 3.11 on.
+RUNPY = ("<frozen runpy>", runpy.__file__)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How the script ended, as far as Python had a say in it."""
 
-    exit_code: int
-    time: float
-    """Seconds of the machine's monotonic clock."""
     exception: str = ""
     message: str = ""
     stack: tuple[Frame, ...] = ()
@@ -35,6 +34,27 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 class Failed(Exception):
     """The script could not be started; the message says why."""
+
+
+def check(words: Sequence[str]) -> None:
+    """Look whether there is such a script, as far as that can be told without running anything.
+
+    Raises:
+        Failed: there is nothing like that to run.
+    """
+    if words[0] != "-m":
+        path = _found(words[0])
+        # A mistake in what is plainly Python is for the script's own traceback.
+        if path.suffix != ".py":
+            _code(path)
+        return
+    package = words[1].partition(".")[0]
+    sys.path.insert(0, os.getcwd())
+    try:
+        if package not in sys.modules and find_spec(package) is None:
+            raise Failed(f"there is no module {words[1]}")
+    finally:
+        del sys.path[0]
 
 
 def run(words: Sequence[str]) -> None:
@@ -45,25 +65,25 @@ def run(words: Sequence[str]) -> None:
         BaseException: whatever the script raises.
     """
     if words[0] == "-m":
-        if len(words) < 2:
-            raise Failed("-m needs the name of a module")
         sys.argv = [words[1], *words[2:]]
         # As Python does it: the folder of the user comes first.
         sys.path.insert(0, os.getcwd())
         try:
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         except ImportError as error:
-            if error.name == words[1]:
-                raise Failed(f"there is no module {words[1]}") from None
+            *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+            if innermost.f_code.co_filename == runpy.run_module.__code__.co_filename:
+                raise Failed(str(error)) from None
             raise
         return
-    path = _found(words[0])
-    sys.argv = [words[0], *words[1:]]
+    # Python names its script by the whole path, but for links (since 3.9).
+    path = _found(words[0]).absolute()
+    sys.argv = [words[0] if Path(words[0]).exists() else str(path), *words[1:]]
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=str(words[0]), __builtins__=builtins, __cached__=None)
-    if path != Path(words[0]):
-        module.__file__ = str(path)
+    module.__dict__.update(
+        __annotations__={}, __builtins__=builtins, __cached__=None, __file__=str(path)
+    )
     code = _code(path)
     # For good: what is pickled, and what ends last, looks there for the user's own names.
     sys.modules["__main__"] = module
@@ -72,19 +92,24 @@ def run(words: Sequence[str]) -> None:
 
 def _found(word: str) -> Path:
     path = Path(word)
-    if path.is_dir() and (path / "__main__.py").is_file():
-        return path / "__main__.py"
+    if path.is_dir():
+        if (path / "__main__.py").is_file():
+            return path / "__main__.py"
+        raise Failed(f"{word} is a folder without a __main__.py: name the script in it")
     if path.is_file():
         return path
     command = shutil.which(word) if os.sep not in word else None
     if command is None:
-        raise Failed(f"there is no script {word}")
+        raise Failed(f"there is no script {word} (in {Path.cwd()})")
     return Path(command)
 
 
 def _code(path: Path) -> CodeType:
-    with io.open_code(str(path)) as file:
-        source = file.read()
+    try:
+        with io.open_code(str(path)) as file:
+            source = file.read()
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}") from None
     try:
         return compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -95,20 +120,17 @@ def _code(path: Path) -> CodeType:
 
 def ending(error: BaseException | None) -> Ending:
     """How it ended."""
-    now = time.perf_counter()
     if error is None:
-        return Ending(exit_code=0, time=now)
+        return Ending()
     if isinstance(error, SystemExit):
-        code = error.code
-        number = code if isinstance(code, int) else 0 if code is None else 1
-        message = "" if code is None or isinstance(code, int) else str(code)
-        return Ending(exit_code=number, time=now, message=message)
+        said = error.code
+        return Ending(message="" if said is None or isinstance(said, int) else str(said))
     stack = traceback.extract_tb(_own(error.__traceback__))[-MOST_FRAMES:]
+    if isinstance(error, SyntaxError) and error.filename:
+        stack.append(traceback.FrameSummary(error.filename, error.lineno, "<module>"))
     return Ending(
-        exit_code=130 if isinstance(error, KeyboardInterrupt) else 1,
-        time=now,
         exception=type(error).__name__,
-        message=str(error)[:4000],
+        message=left_out.named(str(error))[:4000],
         stack=tuple(
             Frame(
                 file=one.filename,
@@ -122,9 +144,17 @@ def ending(error: BaseException | None) -> Ending:
     )
 
 
-def without_us(error: BaseException) -> BaseException:
-    """The exception with a traceback as if Python itself had run the script."""
-    return error.with_traceback(_own(error.__traceback__))
+def hide() -> None:
+    """Have what nobody catches shown as if Python itself had run the script."""
+    show = sys.excepthook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        own = _own(trace)
+        show(kind, error.with_traceback(own), own)
+
+    sys.excepthook = excepthook
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
@@ -141,4 +171,4 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _of_recorder(file: str) -> bool:
-    return file.startswith(str(Path(__file__).parent)) or file.endswith("<frozen runpy>")
+    return file.startswith(str(Path(__file__).parent)) or file in RUNPY

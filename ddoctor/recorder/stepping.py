@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +25,9 @@ from ddoctor.recorder.timeline import Timeline
 ANCHOR_STEPS = 2
 # Training goes on with another optimizer alone, say in a second stage.
 OTHERS_STEPS = 5
+
+# What calls the hooks, around the step of every optimizer.
+HOOKED = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa: B009
 
 
 class Stopped(SystemExit):
@@ -67,8 +73,16 @@ class Stepping:
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or not self._timeline.here():
             return
+        if self._depths:
+            self._forget(_open_steps() - 1)
         self._depths.append(self._timeline.depth())
         self._timeline.enter(OPTIMIZER)
+
+    def _forget(self, still_open: int) -> None:
+        """Those whose step raised: it never came to its end."""
+        if still_open < len(self._depths):
+            self._timeline.unwind(self._depths[still_open])
+            del self._depths[still_open:]
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or not self._timeline.here():
@@ -98,18 +112,34 @@ class Stepping:
     def _take(self, optimizer: Optimizer) -> None:
         self._anchor = id(optimizer)
         self._since_anchor.clear()
-        for call in self.at_anchor:
-            call(optimizer)
+        _tell(self.at_anchor, optimizer)
         self._end_step()
 
     def _end_step(self) -> None:
         timeline = self._timeline
         timeline.end_step()
-        for call in self.at_step:
-            call(timeline.done)
+        _tell(self.at_step, timeline.done)
         stop_at = timeline.head[STOP_AT]
         if stop_at and timeline.done >= stop_at:
-            timeline.head[LEAVING] = 1
-            for finish in self.at_stop:
-                finish()
+            # Again and again where the script catches it.
+            if not timeline.head[LEAVING]:
+                timeline.head[LEAVING] = 1
+                _tell(self.at_stop)
             raise Stopped(0)
+
+
+def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:
+    for call in calls:
+        # The script must not fail for what it is watched by.
+        with suppress(Exception):
+            call(*args)
+
+
+def _open_steps() -> int:
+    """How many optimizers are at a step, by the stack."""
+    frame: FrameType | None = sys._getframe()
+    found = 0
+    while frame is not None:
+        found += frame.f_code is HOOKED
+        frame = frame.f_back
+    return found

@@ -54,6 +54,9 @@ def apply() -> None:
     wrapper: Any = DistributedDataParallel
     init = wrapper.__init__
     signature = inspect.signature(init)
+    # Its name from torch 2.13 on, which goes before the old one where both are given.
+    if "forward_sync_buffers" in signature.parameters and "broadcast_buffers" in wanted:
+        wanted["forward_sync_buffers"] = wanted.pop("broadcast_buffers")
 
     @wraps(init)
     def initialise(*args: Any, **kwargs: Any) -> None:

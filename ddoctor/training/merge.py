@@ -148,7 +148,9 @@ def _outcome(run: Run, record: Record) -> Outcome:
         return "interrupted"
     if record.exit_code == 0:
         return "stopped" if record.leaving else "finished"
-    return "killed" if (record.exit_code or 0) < 0 else "failed"
+    # Python ends itself by a signal when it was interrupted, and a library may at the very end.
+    raised = record.ending is not None and record.ending.exception
+    return "killed" if (record.exit_code or 0) < 0 and not raised else "failed"
 
 
 def _ending(run: Run, record: Record) -> RankEnding:

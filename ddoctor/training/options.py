@@ -1,4 +1,4 @@
-"""The words of `… -m ddoctor.probe run [OPTIONS] SCRIPT ARGS`."""
+"""The words of `… -m ddoctor.probe run [OPTIONS] SCRIPT ARGS`, and of `ddoctor run`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,42 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import NoReturn
+
+from ddoctor.errors import DoctorError
 
 STEPS = 60
 SECONDS = 600.0
+LOCAL_RANK = ("--local-rank=", "--local_rank=")
 TRIAL_SECONDS = 120.0
 """What control arms may cost without being asked for."""
 
 
-def parser() -> ArgumentParser:
+class Parser(ArgumentParser):
+    """A mistake is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DoctorError(f"{message}; see `{self.prog} --help`")
+
+
+def parser() -> Parser:
     """The options that come before the script."""
-    options = ArgumentParser(
-        prog="torchrun … -m ddoctor.probe run",
-        usage="%(prog)s [OPTIONS] SCRIPT [ARGUMENT ...]  (or: [OPTIONS] -m MODULE [ARGUMENT ...])",
+    options = Parser(
+        prog="python -m ddoctor.probe run",
+        usage=(
+            "torchrun … -m ddoctor.probe run [OPTIONS] SCRIPT [ARGUMENT ...]\n"
+            "       torchrun … -m ddoctor.probe run [OPTIONS] -m MODULE [ARGUMENT ...]"
+        ),
         description="Let a training script run for some steps, unchanged, and say where they go.",
         epilog="All words from SCRIPT on belong to the script.",
         allow_abbrev=False,
     )
+    add(options)
+    return options
+
+
+def add(options: ArgumentParser) -> None:
+    """The options themselves."""
     options.add_argument(
         "--steps",
         type=_count,
@@ -53,34 +73,39 @@ def parser() -> ArgumentParser:
         action="store_false",
         help=f"run the script once only (by default fixes are tried within {TRIAL_SECONDS:.0f} s)",
     )
-    return options
 
 
 def parse(words: Sequence[str]) -> tuple[Namespace, tuple[str, ...]]:
-    """Our options, and the words of the script."""
+    """Our options, and the words of the script.
+
+    Raises:
+        DoctorError: the options make no sense, or there is no script.
+    """
     ours = parser()
-    head = _split(ours, words)
-    options = ours.parse_args(words[:head])
-    script = tuple(words[head:])
-    if script[:1] == ("--",):
-        script = script[1:]
-    if not script or script == ("-m",):
+    # torch.distributed.launch puts it before all other words; it is the script's.
+    given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
+    head, script = split(ours, words[len(given) :])
+    options = ours.parse_args(head)
+    begin = 2 if script[:1] == ["-m"] else 1
+    if len(script) < begin:
         ours.error("say which script to run: … -m ddoctor.probe run train.py")
-    return options, script
+    return options, (*script[:begin], *given, *script[begin:])
 
 
-def _split(ours: ArgumentParser, words: Sequence[str]) -> int:
-    """Where the script's words begin: at the first that is no option of ours, nor its value."""
+def split(ours: ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Before and from the first word that is no option of ours, nor the value of one."""
     with_value = {
         name for action in ours._actions for name in action.option_strings if action.nargs is None
     }
     number = 0
     while number < len(words):
         word = words[number]
-        if word in ("--", "-m") or not word.startswith("-"):
-            return number
+        if word == "--":
+            return list(words[:number]), list(words[number + 1 :])
+        if word == "-m" or not word.startswith("-"):
+            break
         number += 2 if word in with_value else 1
-    return number
+    return list(words[:number]), list(words[number:])
 
 
 def _count(word: str) -> int:

@@ -8,10 +8,12 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
 from ddoctor.launched import DIALECTS, Place, place
+from ddoctor.recorder import script
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
 from ddoctor.training.words import Turn
@@ -31,13 +33,15 @@ def main(words: Sequence[str]) -> int:
         DoctorError: the words make no sense, or the ranks cannot reach one another.
     """
     mine = _place()
-    arguments, script = options.parse(words)
-    outputs = _outputs(arguments) if mine.rank == 0 else None
+    asked = _asked(words, mine)
+    if asked is None:
+        return 2
+    arguments, command, outputs = asked
     host = socket.gethostname()
     current: list[Child] = []
 
     def new_child(turn: int, order: Turn) -> Child:
-        child = Child(script, mine, turn=turn, order=order, host=host)
+        child = Child(command, mine, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
@@ -46,11 +50,11 @@ def main(words: Sequence[str]) -> int:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:
         fleet = _connect(mine)
-        if outputs is None:
+        if mine.rank or outputs is None:
             return _follow(fleet, child, new_child)
         from ddoctor.training.report import lead
 
-        code = lead(fleet, child, new_child, arguments, script, outputs)
+        code = lead(fleet, child, new_child, arguments, command, outputs)
     finally:
         current[0].end(look=False)
     return _like(code)
@@ -69,6 +73,32 @@ def _place() -> Place:
         hosts_store=True,
         run="",
     )
+
+
+def _asked(
+    words: Sequence[str], mine: Place
+) -> tuple[Namespace, tuple[str, ...], Outputs | None] | None:
+    """The options, the words of the script, and where the report goes; None: they make no sense,
+    and another rank says so."""
+    try:
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere if mine.rank else sys.stdout),
+        ):
+            arguments, command = options.parse(words)
+        # The files are those of rank 0's host: the others on it find the same mistake.
+        outputs = _outputs(arguments) if mine.rank == mine.local_rank else None
+    except DoctorError:
+        if mine.rank:
+            return None
+        raise
+    try:
+        script.check(command)
+    except script.Failed as error:
+        if mine.local_rank:
+            return None
+        raise DoctorError(str(error)) from error
+    return arguments, command, outputs
 
 
 def _outputs(arguments: Namespace) -> Outputs:

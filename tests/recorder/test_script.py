@@ -1,0 +1,192 @@
+"""A script finds itself in the recorder as if Python itself ran it, and ends alike."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddoctor.recorder import script
+from tests.recorder.conftest import Record, Run
+
+ITSELF = """
+    "Its own words."
+    import os, sys
+    import __main__
+    print(sys.argv, sys.path[0], __name__, __file__, __doc__, __spec__, __package__)
+    print(__main__.__file__, vars(__main__) is globals(), sorted(globals()))
+    print(os.getcwd(), os.environ.get("PYTHONSAFEPATH"), len(sys.path))
+    print([name for name in os.environ if name.startswith("DDOCTOR")])
+"""
+PICKLED = """
+    import pickle
+    class Mine:
+        pass
+    def made():
+        return 3
+    assert isinstance(pickle.loads(pickle.dumps(Mine())), Mine)
+    assert pickle.loads(pickle.dumps(made))() == 3
+    print("pickled")
+"""
+SPAWNING = """
+    import multiprocessing
+    def work(number, queue):
+        queue.put(number + 1)
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=work, args=(2, queue))
+        process.start()
+        print(queue.get(), flush=True)
+        process.join()
+        print(process.exitcode)
+"""
+LAST = """
+    import atexit, threading, time
+    class Mine:
+        pass
+    def late():
+        import pickle
+        print("late", type(pickle.loads(pickle.dumps(Mine()))).__name__)
+    atexit.register(late)
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+"""
+RAISING = """
+    import json
+    def load(text):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise RuntimeError("no such data") from error
+    load("[")
+"""
+HOOKED = """
+    import sys
+    def show(kind, error, trace):
+        print("hook", kind.__name__, trace.tb_frame.f_code.co_name, trace.tb_next)
+    sys.excepthook = show
+    raise ValueError("for the hook")
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(ITSELF, id="itself"),
+        pytest.param(PICKLED, id="pickled"),
+        pytest.param(SPAWNING, id="spawning"),
+        pytest.param(LAST, id="last"),
+        pytest.param(RAISING, id="raising"),
+        pytest.param(HOOKED, id="hooked"),
+        pytest.param("import sys; sys.exit(3)", id="exit"),
+        pytest.param("import sys; sys.exit()", id="exit without a code"),
+        pytest.param("import sys; sys.exit('no data')", id="exit with words"),
+        pytest.param("raise SystemExit(True)", id="exit with a truth"),
+        pytest.param("import os; print('bye', flush=True); os._exit(5)", id="exit at once"),
+        pytest.param("print('before')\nraise KeyboardInterrupt", id="interrupted"),
+        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", id="killed"),
+        pytest.param("print(1)\nif True\n    print(2)", id="no Python"),
+        pytest.param("import nowhere_to_be_found", id="no such import"),
+    ],
+)
+def test_it_runs_and_ends_as_without(bare: Run, record: Record, source: str) -> None:
+    without, recorded = bare(source), record(source)
+    assert recorded.stdout == without.stdout
+    assert recorded.stderr == without.stderr
+    assert recorded.exit_code == without.exit_code
+
+
+def test_a_module_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("NAME = 'mine'\n")
+    (package / "train.py").write_text(
+        "import sys, mine\nprint(__name__, __package__, sys.argv, mine.NAME, sys.path[0])\n"
+        "def fail():\n    raise ValueError('here')\nfail()\n"
+    )
+    without = bare("", "-m", "mine.train", "--steps", "3")
+    recorded = record("", "-m", "mine.train", "--steps", "3")
+    assert (recorded.stdout, recorded.exit_code) == (without.stdout, without.exit_code)
+    assert "['" + str(package / "train.py") in recorded.stdout
+    assert [line for line in without.stderr.splitlines() if "runpy" not in line][-6:] == (
+        recorded.stderr.splitlines()[-6:]
+    )
+    assert "ddoctor" not in recorded.stderr
+
+
+def test_a_folder_with_a_main_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(
+        "import sys, beside\nprint(sys.argv, __name__, beside.NAME)\n"
+    )
+    (tmp_path / "app" / "beside.py").write_text("NAME = 'beside'\n")
+    assert record("", "app", "-v").stdout == bare("", "app", "-v").stdout != ""
+
+
+def test_a_command_on_the_path_runs(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `torchrun --no-python` starts it: the entry point of a package."""
+    command = tmp_path / "bin" / "train-it"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv, __name__)\nsys.exit(4)\n")
+    command.chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    recorded = record("", "train-it", "-m", "--steps", "0")
+    assert recorded.exit_code == 4
+    assert recorded.stdout == f"{[str(command), '-m', '--steps', '0']} __main__\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("absent.py",), "there is no script absent.py"),
+        (("folder",), "folder is a folder without a __main__.py"),
+        (("-m", "nowhere.train"), "nowhere"),
+        (("binary",), "binary is no Python script"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    record: Record, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0\0")
+    recorded = record("", *words)
+    assert (recorded.exit_code, recorded.stdout) == (2, "")
+    assert recorded.stderr.startswith("ddoctor: ")
+    assert told in recorded.stderr
+    assert len(recorded.stderr.splitlines()) == 1
+
+
+def test_an_exception_is_kept_with_the_users_own_frames(record: Record, tmp_path: Path) -> None:
+    ending = record(RAISING).ending
+    assert ending is not None
+    assert (ending.exception, ending.message) == ("RuntimeError", "no such data")
+    assert [(one.function, one.line, one.of_user) for one in ending.stack] == [
+        ("<module>", 8, True),
+        ("load", 7, True),
+    ]
+    assert ending.stack[-1].file == str(tmp_path / "train.py")
+    assert ending.stack[-1].text == 'raise RuntimeError("no such data") from error'
+
+
+def test_a_mistake_in_the_script_is_kept_with_its_line(record: Record, tmp_path: Path) -> None:
+    ending = record("import os\nx = (1,\n").ending
+    assert ending is not None
+    assert ending.exception == "SyntaxError"
+    assert [(one.file, one.line, one.of_user) for one in ending.stack] == [
+        (str(tmp_path / "train.py"), 2, True)
+    ]
+
+
+def test_the_words_of_an_exit_are_kept() -> None:
+    assert script.ending(SystemExit("no data")).message == "no data"
+    assert script.ending(SystemExit(3)) == script.ending(None) == script.Ending()
+
+
+def test_a_killed_script_has_no_last_words(record: Record) -> None:
+    recorded = record("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert (recorded.exit_code, recorded.ending) == (-signal.SIGKILL, None)

@@ -1,0 +1,170 @@
+"""The time line: every moment of the main thread is in one phase, and in no other."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ddoctor.recorder import timeline as module
+from ddoctor.recorder.tape import (
+    BACKWARD,
+    COLLECTIVE,
+    DONE,
+    FORWARD,
+    LOADER,
+    MEETINGS,
+    OPTIMIZER,
+    PHASE,
+    PHASES,
+    REST,
+    Tape,
+)
+from ddoctor.recorder.timeline import DEEPEST, Timeline
+
+
+class Clock:
+    """Goes on by a whole number of seconds when it is told to: sums of them are exact."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "perf_counter", clock)
+    return clock
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Tape:
+    return Tape(tmp_path / "tape", create=True)
+
+
+def phases(tape: Tape) -> list[dict[str, float]]:
+    return [
+        {name: one for name, one in zip(PHASES, row.phases, strict=True) if one}
+        for row in tape.rows()
+    ]
+
+
+def test_a_phase_within_another_has_its_time_for_itself(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    clock.now += 1
+    timeline.enter(FORWARD)
+    clock.now += 2
+    timeline.enter(COLLECTIVE)
+    clock.now += 4
+    assert timeline.leave() == 4
+    clock.now += 8
+    timeline.leave()
+    clock.now += 16
+    timeline.end_step()
+    assert phases(tape) == [{"rest": 17, "forward": 10, "collective": 4}]
+
+
+def test_the_phases_are_the_step(clock: Clock, tape: Tape) -> None:
+    """Whatever is entered and left, also over the edge of a step."""
+    timeline = Timeline(tape)
+    chosen = random.Random(7)
+    for _ in range(2000):
+        clock.now += chosen.randrange(5)
+        match chosen.randrange(7):
+            case 0 | 1 | 2:
+                timeline.enter(chosen.randrange(len(PHASES)))
+            case 3 | 4 | 5:
+                timeline.leave()
+            case _:
+                timeline.end_step()
+    rows = list(tape.rows())
+    assert len(rows) > 100
+    assert all(sum(row.phases) == row.end - row.begin for row in rows)
+    assert all(one.end == following.begin for one, following in pairwise(rows))
+
+
+def test_a_phase_over_the_edge_of_a_step_is_in_both(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    timeline.enter(BACKWARD)
+    clock.now += 3
+    timeline.end_step()
+    clock.now += 5
+    timeline.leave()
+    timeline.end_step()
+    assert phases(tape) == [{"backward": 3}, {"backward": 5}]
+
+
+def test_an_exception_leaves_what_it_passed(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    timeline.enter(LOADER)
+    depth = timeline.depth()
+    timeline.enter(FORWARD)
+    timeline.enter(COLLECTIVE)
+    clock.now += 2
+    timeline.unwind(depth)
+    clock.now += 4
+    timeline.leave()
+    timeline.end_step()
+    assert phases(tape) == [{"collective": 2, "loader": 4}]
+    assert timeline.phase == REST
+
+
+def test_phases_that_nobody_leaves_do_not_pile_up(tape: Tape) -> None:
+    timeline = Timeline(tape)
+    for _ in range(10 * DEEPEST):
+        timeline.enter(OPTIMIZER)
+        timeline.end_step()
+    assert timeline.depth() <= DEEPEST
+
+
+def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
+    timeline = Timeline(tape)
+    timeline.leave()
+    timeline.leave()
+    assert timeline.phase == tape.head[PHASE] == REST
+
+
+def test_a_forked_child_writes_nothing(tape: Tape) -> None:
+    timeline = Timeline(tape)
+    timeline.end_step()
+
+    def scribble() -> None:
+        assert not timeline.here()
+        timeline.enter(BACKWARD)
+        timeline.meeting(1.0, 1.0, 0.0, 3.0)
+        timeline.end_step()
+
+    assert _in_a_child(scribble) == 0
+    assert (tape.head[DONE], tape.head[MEETINGS], tape.head[PHASE]) == (1, 0, REST)
+    timeline.end_step()
+    assert [row.number for row in tape.rows()] == [0, 1]
+
+
+def test_another_thread_is_not_recorded(tape: Tape) -> None:
+    timeline = Timeline(tape)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(timeline.here()))
+    thread.start()
+    thread.join()
+    assert (found, timeline.here()) == ([False], True)
+
+
+def _in_a_child(call: Callable[[], None]) -> int:
+    """Its exit code, 1 where it raises."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            call()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
