@@ -11,6 +11,7 @@ Seen from outside: more GPUs, and the number of steps of an epoch remains the sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.same_data import Compared, by_name, compare, confidence, synchronised
@@ -18,6 +19,8 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+CONTENTS: tuple[Literal["values", "labels"], ...] = ("values", "labels")
 
 
 def same_batches(
@@ -35,15 +38,14 @@ def same_batches(
         sure = confidence(compared, loaders, synced)
         if sure is None:
             continue
-        # The same numbers in another file are other samples: the values tell, where they were seen.
-        by_values = any(one.name == name and one.by == "values" for one in seen.epochs)
-        if by_values:
-            values = compare(seen, name, "values")
-            if values is None or values.groups != compared.groups:
-                continue
-        else:
+        # The same numbers in another file are other samples: what is in the batches tells.
+        alike = [by for by in CONTENTS if _agrees(compare(seen, name, by), compared)]
+        known = any(one.name == name and one.by in CONTENTS for one in seen.epochs)
+        if known and not alike:
+            continue
+        if "values" not in alike:
             sure = min(sure, Confidence.LIKELY)
-        yield _finding(compared, loaders, sure, by_values, run)
+        yield _finding(compared, loaders, sure, alike, run)
 
 
 def all_of_it_on_every_rank(
@@ -100,11 +102,15 @@ def _worth_sharing(loaders: Sequence[Loader]) -> bool:
     )
 
 
+def _agrees(contents: Compared | None, indices: Compared) -> bool:
+    return contents is not None and contents.groups == indices.groups
+
+
 def _finding(
     compared: Compared,
     loaders: Sequence[Loader],
     sure: Confidence,
-    by_values: bool,
+    alike: Sequence[str],
     run: TrainingRun | None,
 ) -> Finding:
     loader = loaders[0]
@@ -113,9 +119,14 @@ def _finding(
         if loader.replicas is None
         else f"its {loader.sampler} makes {loader.replicas} parts, and they take the same one"
     )
-    doubt = "" if by_values else ", unless each of them opens a dataset of its own"
+    if "values" in alike:
+        doubt = ""
+    elif alike:
+        doubt = "; the labels in them are the same as well, and the rest differs as if augmented"
+    else:
+        doubt = ", unless each of them opens a dataset of its own"
     return Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if alike else Severity.NOTE,
         confidence=sure,
         because=(
             f"{compared.who} are given the same items by the loader at {loader.name} in all "

@@ -142,8 +142,9 @@ class FirstBatches(Part, frozen=True, kw_only=True):
     """Of the loader."""
     epoch: int
     """Counted from the first one that was seen."""
-    by: Literal["indices", "values"]
-    """What the fingerprint is of: the numbers of the items, or the tensors themselves."""
+    by: Literal["indices", "values", "labels"]
+    """What the fingerprint is of: the numbers of the items, the tensors themselves, or those of
+    them that hold different whole numbers, which random augmentation leaves alone."""
     batches: tuple[str, ...]
     workers: tuple[int, ...] = ()
     """Which worker made each of them; empty: the main process."""

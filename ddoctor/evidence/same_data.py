@@ -42,7 +42,9 @@ class Compared:
         return place({rank for group in self.groups for rank in group}, loaders)
 
 
-def compare(seen: DataSeen, name: str, by: Literal["indices", "values"]) -> Compared | None:
+def compare(
+    seen: DataSeen, name: str, by: Literal["indices", "values", "labels"]
+) -> Compared | None:
     """None: of fewer than two ranks enough is known, or all batches of a rank are the same."""
     of_rank: dict[int, dict[int, tuple[str, ...]]] = defaultdict(dict)
     for one in seen.epochs:

@@ -178,17 +178,19 @@ def _length(sized: Any) -> int | None:
 
 def _epochs(seen: Seen) -> Iterator[FirstBatches]:
     for number, epoch in enumerate(seen.epochs):
-        by_values = bool(epoch.values)
-        printed = epoch.values if by_values else epoch.indices
         several = seen.slots[-1].workers if seen.slots else 0
-        yield FirstBatches(
-            rank=0,
-            name=seen.name,
-            epoch=number,
-            by="values" if by_values else "indices",
-            batches=tuple(printed),
-            workers=tuple(place % several for place in range(len(printed))) if several else (),
-        )
+        prints = {"indices": epoch.indices, "values": epoch.values, "labels": epoch.labels}
+        for by, printed in prints.items():
+            if printed and all(printed):
+                yield FirstBatches(
+                    rank=0,
+                    name=seen.name,
+                    epoch=number,
+                    by=by,  # type: ignore[arg-type]
+                    batches=tuple(printed),
+                    workers=tuple(one % several for one in range(len(printed))) if several else (),
+                    taken=epoch.batches,
+                )
 
 
 def calls(collectives: Collectives) -> Iterator[CallFacts]:

@@ -36,6 +36,7 @@ class Epoch:
         self.ended = False
         self.indices: list[str] = []
         self.values: list[str] = []
+        self.labels: list[str] = []
 
 
 class Seen:
@@ -60,6 +61,8 @@ class Loaders:
         self.seen: WeakKeyDictionary[DataLoader[Any], Seen] = WeakKeyDictionary()
         self._loader_of: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self._first: WeakSet[Any] = WeakSet()
+        self.closed = False
+        """Whether loaders that are made from now on are none of the script's."""
 
     def install(self) -> None:
         """Hook into making a loader, beginning an epoch, and taking a batch."""
@@ -76,7 +79,8 @@ class Loaders:
         @wraps(init)
         def initialise(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **trial.loader_settings(args, kwargs))
-            self.seen[this] = Seen(places.calling(2))
+            if not self.closed:
+                self.seen[this] = Seen(places.calling(2))
 
         loader.__init__ = initialise
 
@@ -142,7 +146,7 @@ class Loaders:
             finally:
                 seconds = timeline.leave()
                 workers.in_main = None
-            self._note(seen, this, batch, seconds, phase)
+            self._note(seen, batch, seconds, phase)
             return batch
 
         @wraps(index)
@@ -150,7 +154,7 @@ class Loaders:
             found = index(this)
             loader = self._loader_of.get(this) if timeline.here() else None
             seen = self.seen.get(loader) if loader is not None else None
-            if seen is not None and seen.epochs:
+            if seen is not None and seen.epochs and kind(loader) == "map":
                 printed = seen.epochs[-1].indices
                 if len(printed) < FIRST_BATCHES:
                     printed.append(f"{crc32(str(found).encode()):08x}")
@@ -158,7 +162,7 @@ class Loaders:
 
         base.__next__, base._next_index = take_next, next_index
 
-    def _note(self, seen: Seen, iterator: Any, batch: Any, seconds: float, phase: int) -> None:
+    def _note(self, seen: Seen, batch: Any, seconds: float, phase: int) -> None:
         if phase == LOADER:
             seen.in_training += 1
             seen.waits.append((self._timeline.done, seconds))
@@ -171,8 +175,8 @@ class Loaders:
         if len(epoch.values) < FIRST_BATCHES:
             tensors = _tensors(batch)
             seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
-            if iterator._dataset_kind == module._DatasetKind.Iterable:
-                epoch.values.append(_print(tensors))
+            epoch.values.append(_print(tensors))
+            epoch.labels.append(_print(list(filter(_told_apart, tensors))))
 
     def _phase(self) -> int:
         return EVALUATION if self._training() is False else LOADER
@@ -202,7 +206,17 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return []
 
 
+def _told_apart(tensor: torch.Tensor) -> bool:
+    """Whether it may be labels or tokens: whole numbers that differ."""
+    values = tensor.detach().reshape(-1)[:PRINTED_VALUES]
+    whole = not values.is_floating_point() and not values.is_complex()
+    return whole and len(values) > 1 and bool((values != values[0]).any())
+
+
 def _print(tensors: list[torch.Tensor]) -> str:
+    """Empty: of nothing."""
+    if not tensors:
+        return ""
     number = 0
     for tensor in tensors:
         values = tensor.detach().reshape(-1)[:PRINTED_VALUES].cpu()

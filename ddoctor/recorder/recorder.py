@@ -121,6 +121,7 @@ class Recorder:
         loading = sum(row.phases[LOADER] for row in rows)
         if not whole or loading < NOTABLE_LOADER * whole:
             return []
+        self._loaders.closed = True
         points: list[CurvePoint] = []
         rest = [row.end - row.begin - row.phases[LOADER] for row in rows]
         for loader, seen in list(self._loaders.seen.items()):

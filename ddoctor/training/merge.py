@@ -13,6 +13,7 @@ from ddoctor.evidence.loading import CurvePoint, DataSeen, LoaderCurve, Loading
 from ddoctor.evidence.probes import ProbeRuns, RankPlace
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import (
+    BETWEEN_RANKS,
     PHASES,
     Growth,
     HotLine,
@@ -35,7 +36,6 @@ from ddoctor.training.words import Record
 FEWEST_STEPS = 2
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
-SPLIT = ("waiting", "transfer")
 COUNT = {name: number for number, name in enumerate(COUNTS)}
 
 
@@ -194,6 +194,8 @@ def _steps(run: Run) -> Steps:
 def _rank_steps(run: Run, record: Record) -> RankSteps:
     rows = [step[record.rank] for step in run.steps]
     waiting = run.together.waiting[record.rank]
+    # A rank that is always the last never waits, and that was seen.
+    met = run.together.waits
     seconds: dict[str, list[float]] = {}
     for number, name in enumerate(tape.PHASES):
         seconds[name] = [row.phases[number] for row in rows]
@@ -206,7 +208,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
         phases=tuple(
             Phase(name=name, seconds=tuple(round(one, 7) for one in seconds[name]))
             for name in PHASES
-            if any(seconds[name])
+            if any(seconds[name]) or (met and name in BETWEEN_RANKS)
         ),
         cpu=tuple(round(row.cpu, 7) for row in rows),
         samples=_counted(rows, "samples"),

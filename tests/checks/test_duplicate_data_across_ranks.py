@@ -40,18 +40,23 @@ def loading(ranks: int = 4, ranks_per_host: int = 8, **more: object) -> Loading:
     return Loading(loaders=tuple(loader(rank, ranks_per_host, **more) for rank in range(ranks)))
 
 
-def seen(*parts: object, values: Sequence[object] = (), batches: int = 8) -> DataSeen:
-    """Ranks that were given these parts of the data, by their numbers and maybe by their values."""
+def seen(
+    *parts: object,
+    values: Sequence[object] = (),
+    labels: Sequence[object] = (),
+    batches: int = 8,
+) -> DataSeen:
+    """Ranks that were given these parts of the data, by their numbers and maybe by the contents."""
     return DataSeen(
         epochs=tuple(
             FirstBatches(
                 rank=rank,
                 name="train.py:42",
                 epoch=0,
-                by="indices" if given is parts else "values",
+                by=by,  # type: ignore[arg-type]
                 batches=tuple(f"{part}-{batch}" for batch in range(batches)),
             )
-            for given in (parts, values)
+            for by, given in (("indices", parts), ("values", values), ("labels", labels))
             for rank, part in enumerate(given)
         )
     )
@@ -75,7 +80,7 @@ def wrapped(kind: str = "ddp", ranks: int = 4) -> Wrapping:
 
 def test_all_ranks_with_the_same_items(findings: Findings) -> None:
     (finding,) = findings(CAUSE, seen(0, 0, 0, 0), loading(), wrapped())
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.NOTE
     assert finding.confidence is Confidence.LIKELY
     assert finding.where.ranks == ()
     assert "all ranks are given the same items" in finding.because
@@ -87,8 +92,22 @@ def test_all_ranks_with_the_same_items(findings: Findings) -> None:
 
 def test_the_same_values_as_well(findings: Findings) -> None:
     (finding,) = findings(CAUSE, seen(0, 0, values=(5, 5)), loading(2), wrapped(ranks=2))
+    assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.CERTAIN
     assert "unless" not in finding.because
+
+
+def test_augmentation_leaves_the_labels_alone(findings: Findings) -> None:
+    augmented = seen(0, 0, values=(5, 6), labels=(7, 7))
+    (finding,) = findings(CAUSE, augmented, loading(2), wrapped(ranks=2))
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.LIKELY
+    assert "as if augmented" in finding.because
+
+
+def test_the_same_numbers_in_files_of_their_own(findings: Findings) -> None:
+    shards = seen(0, 0, values=(5, 6), labels=(7, 8))
+    assert findings(CAUSE, shards, loading(2), wrapped(ranks=2)) == ()
 
 
 def test_the_sampler_was_given_a_wrong_rank(findings: Findings) -> None:

@@ -1,0 +1,114 @@
+"""Scripts that end badly, and scripts that never end: a report each time, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ddoctor.evidence.training import TrainingRun
+from tests.training.conftest import MakeTraining, Trained
+
+TRAIN = """
+    import os, signal, sys, time
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    how = sys.argv[1]
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def checked(loss):
+        if how == "raise":
+            raise ValueError("the loss is not finite")
+
+    for step in range(100_000):
+        loss = model(torch.randn(8, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.01)
+        if rank == 0 and step == 20:
+            print("step 20", flush=True)
+        if rank == 1 and step == 20:
+            checked(loss)
+            if how == "exit at once":
+                os._exit(3)
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "another collective":
+                dist.all_reduce(torch.ones(1))
+        if how == "exit" and step == 20:
+            sys.exit(5)
+"""
+
+
+def told(trained: Trained) -> TrainingRun:
+    assert trained.report is not None, trained.stderr
+    (run,) = trained.evidence.all(TrainingRun)
+    assert trained.left == []
+    return run
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "exit_code"),
+    [("raise", "failed", 1), ("exit at once", "failed", 3), ("killed", "killed", -9)],
+)
+def test_the_first_rank_that_fell(
+    training: MakeTraining, how: str, outcome: str, exit_code: int
+) -> None:
+    trained = training(TRAIN, how).recorded("--no-prove", "--steps=10000")
+    run = told(trained)
+    assert trained.exit_code != 0
+    (one,) = (one for one in run.ranks if one.rank == 1)
+    assert (one.outcome, one.exit_code, one.steps) == (outcome, exit_code, 21)
+    assert trained.first["where"]["ranks"] == [1]
+    assert trained.first["severity"] == "error"
+    if how == "raise":
+        assert (one.exception, one.message) == ("ValueError", "the loss is not finite")
+        assert one.stack[-1].function == "checked"
+        assert "the loss is not finite" in trained.first["because"]
+        # As Python itself shows it, for who reads only the output.
+        assert "ValueError: the loss is not finite" in trained.stderr
+
+
+def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
+    trained = training(TRAIN, "exit").recorded("--no-prove", "--steps=10000")
+    assert [(one.outcome, one.exit_code) for one in told(trained).ranks] == [("failed", 5)] * 2
+    assert "exitcode  : 5" in trained.stderr
+
+
+def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None:
+    trained = training(TRAIN, "another collective").recorded("--no-prove", "--steps=10000")
+    run = told(trained)
+    assert {one.outcome for one in run.ranks} <= {"hung", "failed"}
+    assert trained.first["severity"] == "error"
+    assert trained.exit_code != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signals) -> None:
+    script = training(TRAIN, "never")
+    with script.started(*script.under("--no-prove", "--steps=10000")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "step 20\n"
+        os.kill(process.pid, number)
+        trained = script.outcome(process)
+    run = told(trained)
+    assert {one.outcome for one in run.ranks} == {"interrupted"}
+    assert all(one.steps > 20 for one in run.ranks)
+    assert trained.exit_code != 0
+    assert trained.alarms == []
+
+
+def test_a_training_that_never_ends_is_stopped_at_the_same_step(training: MakeTraining) -> None:
+    trained = training(TRAIN, "never").recorded("--no-prove", "--steps=20")
+    run = told(trained)
+    assert {one.outcome for one in run.ranks} == {"stopped"}
+    assert len({one.steps for one in run.ranks}) == 1
+    assert trained.exit_code == 0

@@ -1,0 +1,146 @@
+"""Scripts that do what is not expected of them, and words that make no sense."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ddoctor.evidence.training import TrainingRun
+from tests.training.conftest import TORCHRUN, UNDER, MakeTraining
+
+# One process, a bare model; what comes before and after is the case's own.
+LOOP = """
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(STEPS):
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.005)
+"""
+HEAD = "import os, signal, subprocess, sys, time\nimport torch\nSTEPS = 100_000\n"
+
+
+def alone(*words: str) -> tuple[str, ...]:
+    return (sys.executable, *UNDER, "--no-prove", *words)
+
+
+def test_one_process_without_a_launcher(training: MakeTraining) -> None:
+    script = training(HEAD + LOOP)
+    with script.started(*alone("--steps=20", "train.py")) as process:
+        trained = script.outcome(process)
+    assert trained.exit_code == 0, trained.stderr
+    assert "healthy" in trained.stdout
+
+
+def test_no_optimizer_step_is_said_after_the_time(training: MakeTraining) -> None:
+    script = training("import time\nimport torch\ntime.sleep(1000)\n")
+    trained = script.recorded("--seconds=10")
+    assert trained.exit_code == 2
+    assert trained.told["verdict"] == "incomplete"
+    assert "no optimizer took a step" in trained.stdout
+    assert trained.left == []
+
+
+def test_a_script_that_ends_before_its_steps(training: MakeTraining) -> None:
+    script = training(HEAD + "STEPS = 15\n" + LOOP)
+    with script.started(*alone("--steps=500", "train.py")) as process:
+        trained = script.outcome(process)
+    assert "15" in trained.stdout
+    assert "Traceback" not in trained.stderr
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf"),
+        pytest.param("signal.signal(signal.SIGINT, lambda *_: print('asked'))", id="own handler"),
+        pytest.param("child = os.fork()\nif not child: time.sleep(0.5); os._exit(0)", id="forks"),
+        pytest.param("subprocess.run([sys.executable, '-c', 'import torch'])", id="starts another"),
+        pytest.param(
+            "if 'AGAIN' not in os.environ:\n"
+            "    os.environ['AGAIN'] = '1'\n"
+            "    os.execv(sys.executable, [sys.executable, *sys.argv])",
+            id="executes itself",
+        ),
+    ],
+)
+def test_it_is_stopped_nonetheless(training: MakeTraining, head: str) -> None:
+    script = training(f"{HEAD}{head}\n{LOOP}")
+    with script.started(*alone("--steps=20", "--seconds=20", "train.py")) as process:
+        trained = script.outcome(process)
+    assert "Traceback" not in trained.stderr
+    assert trained.exit_code in (0, 2), trained.stderr
+    assert trained.left == []
+
+
+def test_its_own_words_stay_its_own(training: MakeTraining) -> None:
+    script = training(
+        "import json, sys\njson.dump(sys.argv[1:], open('words.json', 'w'))\n" + HEAD + LOOP,
+        "--steps=3",
+        "--json=x",
+        "--",
+        "run",
+        "-m",
+    )
+    trained = script.recorded("--no-prove", "--steps=20")
+    assert trained.exit_code == 0
+    written = (script.script.parent / "words.json").read_text()
+    assert written == '["--steps=3", "--json=x", "--", "run", "-m"]'
+    assert not (script.script.parent / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--steps", "0", "train.py"), "--steps"),
+        (("--seconds", "-1", "train.py"), "--seconds"),
+        (("--stps", "3", "train.py"), "--stps"),
+        (("nowhere.py",), "nowhere.py"),
+        (("-m", "nowhere.at_all"), "nowhere"),
+        ((), "train.py"),
+        (("--json", "no/such/folder/r.json", "train.py"), "no/such/folder"),
+    ],
+)
+def test_one_line_says_what_is_wrong(
+    training: MakeTraining, words: tuple[str, ...], told: str
+) -> None:
+    script = training(HEAD + LOOP)
+    with script.started(*TORCHRUN, *UNDER, *words) as process:
+        trained = script.outcome(process)
+    (complaint,) = trained.complaints
+    assert told in complaint
+    assert "exitcode  : 2" in trained.stderr
+    assert trained.left == []
+
+
+def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
+    """``mp.spawn`` starts processes that nobody records: that nothing was seen is said."""
+    script = training(
+        """
+        import time
+        import torch
+        def train(rank):
+            model = torch.nn.Linear(8, 8)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for step in range(100):
+                model(torch.randn(8, 8)).sum().backward()
+                optimizer.step()
+                time.sleep(0.01)
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(train, nprocs=2)
+        """
+    )
+    with script.started(*alone("--steps=20", "--json=report.json", "train.py")) as process:
+        trained = script.outcome(process)
+    assert trained.told["verdict"] == "incomplete"
+    assert trained.exit_code == 2
+
+
+def test_the_run_is_in_the_evidence(training: MakeTraining) -> None:
+    script = training(HEAD + "STEPS = 60\n" + LOOP)
+    trained = script.recorded("--no-prove", "--steps=20")
+    (run,) = trained.evidence.all(TrainingRun)
+    assert run.command[0].endswith("train.py")
+    assert run.asked_steps == 20
