@@ -24,7 +24,12 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("cpu-thread-oversubscription", "dataloader-bottleneck", "straggler-rank")
+EXPLAINS = (
+    "cpu-thread-oversubscription",
+    "dataloader-bottleneck",
+    "straggler-rank",
+    "scaling-efficiency-low",
+)
 
 # What is on its CPUs for so much of the time has hardly any left to be faster.
 USED_UP = 0.8

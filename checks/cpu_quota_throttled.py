@@ -21,7 +21,12 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("cpu-thread-oversubscription", "dataloader-bottleneck", "straggler-rank")
+EXPLAINS = (
+    "cpu-thread-oversubscription",
+    "dataloader-bottleneck",
+    "straggler-rank",
+    "scaling-efficiency-low",
+)
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 NOTABLE_SHARE = 0.25

@@ -20,7 +20,7 @@ from ddoctor.evidence.ranks import local_ranks
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dataloader-bottleneck",)
+EXPLAINS = ("dataloader-bottleneck", "scaling-efficiency-low")
 
 # Measured with torch 2.13, two ranks on two CPUs: with two threads each (2 times the CPUs) a round
 # of matrix products took 1.7 to 3 times as long as with one thread each.

@@ -20,6 +20,8 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
+EXPLAINS = ("scaling-efficiency-low",)
+
 # Torch's own warning is content with the first iteration (reducer.cpp).
 ENOUGH_INSPECTED = 3
 # Half of the 10 % from which published detectors report a slowdown: this is no comparison of noisy

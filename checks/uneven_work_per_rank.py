@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.balance import SLOWER_BY, STEADY, comparable
+from ddoctor.balance import NOTICEABLE, SLOWER_BY, STEADY, comparable
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -31,7 +31,9 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
         rank.place for index, rank in enumerate(steps.ranks) if work.heaviest(index) >= STEADY
     )
     share = work.lost / steps.step
-    if max(share, work.longer / steps.step if heaviest else 0.0) < SLOWER_BY:
+    slower = max(share, work.longer / steps.step if heaviest else 0.0)
+    # Who always has more is worth a line before it is dear.
+    if slower < (NOTICEABLE if heaviest else SLOWER_BY):
         return
     name = "numbers (of text: tokens)" if work.unit == "numbers" else work.unit
     if heaviest:
@@ -43,7 +45,7 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
             "step, at each step another rank, and computes"
         )
     yield Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if slower >= SLOWER_BY else Severity.NOTE,
         confidence=Confidence.CERTAIN if heaviest else Confidence.LIKELY,
         because=(
             f"{told} longer by as much: with equal work a step of {1000 * steps.step:.3g} ms would "

@@ -82,9 +82,17 @@ class Outermost:
         if module._compiled_call_impl is not None:
             self._watch_compiled(module)
             return
+        doors = [module]
+        # Called by itself as well: the discriminator that judges for the generator, say.
+        if isinstance(module, DistributedDataParallel) and not module.module._compiled_call_impl:
+            doors.append(module.module)
         self._handles[id(module)] = [
-            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
-            module.register_forward_hook(self._leave, always_call=True),
+            handle
+            for door in doors
+            for handle in (
+                door.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
+                door.register_forward_hook(self._leave, always_call=True),
+            )
         ]
 
     def _watch_compiled(self, module: nn.Module) -> None:
@@ -106,7 +114,10 @@ class Outermost:
             return
         self._called.add(id(module))
         timeline = self._timeline
+        inside = bool(self._depth)
         self._depth.append(timeline.depth())
+        if inside:
+            return
         if not module.training or not torch.is_grad_enabled():
             timeline.enter(EVALUATION)
             return

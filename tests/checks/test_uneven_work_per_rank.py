@@ -52,6 +52,13 @@ def test_one_rank_always_has_more(findings: Findings, longer: float) -> None:
     assert f"{longer - 1:.0%} more numbers" in finding.because
 
 
+def test_a_little_more_is_a_note(findings: Findings) -> None:
+    tokens = [TOKENS] * COUNT, [int(1.12 * TOKENS)] * COUNT
+    (finding,) = findings(CAUSE, of_tokens(*tokens))
+    assert finding.severity is Severity.NOTE
+    assert finding.where.ranks == (1,)
+
+
 def test_more_samples(findings: Findings) -> None:
     ranks = [with_more("forward", 0.004 * count) for count in (12, 8, 8)]
     section = steps(*ranks, samples=[[count] * COUNT for count in (12, 8, 8)])
