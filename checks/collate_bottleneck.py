@@ -32,7 +32,7 @@ def longer_than_the_items(
 ) -> Iterator[Finding]:
     every = feeds(steps, loading)
     late = starved(every)
-    if not late or not late[0].mostly_collate:
+    if not late or not late[0].mostly_collate or late[0].ample:
         return
     worst, loader = late[0], late[0].loader
     advice = advise(worst, every, curve, use)

@@ -44,14 +44,14 @@ def too_slow_for_the_step(
 ) -> Iterator[Finding]:
     every = feeds(steps, loading)
     late = starved(every)
-    if not late or late[0].mostly_collate:
+    if not late or (late[0].mostly_collate and not late[0].ample):
         return
     worst = late[0]
     advice = advise(worst, every, curve, use)
     others = [feed for feed in every if feed not in late]
     yield Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY,
+        severity=Severity.NOTE if worst.ample else Severity.WARNING,
+        confidence=_confidence(worst),
         because=_because(worst, others, len(late) < len(steps.ranks), advice),
         evidence=tuple(_rows(worst, advice, lines)),
         where=place(late, steps),
@@ -125,7 +125,18 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
         compared = (
             f"; the other ranks wait {waits:.3f} s a step for theirs, this one {worst.wait:.3f} s"
         )
+    if worst.ample:
+        return (
+            f"{needs}: {made}{compared}; that is soon enough, so a busy CPU, or what hands it over, "
+            "is what takes the time"
+        )
     return f"{needs}: {made}{compared}{_honest(worst, advice)}"
+
+
+def _confidence(worst: Feed) -> Confidence:
+    if worst.ample:
+        return Confidence.POSSIBLE
+    return Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY
 
 
 def _work(loader: Loader) -> str:
@@ -190,7 +201,7 @@ def _fixes(
 ) -> Iterator[Fix]:
     loader = worst.loader
     sharing = sum(feed.host == worst.host for feed in late)
-    if advice.workers > loader.num_workers and advice.helps(worst):
+    if advice.workers > loader.num_workers and advice.helps(worst) and not worst.ample:
         yield worker_fix(worst, advice, sharing, run)
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
@@ -201,7 +212,7 @@ def _fixes(
             caution="it evens out items of unequal cost, and holds more batches in /dev/shm",
             settings=(f"loader.prefetch_factor={ahead}",),
         )
-    if not advice.enough:
+    if not advice.enough and not worst.ample:
         yield _cheaper(loader)
 
 

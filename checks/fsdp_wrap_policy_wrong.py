@@ -26,7 +26,7 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 LARGE = 100_000_000
 # From where on published detectors report a slowdown.
 NOTABLE_SHARE = 0.10
-GIB = 2**30
+MIB = 2**20
 
 # accelerate/utils/dataclasses.py, set_auto_wrap_policy
 REFUSED = re.compile(r"Could not find the transformer layer class (\S+) in the model")
@@ -42,7 +42,7 @@ def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -
             continue
         ranks = steps.ranks if steps is not None else ()
         share = fmean(steps.share("transfer", rank) for rank in ranks) if steps and ranks else 0.0
-        if model.parameters >= LARGE or (model.blocks and share >= NOTABLE_SHARE):
+        if model.parameters >= LARGE or model.blocks:
             yield _finding(models, share, run)
 
 
@@ -77,25 +77,29 @@ def _finding(models: Sequence[Wrapper], share: float, run: TrainingRun | None) -
     model = models[0]
     costs = f"; the transfer takes {share:.0%} of the step" if share >= NOTABLE_SHARE else ""
     blocks = f", though it has {model.blocks} {model.block}s" if model.blocks else ""
+    dear = model.parameters >= LARGE or share >= NOTABLE_SHARE
     return Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if dear else Severity.NOTE,
         confidence=Confidence.CERTAIN if model.blocks else Confidence.LIKELY,
         because=(
             f"FSDP shards {model.name} as one unit{blocks}: every rank gathers all "
-            f"{model.parameters / 1e6:,.0f} million parameters "
-            f"({model.parameter_bytes / GIB:.2g} GiB) at once{costs}"
+            f"{_number(model.parameters)} parameters at once{costs}"
         ),
         evidence=(
             Observation(name="units", value=1, expected=1 + model.blocks if model.blocks else None),
             Observation(
                 name="parameters gathered at once",
-                value=round(model.parameter_bytes / GIB, 2),
-                unit="GiB",
+                value=round(model.parameter_bytes / MIB, 1),
+                unit="MiB",
             ),
         ),
         cost=Cost(value=round(share, 3), unit="share of step") if share else None,
         fixes=tuple(_fixes(model, run)),
     )
+
+
+def _number(parameters: int) -> str:
+    return f"{parameters / 1e6:,.0f} million" if parameters >= 1e7 else f"{parameters:,}"
 
 
 def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:

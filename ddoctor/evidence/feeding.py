@@ -15,6 +15,8 @@ NOTABLE = 0.1
 """The share of the step from which on a slowdown counts."""
 JUDGED = 10
 """Steps that it takes to judge at all."""
+AMPLE = 0.5
+"""Of the time between two batches: workers that take so little of it are not what is waited for."""
 STRETCHES = 5
 """Equal parts of the run; what holds in most of them persists."""
 
@@ -54,6 +56,13 @@ class Feed:
     def interval(self) -> float:
         """Between two batches, as it is within an epoch."""
         return (self.step - self.edges) / self.per_step
+
+    @property
+    def ample(self) -> bool:
+        """Whether its workers are so fast that something else must be what is waited for: that a
+        batch is handed over, that they are given a CPU."""
+        seconds, workers = self.loader.batch_seconds, self.loader.num_workers
+        return bool(seconds and workers) and seconds <= AMPLE * self.need * workers
 
     @property
     def mostly_collate(self) -> bool:

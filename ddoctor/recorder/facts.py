@@ -51,11 +51,12 @@ def _wrapper(
     sums, scales = _checksum(parameters) if checksum and not kind.startswith("fsdp") else ((), ())
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
-    name = getattr(bare, "_orig_mod", bare)
+    inner = getattr(bare, "_orig_mod", bare)
+    block, blocks = _blocks(modules) if kind.startswith("fsdp") else ("", None)
     return Wrapper(
         rank=0,
         kind=kind,  # type: ignore[arg-type]
-        name=type(name).__name__,
+        name=_own_class(getattr(inner, "module", inner) if kind == "fsdp1" else inner).__name__,
         parameters=sum(one.numel() for one in parameters),
         parameter_bytes=sum(one.numel() * one.element_size() for one in parameters),
         trainable_bytes=sum(
@@ -66,6 +67,8 @@ def _wrapper(
         batch_norms=sum(isinstance(one, _BatchNorm) for one in modules),
         sync_batch_norms=sum(isinstance(one, nn.SyncBatchNorm) for one in modules),
         units=_units(modules),
+        block=block,
+        blocks=blocks,
         checksum=sums,
         checksum_scale=scales,
         find_unused_parameters=ddp.find_unused_parameters if ddp is not None else None,
@@ -91,6 +94,37 @@ def _fsdp(modules: list[nn.Module]) -> str:
 def _units(modules: list[nn.Module]) -> int:
     names = ({kind.__name__ for kind in type(one).__mro__} for one in modules)
     return sum(bool(one & {"FSDPModule", "FullyShardedDataParallel"}) for one in names)
+
+
+def _own_class(module: nn.Module) -> type[Any]:
+    """The class as its author wrote it: FSDP2 puts one of its own in its place."""
+    kind = type(module)
+    return kind.__bases__[1] if kind.__bases__[0].__name__ == "FSDPModule" else kind
+
+
+def _blocks(modules: list[nn.Module]) -> tuple[str, int | None]:
+    """The class that the model repeats, and how often; of all such the one whose modules, none of
+    them inside of another of its class, hold most parameters together."""
+    by_class: dict[type[Any], list[nn.Module]] = {}
+    inside: dict[type[Any], set[int]] = {}
+    for module in modules:
+        kind = _own_class(module)
+        if not module._modules or kind in (nn.ModuleList, nn.ModuleDict):
+            continue
+        if id(module) in inside.setdefault(kind, set()):
+            continue
+        by_class.setdefault(kind, []).append(module)
+        inside[kind].update(id(one) for one in module.modules())
+    held = {
+        kind: sum(one.numel() for module in found for one in module.parameters())
+        for kind, found in by_class.items()
+        if len(found) > 1
+    }
+    if not held:
+        return "", 1
+    most = max(held, key=lambda kind: held[kind])
+    # FSDP1 may have put all parameters into one of its own.
+    return (most.__name__, len(by_class[most])) if held[most] else ("", None)
 
 
 def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:

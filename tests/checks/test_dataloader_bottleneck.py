@@ -11,7 +11,7 @@ from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
-from ddoctor.models import Confidence
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 
 CAUSE = "dataloader-bottleneck"
@@ -253,6 +253,16 @@ def test_items_of_unequal_cost_want_a_longer_queue(findings: Findings) -> None:
     now_and_then = [0.2 if step % 10 == 9 else 0.0 for step in range(COUNT)]
     (finding,) = findings(CAUSE, loaded(now_and_then), loading(loader(workers=4, batch=0.07)))
     assert finding.fixes[-1].settings == ("loader.prefetch_factor=8",)
+
+
+@pytest.mark.parametrize("collate", [0.001, 0.005])
+def test_workers_that_are_fast_enough_are_a_note(findings: Findings, collate: float) -> None:
+    """On a busy machine a batch may be late that was ready long ago."""
+    able = loader(workers=1, batch=0.004, collate_seconds=collate * COUNT)
+    (finding,) = findings(CAUSE, loaded(0.006), loading(able))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "that is soon enough" in finding.because
+    assert [fix.settings for fix in finding.fixes] == [("loader.prefetch_factor=8",)]
 
 
 def test_the_line_of_the_dataset(findings: Findings) -> None:

@@ -54,7 +54,7 @@ def test_a_large_model_in_one_unit(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.CERTAIN)
     assert (
         "shards Llama as one unit, though it has 22 LlamaDecoderLayers: every rank gathers all "
-        "1,300 million parameters (4.8 GiB) at once"
+        "1,300 million parameters at once"
     ) in finding.because
     assert "isinstance(module, LlamaDecoderLayer)" in finding.fixes[0].paste
 
@@ -64,6 +64,12 @@ def test_a_smaller_one_where_the_gathering_is_paid_for(findings: Findings) -> No
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.25)
     assert "25% of the step" in finding.because
+
+
+def test_one_that_does_no_harm_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(parameters=3 * MILLION), steps(0.02))
+    assert finding.severity is Severity.NOTE
+    assert "all 3,000,000 parameters at once" in finding.because
 
 
 def test_where_its_blocks_are_not_known(findings: Findings) -> None:
@@ -93,7 +99,6 @@ def test_a_class_that_the_model_has_not(findings: Findings) -> None:
         {"units": 23},
         {"units": 0},
         {"kind": "ddp"},
-        {"parameters": 3 * MILLION},
         {"parameters": 3 * MILLION, "blocks": None},
         # Nothing to make a unit of.
         {"blocks": 1},

@@ -1,0 +1,53 @@
+"""The forward pass is what the outermost module takes, by whichever door it is entered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recorder.conftest import Record
+
+TRAIN = """
+    import time
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Slow(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.02)
+            return super().forward(x)
+
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Slow(4, 4)
+    WRAP
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(12):
+        CALL(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "call"),
+    [
+        pytest.param("model = Slow(4, 4)", "model", id="bare"),
+        pytest.param("model = DistributedDataParallel(Slow(4, 4))", "model", id="DDP"),
+        pytest.param(
+            "model = DistributedDataParallel(Slow(4, 4))", "model.module", id="behind DDP"
+        ),
+        pytest.param("model = Holder()", "model.inner", id="never called itself"),
+    ],
+)
+def test_the_time_of_the_forward_pass(record: Record, wrap: str, call: str) -> None:
+    ran = record(TRAIN.replace("WRAP", wrap).replace("CALL", call))
+    assert ran.exit_code == 0, ran.stderr
+    # From the first step on it is known what the optimizer holds, and some later what is called.
+    assert min(ran.phase("forward")[5:]) >= 0.02
+    assert ran.counted("forwards")[5:] == [1] * 6
+    assert ran.counted("samples")[5:] == [8] * 6
