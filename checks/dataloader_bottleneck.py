@@ -127,7 +127,7 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
         )
     if worst.ample:
         return (
-            f"{needs}: {made}{compared}; that is soon enough, so a busy CPU, or what hands it over, "
+            f"{needs}: {made}{compared}; that is soon enough: a busy CPU, or what hands it over, "
             "is what takes the time"
         )
     return f"{needs}: {made}{compared}{_honest(worst, advice)}"
