@@ -25,6 +25,8 @@ EXPLAINS = (
     "cpu-thread-oversubscription",
     "dataloader-bottleneck",
     "straggler-rank",
+    # gloo moves data with threads of its own.
+    "communication-bound-step",
     "scaling-efficiency-low",
 )
 

@@ -20,7 +20,13 @@ from ddoctor.evidence.ranks import local_ranks
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dataloader-bottleneck", "scaling-efficiency-low")
+EXPLAINS = (
+    "dataloader-bottleneck",
+    "straggler-rank",
+    # gloo moves data with threads of its own.
+    "communication-bound-step",
+    "scaling-efficiency-low",
+)
 
 # Measured with torch 2.13, two ranks on two CPUs: with two threads each (2 times the CPUs) a round
 # of matrix products took 1.7 to 3 times as long as with one thread each.

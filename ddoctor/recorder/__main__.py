@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
@@ -56,6 +57,7 @@ def main() -> None:
     end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     _restore_environment()
+    _keep_crash(folder / recorded.CRASH)
     tape = Tape(folder / recorded.TAPE)
     timeline = Timeline(tape)
     pid = os.getpid()
@@ -97,6 +99,12 @@ def main() -> None:
     if failed is not None:
         script.hide()
         raise failed
+
+
+def _keep_crash(path: Path) -> None:
+    """Have the stack written down where a signal of its own ends the process."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable(path.open("w"))
 
 
 def _restore_environment() -> None:

@@ -10,7 +10,7 @@ from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 
-TAPE, FACTS, ENDING = "tape", "facts.json", "ending.json"
+TAPE, FACTS, ENDING, CRASH = "tape", "facts.json", "ending.json", "crash.txt"
 """The files of a rank, in its folder."""
 
 SAFE_PATH = "DDOCTOR_SAFE_PATH"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -39,6 +40,7 @@ from ddoctor.recorder.tape import (
 )
 from ddoctor.training import host_use
 from ddoctor.training.host_use import HostUse
+from ddoctor.training.stderr import STDERR, Stderr
 from ddoctor.training.words import Now, Record, Turn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -51,6 +53,7 @@ MARK = "DDOCTOR_TRAINING"
 GRACE_SECONDS = 10.0
 STACK_SECONDS = 10.0
 MOST_ROWS = 2000
+FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
 """Of a CPU; less is waiting, with the threads of torch that turn over now and then."""
 
@@ -86,7 +89,9 @@ class Child:
             env=_environment(turn, order) | self._mark,
             # Signals reach it once: from here.
             start_new_session=True,
+            stderr=None if os.isatty(STDERR) else subprocess.PIPE,
         )
+        self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
         self.pid = self._process.pid
         self._exit = os.pidfd_open(self.pid) if sys.platform == "linux" else None
         self.use = HostUse(self.pid, mine.rank, host, mine.local_size)
@@ -188,6 +193,8 @@ class Child:
         used, busy, watched = self.use.used
         phase = int(head[PHASE])
         operation = OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
+        ending = self._ending()
+        native = bool(self._process.returncode) and not (ending and ending.exception)
         record = Record(
             rank=self.mine.rank,
             host=self.host,
@@ -200,7 +207,7 @@ class Child:
             done=self.done,
             rows=tuple(self._rows()),
             facts=facts,
-            ending=self._ending(),
+            ending=ending,
             doing=operation,
             doing_seconds=max(
                 0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
@@ -212,7 +219,8 @@ class Child:
             watched_seconds=watched,
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
-            stack=self.stack,
+            stack=self.stack or self._crash(),
+            printed=self._stderr.last() if self._stderr and native else "",
         )
         self._tape.close()
         self._folder.cleanup()
@@ -229,6 +237,21 @@ class Child:
             return msgspec.json.decode((self.folder / recorded.ENDING).read_bytes(), type=Ending)
         except (OSError, msgspec.DecodeError):
             return None
+
+
+    def _crash(self) -> tuple[Frame, ...]:
+        """Where the process was as a signal of its own ended it."""
+        try:
+            text = (self.folder / recorded.CRASH).read_text(errors="replace")
+        except OSError:
+            return ()
+        # The thread that it happened in, as faulthandler shows it: the innermost frame first.
+        thread = text.partition("Current thread")[2].partition("\n\n")[0]
+        return tuple(
+            Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
+            for file, line, name in reversed(FAULT.findall(thread))
+            if "ddoctor/recorder" not in file
+        )
 
 
 def _interpreter_options() -> list[str]:

@@ -160,7 +160,8 @@ def _ending(run: Run, record: Record) -> RankEnding:
         host=record.host,
         pid=record.pid,
         outcome=_outcome(run, record),
-        steps=record.done,
+        # The first is before anything is known of the optimizer, and none of the recorded ones.
+        steps=record.done + 1 if record.done else 0,
         exit_code=record.exit_code,
         exception=ending.exception if ending else "",
         message=ending.message if ending else "",
