@@ -47,8 +47,6 @@ class _Split:
     head: Sequence[str]
     """Up to where a module is to be named."""
     script: Sequence[str]
-    executed: bool = False
-    """The script is not given to Python, but executed itself."""
 
     @property
     def plausible(self) -> bool:
@@ -81,7 +79,6 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
 def _find(words: Sequence[str]) -> tuple[int, _Split]:
     """The word that starts Python, and what follows it."""
     mistake: DoctorError | None = None
-    executed: tuple[int, _Split] | None = None
     for number, word in enumerate(words):
         read = _reader(word)
         if read is None:
@@ -93,13 +90,8 @@ def _find(words: Sequence[str]) -> tuple[int, _Split]:
                 raise
             mistake = mistake or error
             continue
-        if split.executed:
-            # Perhaps it is Python that is executed: then a later word says so.
-            executed = executed or (number, split)
-        elif number == 0 or split.plausible:
+        if number == 0 or split.plausible:
             return number, split
-    if executed is not None and not _of_shell(executed[1].script[0]):
-        return executed
     raise mistake or _unclear(words)
 
 
@@ -113,10 +105,11 @@ def _unclear(words: Sequence[str]) -> DoctorError:
         return DoctorError(
             f"what {shell} starts cannot be seen from here: in the script, {BY_HAND}"
         )
-    if words[0].endswith(".py"):
+    if words[0].endswith(".py") or words[0] == "-m":
+        script = " ".join(words[:2] if words[0] == "-m" else words[:1])
         return DoctorError(
-            f"{words[0]} is a script, and no launch command: ddoctor run -- torchrun "
-            f"--nproc-per-node 2 {words[0]}, or ddoctor run -- python {words[0]}"
+            f"{script} alone is no launch command: ddoctor run -- torchrun --nproc-per-node 2 "
+            f"{script}, or ddoctor run -- python {script}"
         )
     return DoctorError(f"where {words[0]} starts Python cannot be told: there, {BY_HAND}")
 
@@ -133,6 +126,10 @@ def _python(words: Sequence[str]) -> _Split:
     number = 0
     while number < len(words) and words[number].startswith("-") and words[number] != "-":
         word = words[number]
+        if word == "--":
+            # What follows it would not be taken for -m any more.
+            words = [*words[:number], *words[number + 1 :]]
+            break
         if word.startswith("--"):
             number += 2 if word == "--check-hash-based-pycs" else 1
             continue
@@ -156,7 +153,7 @@ def _module(head: Sequence[str], words: Sequence[str]) -> _Split:
     if launcher is None:
         return _Split(head=head, script=["-m", *words])
     inner = launcher(words[1:])
-    return _Split(head=[*head, words[0], *inner.head], script=inner.script, executed=inner.executed)
+    return _Split(head=[*head, words[0], *inner.head], script=inner.script)
 
 
 def _torchrun(words: Sequence[str]) -> _Split:
@@ -177,19 +174,23 @@ def _accelerate(words: Sequence[str]) -> _Split:
     if words[:1] != ["launch"]:
         raise DoctorError("of accelerate, `accelerate launch` alone starts a training")
     inner = _accelerate_launch(words[1:])
-    return _Split(head=["launch", *inner.head], script=inner.script, executed=inner.executed)
+    return _Split(head=["launch", *inner.head], script=inner.script)
 
 
 def _accelerate_launch(words: Sequence[str]) -> _Split:
-    from accelerate.commands.launch import launch_command_parser  # type: ignore[import-untyped]
-
+    try:
+        from accelerate.commands.launch import (  # type: ignore[import-untyped]
+            launch_command_parser,
+        )
+    except ImportError as error:
+        raise DoctorError(f"accelerate cannot be used here: {error}") from error
     return _launcher("accelerate launch", launch_command_parser(), words)
 
 
 def _deepspeed(words: Sequence[str]) -> _Split:
     raise DoctorError(
-        "the deepspeed launcher cannot be told to run ddoctor: deepspeed.init_distributed() is "
-        "content with torchrun: ddoctor run -- torchrun --nproc-per-node 8 train.py …"
+        "the deepspeed launcher cannot start ddoctor; a script that uses deepspeed runs under "
+        "torchrun as well: ddoctor run -- torchrun --nproc-per-node 8 train.py"
     )
 
 
@@ -205,17 +206,34 @@ def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split
     setattr(parser, "error", complain)  # noqa: B010 - of this parser alone
     setattr(parser, "print_help", show_help)  # noqa: B010
     told = parser.parse_args(list(words))
-    begin = len(words) - len(told.training_script_args) - 1
-    head = [word for word in words[:begin] if not NOT_WITH_MODULE.fullmatch(word)]
+    script = [told.training_script, *told.training_script_args]
+    # Of a `--` behind the script nothing is left in its arguments.
+    begin = len(words) - len(script)
+    while words[begin] != told.training_script:
+        begin -= 1
+    head = list(words[:begin])
     if head[-1:] == ["--"]:
         del head[-1]
     if told.max_restarts:
         # A rank that ends with 1 has found something, and is not to be started again.
         head.append("--max-restarts=0")
-    script = list(words[begin:])
     if told.module:
         return _Split(head=head, script=["-m", *script])
-    return _Split(head=[*head, "-m"], script=script, executed=told.no_python)
+    if told.no_python and (inner := _executed(script)) is not None:
+        number, split = inner
+        return _Split(head=[*head, *script[: number + 1], *split.head], script=split.script)
+    head = [word for word in head if not NOT_WITH_MODULE.fullmatch(word)]
+    return _Split(head=[*head, "-m"], script=script)
+
+
+def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
+    """The Python in a command that a launcher executes; None: it is itself a script."""
+    try:
+        return _find(words)
+    except DoctorError:
+        if _reader(words[0]) is not None or _of_shell(words[0]):
+            raise
+        return None
 
 
 READERS: dict[str, _Reader] = {

@@ -60,15 +60,21 @@ def _parser() -> options.Parser:
 
 
 def _check(changed: Rewritten) -> None:
-    """Whether the script is there, and ddoctor where its Python is."""
+    """Whether ddoctor is where the command's Python is, and the script is there."""
+    command = which(changed.words[0])
+    python = _interpreter(command) if command is not None else None
+    if python is not None and Path(python).parent != Path(sys.executable).parent:
+        _check_other(str(command), python)
+        if changed.script[0] == "-m":
+            # What modules there are is known there.
+            return
     try:
         script.check(changed.script)
     except script.Failed as error:
         raise DoctorError(str(error)) from error
-    command = which(changed.words[0])
-    python = _interpreter(command) if command is not None else None
-    if python is None or Path(python).parent == Path(sys.executable).parent:
-        return
+
+
+def _check_other(command: str, python: str) -> None:
     try:
         subprocess.run(
             [python, "-c", "import ddoctor"],
@@ -78,9 +84,10 @@ def _check(changed: Rewritten) -> None:
             check=True,
         )
     except subprocess.CalledProcessError:
+        of = "" if command == python else f", which runs {command}"
         raise DoctorError(
-            f"{command} runs {python}, where ddoctor is not installed: {python} -m pip install it "
-            f"there, or use the commands in {Path(sys.executable).parent}"
+            f"ddoctor is not installed for {python}{of}: install it there, too, or use the "
+            f"commands in {Path(sys.executable).parent}"
         ) from None
     except (OSError, subprocess.TimeoutExpired):
         # The command itself will tell.
