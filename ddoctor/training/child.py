@@ -131,6 +131,7 @@ class Child:
             steps=self.done,
             phase=int(self._tape.head[PHASE]),
             age=moment - since,
+            doing=self._doing,
             busy=busy,
             over=over,
             exit_code=self._process.returncode if over else None,
@@ -191,8 +192,6 @@ class Child:
         head = self._tape.head
         facts = recorded.read(self.folder)
         used, busy, watched = self.use.used
-        phase = int(head[PHASE])
-        operation = OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
         ending = self._ending()
         native = bool(self._process.returncode) and not (ending and ending.exception)
         record = Record(
@@ -208,7 +207,7 @@ class Child:
             rows=tuple(self._rows()),
             facts=facts,
             ending=ending,
-            doing=operation,
+            doing=self._doing,
             doing_seconds=max(
                 0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
             ),
@@ -228,6 +227,12 @@ class Child:
             os.close(self._exit)
             self._exit = None
         return record
+
+    @property
+    def _doing(self) -> str:
+        head = self._tape.head
+        phase = int(head[PHASE])
+        return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
 
     def _rows(self) -> list[Row]:
         return list(self._tape.rows())[-MOST_ROWS:]

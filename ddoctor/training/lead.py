@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from statistics import median
 from time import perf_counter
@@ -53,6 +53,8 @@ class Lead:
         self.warm_up = 0
         self.hung = False
         """Whether the first turn was ended because it made no progress."""
+        self.stood: Mapping[int, Now] = {}
+        """How each rank was then: the first one that is ended sets the others free."""
         self.lost: tuple[int, ...] = ()
         """Ranks that sent no record."""
 
@@ -60,7 +62,7 @@ class Lead:
         """The turn that has begun, to its end."""
         watch = _Watch(self._child, self._turn, steps, seconds, self._fleet, started)
         watch.attend()
-        self.limit, self.hung = watch.limit, watch.hung
+        self.limit, self.hung, self.stood = watch.limit, watch.hung, watch.stood
         records = self._records()
         # A script that came to its end first was never told where to stop.
         self.warm_up = watch.warm_up or settled(
@@ -136,6 +138,7 @@ class _Watch:
         self._most_steps = 0
         self.limit = ""
         self.hung = False
+        self.stood: Mapping[int, Now] = {}
         self.warm_up = 0
 
     def attend(self) -> None:
@@ -255,5 +258,6 @@ class _Watch:
     def _end(self, why: str, *, hung: bool = False) -> None:
         self._ended, self.hung = True, hung
         self.limit = why
+        self.stood = dict(self._nows) if hung else {}
         self._fleet.tell(end_key(self._turn), True)
         self._child.end(look=True)

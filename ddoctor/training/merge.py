@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.tape import COUNTS, Row
 from ddoctor.training.between import Between, between
-from ddoctor.training.words import Record
+from ddoctor.training.words import Now, Record
 
 FEWEST_STEPS = 2
 MOST_LINES = 40
@@ -51,6 +51,8 @@ class Run:
     lost: tuple[int, ...] = ()
     hung: bool = False
     """Whether it was ended because it made no progress."""
+    stood: Mapping[int, Now] = field(default_factory=dict)
+    """How each rank was when that was decided."""
 
     @cached_property
     def steps(self) -> list[Mapping[int, Row]]:
@@ -155,6 +157,11 @@ def _outcome(run: Run, record: Record) -> Outcome:
 
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = record.ending
+    stood = run.stood.get(record.rank)
+    if stood is not None and not stood.over:
+        doing, doing_seconds = stood.doing, stood.age
+    else:
+        doing, doing_seconds = record.doing, record.doing_seconds
     return RankEnding(
         rank=record.rank,
         host=record.host,
@@ -167,8 +174,8 @@ def _ending(run: Run, record: Record) -> RankEnding:
         message=ending.message if ending else "",
         stack=record.stack or (ending.stack if ending else ()),
         time=record.seconds,
-        doing=record.doing,
-        doing_seconds=record.doing_seconds,
+        doing=doing,
+        doing_seconds=doing_seconds,
         collectives=record.calls,
         printed=record.printed,
     )

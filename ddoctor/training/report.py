@@ -72,6 +72,7 @@ def _run(leader: Lead, records: Sequence[Record], script: tuple[str, ...], steps
         asked_steps=steps,
         lost=leader.lost,
         hung=leader.hung,
+        stood=leader.stood,
     )
 
 

@@ -43,6 +43,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """Of the recorder's PHASES."""
     age: float
     """Seconds since the phase changed."""
+    doing: str
+    """The phase, or the operation of the collective."""
     busy: bool
     """Whether its processes used a CPU since the last word."""
     over: bool = False

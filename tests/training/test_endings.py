@@ -19,8 +19,15 @@ TRAIN = """
 
     how = sys.argv[1]
     dist.init_process_group("gloo")
+    others = dist.new_group(backend="gloo")
     rank = dist.get_rank()
-    model = DistributedDataParallel(nn.Linear(64, 64))
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.01)
+            return super().forward(x)
+
+    model = DistributedDataParallel(Net(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def checked(loss):
@@ -32,7 +39,6 @@ TRAIN = """
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.01)
         if rank == 0 and step == 20:
             print("step 20", flush=True)
         if rank == 1 and step == 20:
@@ -43,6 +49,8 @@ TRAIN = """
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "another collective":
                 dist.all_reduce(torch.ones(1))
+            if how == "waits for nothing":
+                dist.barrier(others)
         if how == "exit" and step == 20:
             sys.exit(5)
 """
@@ -83,11 +91,24 @@ def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
     assert "exitcode  : 5" in trained.stderr
 
 
-def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None:
+def test_ranks_that_meet_in_different_collectives(training: MakeTraining) -> None:
+    """gloo gives up, and says why on stderr alone."""
     trained = training(TRAIN, "another collective").recorded("--no-prove", "--steps=10000")
+    told(trained)
+    different = ("rank-dependent-control-flow", "mismatched-collective-shapes")
+    assert trained.first["cause"] in different, trained.stderr
+    assert "op.preamble.length <= op.nbytes" in trained.stderr
+    assert trained.exit_code != 0
+
+
+def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None:
+    trained = training(TRAIN, "waits for nothing").recorded("--no-prove", "--steps=10000")
     run = told(trained)
-    assert {one.outcome for one in run.ranks} <= {"hung", "failed"}
+    assert {one.outcome for one in run.ranks} == {"hung"}, trained.stderr
+    assert trained.first["cause"] == "rank-dependent-control-flow"
     assert trained.first["severity"] == "error"
+    assert [one.doing for one in run.ranks] == ["DDP's gradient reduction", "barrier"]
+    assert min(one.doing_seconds for one in run.ranks) > 20
     assert trained.exit_code != 0
 
 
@@ -103,7 +124,8 @@ def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signal
     assert {one.outcome for one in run.ranks} == {"interrupted"}
     assert all(one.steps > 20 for one in run.ranks)
     assert trained.exit_code != 0
-    assert trained.alarms == []
+    assert trained.report is not None
+    assert {one["severity"] for one in trained.report["findings"]} <= {"note"}
 
 
 def test_a_training_that_never_ends_is_stopped_at_the_same_step(training: MakeTraining) -> None:
