@@ -15,6 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder import places
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.operations import (
     DDP_BUFFERS,
     FIRST_FUNCTION,
@@ -111,7 +112,7 @@ class Collectives:
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 return original(*args, **kwargs)
-            group = self._group(args, kwargs)
+            group = self._group(args, kwargs) or 0.0
             result = self._inside(number, group, original, args, kwargs)
             self._note(number, args, kwargs)
             if isinstance(result, distributed_c10d.Work):
@@ -147,8 +148,9 @@ class Collectives:
 
     _last = 0.0
 
+    @harmless
     def _note(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        frame = sys._getframe(2)
+        frame = sys._getframe(3)
         caller = places.caller(frame) or frame
         key = (OPERATIONS[number], places.shown(caller.f_code, caller.f_lineno))
         row = self.places.get(key)
@@ -167,6 +169,7 @@ class Collectives:
         elif len(row.steps) < 10_000:
             row.steps.append(entry)
 
+    @harmless
     def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """Which ranks meet: 0 for all, else a number that all of them come to."""
         group = kwargs.get("group") or next(
@@ -176,12 +179,9 @@ class Collectives:
             return 0.0
         name = id(group)
         if name not in self._groups:
-            try:
-                ranks = dist.get_process_group_ranks(group)
-                everybody = len(ranks) == dist.get_world_size()
-                self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
-            except (ValueError, RuntimeError, TypeError, KeyError):
-                return 0.0
+            ranks = dist.get_process_group_ranks(group)
+            everybody = len(ranks) == dist.get_world_size()
+            self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
         return self._groups[name]
 
 

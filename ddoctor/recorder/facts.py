@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -134,12 +135,13 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
             values = one.detach().double()
             sums[number % CHECKSUM_BINS] += float(values.sum())
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())
-    return tuple(sums), tuple(scales)
+    # Weights that are no numbers any more can be compared with nothing.
+    return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
 
 
-def loading(seen: dict[Any, Seen]) -> Iterator[LoaderFacts]:
+def loading(seen: Iterable[tuple[Any, Seen]]) -> Iterator[LoaderFacts]:
     """Each loader that training took batches from."""
-    for loader, one in seen.items():
+    for loader, one in seen:
         if one.in_training:
             yield LoaderFacts(
                 loader=_loader(loader, one),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from math import ceil
 from time import perf_counter
@@ -31,7 +32,10 @@ def curve(
     tried: dict[int, float] = {}
     workers = min(MOST_WORKERS, max(1, ceil(batch_seconds / need)))
     while workers not in tried and len(tried) < MOST_POINTS and perf_counter() < deadline:
-        point = _point(loader, name, workers)
+        with warnings.catch_warnings():
+            # Of more workers than CPUs: it is tried on purpose, and not by the user.
+            warnings.simplefilter("ignore")
+            point = _point(loader, name, workers)
         if point is None:
             return
         yield point

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import wraps
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 from zlib import crc32
@@ -12,8 +14,10 @@ from zlib import crc32
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data import dataloader as module
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder import places, trial, workers
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
@@ -58,7 +62,7 @@ class Loaders:
     def __init__(self, timeline: Timeline, training: Callable[[], bool | None]) -> None:
         self._timeline = timeline
         self._training = training
-        self.seen: WeakKeyDictionary[DataLoader[Any], Seen] = WeakKeyDictionary()
+        self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
         self._loader_of: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self._first: WeakSet[Any] = WeakSet()
         self.closed = False
@@ -80,7 +84,7 @@ class Loaders:
         def initialise(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **trial.loader_settings(args, kwargs))
             if not self.closed:
-                self.seen[this] = Seen(places.calling(2))
+                self.seen[this] = Seen(_made(this) or "")
 
         loader.__init__ = initialise
 
@@ -153,15 +157,21 @@ class Loaders:
         def next_index(this: Any) -> Any:
             found = index(this)
             loader = self._loader_of.get(this) if timeline.here() else None
-            seen = self.seen.get(loader) if loader is not None else None
-            if seen is not None and seen.epochs and kind(loader) == "map":
-                printed = seen.epochs[-1].indices
-                if len(printed) < FIRST_BATCHES:
-                    printed.append(f"{crc32(str(found).encode()):08x}")
+            if loader is not None:
+                self._note_index(loader, found)
             return found
 
         base.__next__, base._next_index = take_next, next_index
 
+    @harmless
+    def _note_index(self, loader: DataLoader[Any], index: Any) -> None:
+        seen = self.seen.get(loader)
+        if seen is not None and seen.epochs and kind(loader) == "map":
+            printed = seen.epochs[-1].indices
+            if len(printed) < FIRST_BATCHES:
+                printed.append(f"{crc32(str(index).encode()):08x}")
+
+    @harmless
     def _note(self, seen: Seen, batch: Any, seconds: float, phase: int) -> None:
         if phase == LOADER:
             seen.in_training += 1
@@ -174,9 +184,9 @@ class Loaders:
             epoch.first_wait = seconds
         if len(epoch.values) < FIRST_BATCHES:
             tensors = _tensors(batch)
+            epoch.values.append(_print(tensors) or "")
+            epoch.labels.append(_print_labels(tensors) or "")
             seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
-            epoch.values.append(_print(tensors))
-            epoch.labels.append(_print(list(filter(_told_apart, tensors))))
 
     def _phase(self) -> int:
         return EVALUATION if self._training() is False else LOADER
@@ -196,6 +206,18 @@ def distributed(loader: Any) -> DistributedSampler[Any] | None:
     return None
 
 
+@harmless
+def _made(loader: Any) -> str:
+    """Where the script makes it: not in a class of the script's own that is made of a loader."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and frame.f_code.co_name == "__init__":
+        if frame.f_locals.get(frame.f_code.co_varnames[0]) is not loader:
+            break
+        frame = frame.f_back
+    frame = places.caller(frame)
+    return places.shown(frame.f_code, frame.f_lineno) if frame is not None else ""
+
+
 def _tensors(batch: Any) -> list[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         return [batch]
@@ -213,8 +235,14 @@ def _told_apart(tensor: torch.Tensor) -> bool:
     return whole and len(values) > 1 and bool((values != values[0]).any())
 
 
+@harmless
+def _print_labels(tensors: list[torch.Tensor]) -> str | None:
+    return _print([one for one in tensors if _told_apart(one)])
+
+
+@harmless
 def _print(tensors: list[torch.Tensor]) -> str:
-    """Empty: of nothing."""
+    """Empty: of nothing. A sparse tensor, say, has none: it does not show its values so."""
     if not tensors:
         return ""
     number = 0

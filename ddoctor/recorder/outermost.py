@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import EVALUATION, FORWARD
 from ddoctor.recorder.timeline import COUNT, Timeline
 
@@ -122,8 +123,12 @@ class Outermost:
             timeline.enter(EVALUATION)
             return
         timeline.enter(FORWARD)
-        counts = timeline.counts
-        counts[COUNT["forwards"]] += 1
+        timeline.counts[COUNT["forwards"]] += 1
+        self._measure(args, kwargs)
+
+    @harmless
+    def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        counts = self._timeline.counts
         shapes = tuple(tuple(one.shape) for one in _tensors((*args, *kwargs.values())))
         if shapes:
             counts[COUNT["samples"]] += shapes[0][0] if shapes[0] else 1

@@ -17,7 +17,7 @@ from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
-from ddoctor.recorder.loaders import Loaders, Seen
+from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.precision import Precision
 from ddoctor.recorder.recorded import Facts
@@ -127,7 +127,7 @@ class Recorder:
         for loader, seen in list(self._loaders.seen.items()):
             if seen.in_training:
                 need = facts.worker_need(list(seen.waits)[-RECENT_STEPS:], rest)
-                known = next(facts.loading({loader: seen})).loader
+                known = next(facts.loading([(loader, seen)])).loader
                 points += isolation.curve(loader, seen.name, known.batch_seconds or need, need)
         return points
 
@@ -143,7 +143,6 @@ class Recorder:
             self._write()
 
     def _write(self) -> None:
-        seen: dict[Any, Seen] = dict(self._loaders.seen.items())
         recorded.write(
             self._folder,
             recorded.FACTS,
@@ -151,7 +150,7 @@ class Recorder:
                 wrappers=tuple(
                     facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
                 ),
-                loaders=tuple(facts.loading(seen)),
+                loaders=tuple(facts.loading(list(self._loaders.seen.items()))),
                 calls=tuple(facts.calls(self._collectives)),
                 flags=facts.flags(self._outermost, self._precision.autocast),
                 places=self._sampler.places(),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import wraps
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch.optim.optimizer import (
@@ -18,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT
 from ddoctor.recorder.timeline import Timeline
 
@@ -41,10 +41,11 @@ class Stepping:
         self._timeline = timeline
         self._steps: Counter[int] = Counter()
         self.classes: Counter[str] = Counter()
-        self._anchor: int | None = None
+        # Not its id: one that is made anew may get that of the one before.
+        self._anchor: Callable[[], Optimizer | None] = lambda: None
         self._since_anchor: Counter[int] = Counter()
         self._depths: list[int] = []
-        self._stepped: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._counted: Counter[int] = Counter()
         self.at_anchor: list[Callable[[Optimizer], None]] = []
         """Called at each new anchor."""
         self.at_step: list[Callable[[int], None]] = []
@@ -61,10 +62,10 @@ class Stepping:
 
         @wraps(step)
         def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            before = self._stepped.get(optimizer, 0)
+            before = self._counted[id(optimizer)]
             result = step(this, optimizer, *args, **kwargs)
             # An overflow: the optimizer was not called, and yet the step is over.
-            if self._timeline.here() and self._stepped.get(optimizer, 0) == before:
+            if self._timeline.here() and self._counted[id(optimizer)] == before:
                 self._count(optimizer)
             return result
 
@@ -93,15 +94,17 @@ class Stepping:
         if not self._depths:
             self._count(optimizer)
 
+    @harmless
     def _count(self, optimizer: Optimizer) -> None:
         name = id(optimizer)
-        self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
+        self._counted[name] += 1
         self.classes[type(optimizer).__name__] += 1
-        if self._anchor is None:
+        anchor = self._anchor()
+        if anchor is None:
             self._steps[name] += 1
             if self._steps[name] >= ANCHOR_STEPS:
                 self._take(optimizer)
-        elif name == self._anchor:
+        elif optimizer is anchor:
             self._since_anchor.clear()
             self._end_step()
         else:
@@ -110,7 +113,8 @@ class Stepping:
                 self._take(optimizer)
 
     def _take(self, optimizer: Optimizer) -> None:
-        self._anchor = id(optimizer)
+        self._anchor = ref(optimizer)
+        self._steps.clear()
         self._since_anchor.clear()
         _tell(self.at_anchor, optimizer)
         self._end_step()
@@ -130,9 +134,7 @@ class Stepping:
 
 def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:
     for call in calls:
-        # The script must not fail for what it is watched by.
-        with suppress(Exception):
-            call(*args)
+        harmless(call)(*args)
 
 
 def _open_steps() -> int:

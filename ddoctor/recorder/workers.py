@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from ddoctor.evidence.loading import WorkerRandomness
+from ddoctor.recorder.harmless import harmless
 
 MOST_SOURCES = 6
 FIELDS = ("items", "item_seconds", "item_cpu", "batches", "collate_seconds", "collate_cpu", "seen")
@@ -131,6 +132,7 @@ class _Timed:
             self.cpu += thread_time() - cpu
 
 
+@harmless
 def _look(row: list[float], dataset: Any) -> None:
     first = not row[FIELDS.index("seen")]
     for number, state in enumerate(_states(dataset)[:MOST_SOURCES]):
