@@ -22,6 +22,7 @@ from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun, Trials
 from ddoctor.models import (
+    JUDGING,
     Command,
     Crashed,
     Finding,
@@ -179,7 +180,10 @@ def examine(evidence: Evidence, command: Command) -> Report:
         ),
         findings=findings,
         skipped=tuple(
-            Skipped(check=r.check, reason=r.skipped)
+            Skipped(
+                check=r.check,
+                reason=r.skipped if command != "run" else _unseen(r.skipped, evidence),
+            )
             for r in results
             if r.skipped is not None and (command != "run" or r.check in of_training)
         ),
@@ -298,22 +302,17 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
     """Why a training run tells nothing, where no finding does: it is not to be called healthy."""
     for run in evidence.all(TrainingRun):
-        bad = [one for one in run.ranks if one.outcome not in ("stopped", "finished")]
         steps = evidence.of(Steps, run.host)
-        judged = steps.count if steps is not None else 0
-        if run.limit and not judged:
-            yield Crashed(check="judging the run", error=run.limit)
-        elif bad:
-            yield Crashed(check="judging the run", error=f"rank {bad[0].rank}: {bad[0].outcome}")
-        elif judged < FEWEST_STEPS:
-            done = min((one.steps for one in run.ranks), default=0)
-            yield Crashed(
-                check="judging the run",
-                error=(
-                    f"it ended after {done} steps, of which {judged} could be judged: "
-                    f"{FEWEST_STEPS} are needed"
-                ),
-            )
+        why = run.unjudged(steps.count if steps is not None else 0, FEWEST_STEPS)
+        if why:
+            yield Crashed(check=JUDGING, error=why)
+
+
+def _unseen(reason: str, evidence: Evidence) -> str:
+    """The command that gets the evidence is the one that was given."""
+    if not evidence.all(Steps):
+        return "no step could be judged"
+    return f"{reason.partition(':')[0]}: this run had nothing of the kind"
 
 
 def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:

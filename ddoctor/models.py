@@ -145,6 +145,10 @@ class Skipped:
     reason: str
 
 
+JUDGING = "judging the run"
+"""Stands for the check where a recorded run does not tell enough for any."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
     """A check or probe that failed by its own fault; everything else went on."""

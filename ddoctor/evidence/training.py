@@ -70,6 +70,9 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """For how long."""
     collectives: int = 0
     """How many collectives it had called from Python."""
+    children_seconds: float = 0.0
+    """CPU seconds of the Python processes that the script started before any optimizer took a step
+    in it, DataLoader workers aside; 0: they did less than the script itself."""
     printed: str = ""
     """The last words of a process that died without an exception (stderr), as far as known."""
 
@@ -146,6 +149,37 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     def echoes(self) -> tuple[RankEnding, ...]:
         """The ranks that failed for another one's sake, the earliest first."""
         return tuple(sorted((one for one in self.ranks if one.echoes), key=lambda one: one.time))
+
+    def unjudged(self, judged: int, needed: int) -> str:
+        """Why so few judged steps tell nothing; empty: they are enough, and it ended well."""
+        done = min((one.steps for one in self.ranks), default=0)
+        bad = [one for one in self.ranks if one.outcome not in ("stopped", "finished")]
+        steps = f"{done} step{'' if done == 1 else 's'}"
+        few = f"{judged} of them could be judged, and {needed} are needed"
+        if not done and (self.limit or not bad):
+            why = self.limit or "the script came to its end, and no optimizer took a step"
+            return why + self._elsewhere()
+        if bad and all(one.outcome == "interrupted" for one in bad):
+            enough = f"in the {judged} that could be judged nothing was found"
+            return f"interrupted from outside after {steps}; {few if judged < needed else enough}"
+        if bad:
+            return self.limit or f"rank {bad[0].rank} {bad[0].outcome}"
+        if judged >= needed:
+            return ""
+        if self.limit:
+            return f"{self.limit}; {judged} of {steps} could be judged, and {needed} are needed"
+        return f"it came to its end after {steps}; {few}"
+
+    def _elsewhere(self) -> str:
+        """Where the training was instead."""
+        seconds = max((one.children_seconds for one in self.ranks), default=0.0)
+        if not seconds:
+            return ""
+        return (
+            f", but in processes that it started itself ({seconds:.0f} s of CPU time), where "
+            "nothing is recorded: let torchrun start the ranks, in place of "
+            "torch.multiprocessing, subprocess or os.fork"
+        )
 
 
 class RankHost(Part, frozen=True, kw_only=True):

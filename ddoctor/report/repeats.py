@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor.models import Crashed, Finding, Observation, Report, Where
+from ddoctor.models import JUDGING, Crashed, Finding, Observation, Report, Where
 from ddoctor.report import wording
 
 SHOWN = 3
@@ -70,7 +70,10 @@ def rows_left(finding: Finding) -> str:
 
 def failed(report: Report) -> tuple[Crashed, ...]:
     """What failed, with a number where it did so several times; the most frequent first."""
-    times = Counter(report.crashed).most_common()
+    rows = report.crashed
+    if len(rows) == 1 and rows[0].check == JUDGING:
+        return ()  # the verdict has said it
+    times = Counter(rows).most_common()
     told = [
         Crashed(check=f"{row.check} ({count} times)" if count > 1 else row.check, error=row.error)
         for row, count in times[:ROWS]

@@ -34,7 +34,8 @@ def render(report: Report, evidence: Evidence, console: Console) -> None:
 
 
 def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
-    yield Text(wording.verdict(report), style=f"bold {_colour(report)}")
+    for line in _wrapped(wording.verdict(report), width):
+        yield Text(line, style=f"bold {_colour(report)}")
     yield Text()
     yield from _facts(facts(evidence), width)
     yield from _steps(evidence, width)

@@ -9,6 +9,7 @@ from itertools import groupby
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import (
+    JUDGING,
     Cost,
     Finding,
     Observation,
@@ -49,13 +50,16 @@ def verdict(report: Report) -> str:
     if findings > 1:
         line += ": fix the first first"
     if report.verdict is Verdict.INCOMPLETE:
-        failed = (
-            f"{report.crashed[0].check} failed"
-            if len(report.crashed) == 1
-            else f"{len(report.crashed)} parts of the examination failed"
-        )
+        failed = _failed(report)
         line = f"incomplete: {failed}" + (f"; {line}" if line else "")
     return line
+
+
+def _failed(report: Report) -> str:
+    if len(report.crashed) > 1:
+        return f"{len(report.crashed)} parts of the examination failed"
+    (only,) = report.crashed
+    return only.error if only.check == JUDGING else f"{only.check} failed"
 
 
 def sentence(text: str) -> str:

@@ -140,6 +140,12 @@ class Child:
             warm=warm,
         )
 
+    def look(self) -> None:
+        """At what it started, from time to time."""
+        self.use.look()
+        if not self.done:
+            self.use.look_at_children()
+
     def forward(self, number: int, frame: FrameType | None = None) -> None:
         """A signal handler: what this process is told, the script is told."""
         if number in ENDING_SIGNALS:
@@ -218,6 +224,7 @@ class Child:
             watched_seconds=watched,
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
+            children_seconds=0.0 if self.done else self.use.children_seconds,
             stack=self.stack or self._crash(),
             printed=self._stderr.last() if self._stderr and native else "",
         )
@@ -242,7 +249,6 @@ class Child:
             return msgspec.json.decode((self.folder / recorded.ENDING).read_bytes(), type=Ending)
         except (OSError, msgspec.DecodeError):
             return None
-
 
     def _crash(self) -> tuple[Frame, ...]:
         """Where the process was as a signal of its own ended it."""

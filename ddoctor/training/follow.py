@@ -68,7 +68,7 @@ def _attend(fleet: Fleet, child: Child, turn: int, conductor: Conductor) -> None
                 child.use.weigh()
             stopping = True
             child.use.mark()
-        child.use.look()
+        child.look()
         if fleet.hear(end_key(turn), bool):
             child.end(look=True)
         elif child.overdue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,10 @@ from ddoctor.recorder.weight import held
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_LOOKS = 2000
+# To import torch takes a few seconds, to train takes more than to wait for who trains.
+CHILDREN_SECONDS = 1.0
+DATA_WORKER = "pt_data_worker"
+"""What torch calls them (torch/utils/data/_utils/worker.py)."""
 
 Number = TypeVar("Number", int, float)
 Mark = tuple[float, float, float, float | None, int | None, int | None]
@@ -36,6 +41,7 @@ class HostUse:
         self._affinity: tuple[int, ...] = ()
         self.workers_memory: list[tuple[float, float]] = []
         self.worker_memory: float | None = None
+        self.children_seconds = 0.0
 
     def mark(self) -> None:
         """One end of the time that is judged; of several, the first and the last count."""
@@ -62,6 +68,12 @@ class HostUse:
         if workers and len(self.workers_memory) < MOST_LOOKS:
             weights = [weight for pid in workers if (weight := held(pid)) is not None]
             self.workers_memory.append((perf_counter(), sum(weights)))
+
+    def look_at_children(self) -> None:
+        """Whether others work in the script's place: those of Python, with what they started."""
+        seconds = sum(_cpu_seconds(pid) for pid in _descendants(self._pid) if _of_python(pid))
+        if seconds > max(CHILDREN_SECONDS, _cpu_seconds(self._pid)):
+            self.children_seconds = max(self.children_seconds, seconds)
 
     def weigh(self) -> None:
         """What one worker has of its own; it takes a millisecond, so not again and again."""
@@ -121,6 +133,22 @@ def _children(pid: int) -> tuple[int, ...]:
         words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return tuple(map(int, words))
     return ()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """What any of its threads started, and so on."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+                yield int(word)
+                yield from _descendants(int(word))
+
+
+def _of_python(pid: int) -> bool:
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        return name != DATA_WORKER and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
+    return False
 
 
 def _cpu_seconds(pid: int) -> float:

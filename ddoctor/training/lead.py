@@ -153,7 +153,7 @@ class _Watch:
             self._decide()
             if self._child.overdue:
                 self._child.end(look=False)
-            self._child.use.look()
+            self._child.look()
             if self._child.over:
                 time.sleep(0.1)
             else:

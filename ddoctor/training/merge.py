@@ -177,6 +177,7 @@ def _ending(run: Run, record: Record) -> RankEnding:
         doing=doing,
         doing_seconds=doing_seconds,
         collectives=record.calls,
+        children_seconds=record.children_seconds,
         printed=record.printed,
     )
 

@@ -59,7 +59,8 @@ def lead(
     if own.exit_code and not own.ended_by_us:
         return own.exit_code
     if report.exit_code:
-        explain_failure("ddoctor has found something: its report is above, or in its files")
+        told = "could not judge the run" if not report.findings else "has found something"
+        explain_failure(f"ddoctor {told}: its report is above, or in its files")
     return report.exit_code
 
 

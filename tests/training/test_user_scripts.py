@@ -1,0 +1,35 @@
+"""Scripts as people write them, which are not what was expected."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conftest import MakeTraining
+from tests.training.test_odd_scripts import HEAD, LOOP, alone
+
+SPAWN = "import torch.multiprocessing as mp; mp.spawn(work, nprocs=2)"
+SUBPROCESS = "subprocess.run([sys.executable, __file__, 'inner'], check=True)"
+INDENTED = LOOP.replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize("start", [SPAWN, SUBPROCESS], ids=["spawn", "subprocess"])
+def test_a_training_in_processes_of_its_own_is_seen(training: MakeTraining, start: str) -> None:
+    script = training(
+        f"{HEAD}def work(rank):{INDENTED}\n"
+        f"if __name__ == '__main__':\n    if 'inner' in sys.argv: work(0)\n    else: {start}\n"
+    )
+    with script.started(*alone("--seconds=12", "train.py")) as process:
+        trained = script.outcome(process)
+    first = trained.stdout.splitlines()[0]
+    assert first.startswith("incomplete: no optimizer took a step within 12 s, but in processes")
+    assert "let torchrun start the ranks" in " ".join(trained.stdout.split())
+    assert trained.exit_code == 2, trained.stderr
+    assert trained.left == []
+
+
+def test_a_script_without_children_that_takes_no_step(training: MakeTraining) -> None:
+    with training(HEAD).started(*alone("train.py")) as process:
+        stdout, _ = process.communicate(timeout=100)
+    assert stdout.startswith("incomplete: the script came to its end, and no optimizer took a step")
+    assert "processes that it started" not in stdout
+    assert "get it with" not in stdout
