@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.balance import ENOUGH_STEPS, STEADY
+from ddoctor.crowding import have_their_cpus
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -45,7 +46,7 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
         return
     transfer = median(map(fmean, transfers))
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
-    large = share >= LARGE
+    large = share >= LARGE and have_their_cpus(steps, (use,) if use is not None else ())
     yield Finding(
         severity=Severity.WARNING if large else Severity.NOTE,
         confidence=Confidence.CERTAIN if large else Confidence.LIKELY,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from ddoctor.balance import STEADY, comparable
+from ddoctor.crowding import have_their_cpus
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
@@ -26,9 +27,6 @@ from ddoctor.scaling import predict
 HEALTHY = 0.85
 # A slowdown of 1.3 is what a public benchmark of fail-slow detection calls loud.
 LOUD = 1 / 1.3
-# Ranks on CPUs that others use as well are late by turns because of that, which is no fault of the
-# job: where a rank waits in the run queue for this part of the time, or so many CPUs are taken.
-QUEUED, TAKEN = 0.05, 0.5
 
 
 def lost_to_the_number_of_ranks(
@@ -60,7 +58,7 @@ def _told(
         for name in ("waiting", "transfer")
     }
     steady = sum(one < LOUD for one in each) >= STEADY * count
-    loud = efficiency < LOUD and steady and _have_their_cpus(steps, use)
+    loud = efficiency < LOUD and steady and have_their_cpus(steps, use)
     yield Finding(
         severity=Severity.WARNING if loud else Severity.NOTE,
         confidence=Confidence.LIKELY,
@@ -81,18 +79,6 @@ def _told(
         ),
         cost=Cost(value=round(1 - efficiency, 3), unit="share of step"),
         fixes=(_fix(parts["waiting"] > parts["transfer"]),),
-    )
-
-
-def _have_their_cpus(steps: Steps, use: Sequence[RankUse]) -> bool:
-    if all(rank.place.device != "cpu" for rank in steps.ranks):
-        return True
-    hosts = [host for one in use for host in one.hosts]
-    return bool(hosts) and all(
-        host.waited is not None
-        and host.waited < QUEUED
-        and (host.neighbours is None or host.neighbours < TAKEN)
-        for host in hosts
     )
 
 

@@ -37,6 +37,7 @@ ALLOWED = {
     },
     "checks": {
         "ddoctor.balance",
+        "ddoctor.crowding",
         "ddoctor.ddp_options",
         "ddoctor.endings",
         "ddoctor.evidence",
@@ -51,6 +52,7 @@ ALLOWED = {
     "ddoctor/scaling.py": {"ddoctor.evidence"},
     "ddoctor/why_late.py": {"ddoctor.balance", "ddoctor.evidence"},
     "ddoctor/balance.py": {"ddoctor.evidence", "ddoctor.workload"},
+    "ddoctor/crowding.py": {"ddoctor.evidence"},
     "ddoctor/workload.py": {"ddoctor.evidence"},
     "ddoctor/ddp_options.py": {"ddoctor.evidence"},
     "ddoctor/endings.py": {"ddoctor.evidence"},

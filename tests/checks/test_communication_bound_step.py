@@ -5,7 +5,7 @@ import pytest
 from ddoctor import engine
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.evidence.training import RankFlags, RankHost, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -28,6 +28,20 @@ def ddp(*buckets: int) -> Wrapping:
     return Wrapping(wrappers=(wrapper,))
 
 
+def queued(share: float, neighbours: float = 0.1) -> RankUse:
+    host = RankHost(
+        rank=0,
+        host="node-0",
+        local_ranks=2,
+        threads=1,
+        affinity=(0, 1),
+        host_cpus=2,
+        waited=share,
+        neighbours=neighbours,
+    )
+    return RankUse(hosts=(host,), flags=())
+
+
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize(
     ("transfer", "severity"), [(0.05, Severity.WARNING), (0.022, Severity.NOTE)]
@@ -35,11 +49,18 @@ def ddp(*buckets: int) -> Wrapping:
 def test_transfers_that_nothing_hides(
     findings: Findings, ranks: int, transfer: float, severity: Severity
 ) -> None:
-    (finding,) = findings(CAUSE, steps(*[USUAL] * ranks, transfer=transfer, noise=0.03))
+    section = steps(*[USUAL] * ranks, transfer=transfer, noise=0.03)
+    (finding,) = findings(CAUSE, section, queued(0.01))
     assert finding.severity is severity
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(transfer / (0.1 + transfer), abs=0.02)
     assert "no_sync()" in finding.fixes[-1].paste
+
+
+@pytest.mark.parametrize("use", [queued(0.2), queued(0.01, neighbours=1.5)])
+def test_what_gloo_moves_on_busy_cpus_is_a_note(findings: Findings, use: RankUse) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL, transfer=0.05), use)
+    assert finding.severity is Severity.NOTE
 
 
 def test_half_of_the_bytes_and_other_buckets(findings: Findings) -> None:
