@@ -120,7 +120,8 @@ MANY = 2
 
 def proof(verified: Verified) -> str:
     """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``, or ``(2.4 times as fast)``."""
-    before, after = verified.before, verified.after
+    # The change of the figures as they are shown, so that it is the same wherever they are.
+    before, after = (float(f"{one:.3g}") for one in (verified.before, verified.after))
     times = after / before if before else 0.0
     faster = before / after if after and verified.unit.startswith("s/") else 0.0
     if faster > MANY:

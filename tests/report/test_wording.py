@@ -88,6 +88,12 @@ def test_proof(before: float, after: float, text: str) -> None:
     assert wording.proof(Verified(before=before, after=after, unit="s/step")) == text
 
 
+def test_a_proof_says_the_same_of_figures_that_were_rounded_before() -> None:
+    measured = Verified(before=0.11693, after=0.04772, unit="s/step")
+    told = Verified(before=0.1169, after=0.04772, unit="s/step")
+    assert wording.proof(measured) == wording.proof(told)
+
+
 def test_proof_of_a_rate() -> None:
     far = Verified(before=0.012, after=1.2, unit="GB/s")
     assert wording.proof(far) == "0.012 → 1.2 GB/s (100 times)"
