@@ -11,7 +11,10 @@ import yaml
 
 from ddoctor import launch
 from ddoctor.probe import parser
+from ddoctor.rewrite import rewritten
+from ddoctor.training import options
 
+README = Path(__file__).parents[1] / "README.md"
 GUIDES = sorted((Path(__file__).parents[1] / "docs/guides").glob("*.md"))
 
 
@@ -21,8 +24,23 @@ def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
     commands = re.findall(r"-m ddoctor\.probe([^\n`]*)", text)
     assert commands or guide.stem == "figures"
     for command in commands:
-        chosen = parser().parse_args(shlex.split(command))
+        words = shlex.split(command)
+        if words[:1] == ["run"]:
+            assert not words[1:] or options.parse(words[1:])
+            continue
+        chosen = parser().parse_args(words)
         assert set(chosen.probes) <= set(launch.names())
+
+
+@pytest.mark.parametrize("page", [*GUIDES, README], ids=lambda path: path.stem)
+def test_every_launch_command_can_be_rewritten(page: Path) -> None:
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"ddoctor run ([^\n`#]*-- [^\n`#]+)", text)
+    assert commands or page.stem not in ("run", "README")
+    for command in commands:
+        ours, launcher = options.split(options.parser(), shlex.split(command))
+        options.parser().parse_args(ours)
+        assert rewritten(launcher, ours)
 
 
 def test_the_manifest_is_one() -> None:
