@@ -10,6 +10,7 @@ between the steps; the same loop without its extras is faster.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,6 +112,15 @@ def _does(line: HotLine) -> str:
     return next((does for does, sign in OVERHEAD.items() if sign.search(line.text)), "")
 
 
+def _alone(line: HotLine) -> bool:
+    """Whether the line does that and no more."""
+    try:
+        (statement,) = ast.parse(line.text).body
+    except (SyntaxError, ValueError):
+        return False
+    return bool(_does(line)) and isinstance(statement, ast.Expr | ast.Assign)
+
+
 def _collects(lines: Lines) -> bool:
     """Whether the script itself calls the garbage collector."""
     found = (line for one in lines.ranks for line in one.lines if line.phase == "gc")
@@ -136,9 +146,11 @@ def _seldom(named: Sequence[HotLine], share: float) -> Fix:
         summary = "leave it out: torch uses what it has cached again, and must ask for it anew"
     else:
         summary = "do it in one step of a hundred, and read values back there only"
+    # Of a line that does other things as well, the training itself may be one.
+    text = line.text if _alone(line) else f"...  # of {line.file}:{line.line} what can wait"
     return Fix(
         summary=summary,
-        paste=f"if step % 100 == 0:\n    {line.text}",
+        paste=f"if step % 100 == 0:\n    {text}",
         language="python",
         caution=f"{line.file}:{line.line}",
         expected_gain=f"up to {share:.0%} of the step",

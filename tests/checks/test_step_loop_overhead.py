@@ -36,6 +36,23 @@ def test_what_the_loop_does_beside(findings: Findings, text: str, does: str) -> 
     assert finding.cost.value == pytest.approx(0.03 / 0.135, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss.backward(); optimizer.step(); print(loss)",
+        "for batch in tqdm(loader): print(batch)",
+        "trainer.fit(model, loader)",
+        "if step % 10 == 0: print(loss.item())",
+        "logger.info('loss %f',",
+    ],
+)
+def test_the_training_is_not_to_be_done_seldom(findings: Findings, text: str) -> None:
+    met = {FORWARD: 30, ("rest", 31, text): 12}
+    (finding,) = findings(CAUSE, steps(*[with_more("rest", 0.03)] * 2), lines(met, met))
+    assert text not in finding.fixes[0].paste
+    assert "train.py:31" in finding.fixes[0].paste
+
+
 def test_collecting_garbage_in_each_step(findings: Findings) -> None:
     met = {FORWARD: 30, ("gc", 40, "gc.collect()"): 12}
     (finding,) = findings(CAUSE, steps(*[with_more("gc", 0.03)] * 2), lines(met, met))
