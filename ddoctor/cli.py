@@ -122,7 +122,7 @@ def probe(context: typer.Context) -> int:
     },
 )
 def run(context: typer.Context) -> None:
-    """Run a training as ever for some steps, and say where they go."""
+    """Start a training, and say where its steps go."""
     from ddoctor.training import start
 
     start.start(context.args)

@@ -65,13 +65,15 @@ def add(options: ArgumentParser) -> None:
         "--prove",
         action="store_true",
         default=None,
-        help="try the fixes of the first finding on the same script, however long it takes",
+        help="try the fixes of the first finding, however long it takes: the script starts anew "
+        "for each turn",
     )
     prove.add_argument(
         "--no-prove",
         dest="prove",
         action="store_false",
-        help=f"run the script once only (by default fixes are tried within {TRIAL_SECONDS:.0f} s)",
+        help="run the script once only (by default fixes are tried if that takes "
+        f"{TRIAL_SECONDS:.0f} s at most)",
     )
 
 
