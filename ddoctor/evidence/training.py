@@ -155,11 +155,13 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         done = min((one.steps for one in self.ranks), default=0)
         bad = [one for one in self.ranks if one.outcome not in ("stopped", "finished")]
         steps = f"{done} step{'' if done == 1 else 's'}"
-        few = f"{judged} of them could be judged, and {needed} are needed"
+        few = f"{judged or 'none'} of them could be judged, and {needed} are needed"
         if not done and (self.limit or not bad):
             why = self.limit or "the script came to its end, and no optimizer took a step"
             return why + self._elsewhere()
         if bad and all(one.outcome == "interrupted" for one in bad):
+            if not done:
+                return "interrupted from outside before any optimizer took a step"
             enough = f"in the {judged} that could be judged nothing was found"
             return f"interrupted from outside after {steps}; {few if judged < needed else enough}"
         if bad:

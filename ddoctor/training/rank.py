@@ -52,9 +52,13 @@ def main(words: Sequence[str]) -> int:
         fleet = _connect(mine)
         if mine.rank or outputs is None:
             return _follow(fleet, child, new_child)
+        from ddoctor.fleet import Lost
         from ddoctor.training.report import lead
 
-        code = lead(fleet, child, new_child, arguments, command, outputs)
+        try:
+            code = lead(fleet, child, new_child, arguments, command, outputs)
+        except Lost as error:
+            raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
     finally:
         current[0].end(look=False)
     return _like(code)

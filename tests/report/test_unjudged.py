@@ -47,7 +47,8 @@ def ended(outcome: Outcome = "finished", steps: int = 0, children: float = 0.0) 
             60,
             "interrupted from outside after 72 steps; in the 60 that could be judged nothing was",
         ),
-        (ended("interrupted", 1), 0, "interrupted from outside after 1 step; 0 of them could"),
+        (ended("interrupted", 2), 0, "interrupted from outside after 2 steps; none of them could"),
+        (ended("interrupted"), 0, "interrupted from outside before any optimizer took a step"),
         (ended("killed", 72), 60, "rank 0 killed"),
     ],
 )

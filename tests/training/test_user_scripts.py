@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.training.conftest import MakeTraining
@@ -33,3 +35,16 @@ def test_a_script_without_children_that_takes_no_step(training: MakeTraining) ->
     assert stdout.startswith("incomplete: the script came to its end, and no optimizer took a step")
     assert "processes that it started" not in stdout
     assert "get it with" not in stdout
+
+
+def test_the_launcher_is_killed(training: MakeTraining) -> None:
+    script = training(f"{HEAD}print('begun', flush=True)\n{LOOP}")
+    with script.started(*script.under("--steps=10000")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(4)  # until the ranks have met
+        process.kill()
+        trained = script.outcome(process)
+    assert "Traceback" not in trained.stderr
+    assert any("has the launcher been killed?" in line for line in trained.complaints)
+    assert trained.left == []
