@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -15,15 +15,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
-from ddoctor.evidence.loading import FirstBatches, Loader
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
-from ddoctor.recorder import loaders, workers
 from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.inspection import Inspection
-from ddoctor.recorder.loaders import Seen
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.recorded import CallFacts, LoaderFacts
+from ddoctor.recorder.recorded import CallFacts
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
 CHECKSUM_BINS = 8
@@ -137,96 +134,6 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())
     # Weights that are no numbers any more can be compared with nothing.
     return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
-
-
-def loading(seen: Iterable[tuple[Any, Seen]]) -> Iterator[LoaderFacts]:
-    """Each loader that training took batches from."""
-    for loader, one in seen:
-        if one.in_training:
-            yield LoaderFacts(
-                loader=_loader(loader, one),
-                waits=tuple(one.waits),
-                epochs=tuple(_epochs(one)),
-            )
-
-
-def _loader(loader: Any, seen: Seen) -> Loader:
-    totals: dict[str, float] = dict.fromkeys(workers.FIELDS, 0.0)
-    for slots in seen.slots:
-        for name, value in slots.totals().items():
-            totals[name] += value
-    sampler = loaders.distributed(loader)
-    seeds = [epoch.seed for epoch in seen.epochs]
-    names = workers.sources(loader.dataset)
-    return Loader(
-        rank=0,
-        host="",
-        name=seen.name,
-        dataset=type(loader.dataset).__name__,
-        kind=loaders.kind(loader),  # type: ignore[arg-type]
-        items=_length(loader.dataset),
-        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
-        batches=_length(loader),
-        num_workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        context=_context(loader),
-        drop_last=loader.drop_last,
-        sampler=type(sampler or loader.sampler).__name__,
-        shuffle=sampler.shuffle if sampler is not None else None,
-        seeded_by_epoch=len(set(seeds)) == len(seeds)
-        if sampler is not None and len(seeds) > 1
-        else None,
-        replicas=sampler.num_replicas if sampler is not None else None,
-        fetched=int(totals["items"]),
-        fetch_seconds=totals["item_seconds"],
-        fetch_cpu_seconds=totals["item_cpu"],
-        collated=int(totals["batches"]),
-        collate_seconds=totals["collate_seconds"],
-        collate_cpu_seconds=totals["collate_cpu"],
-        collate=getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__),
-        starts=tuple(epoch.start for epoch in seen.epochs),
-        first_waits=tuple(
-            epoch.first_wait for epoch in seen.epochs if epoch.first_wait is not None
-        ),
-        epoch_batches=tuple(epoch.batches for epoch in seen.epochs if epoch.ended),
-        batch_bytes=seen.batch_bytes,
-        randomness=seen.slots[0].randomness(names) if seen.slots else (),
-    )
-
-
-def _context(loader: Any) -> str:
-    context = loader.multiprocessing_context
-    if context is None:
-        import multiprocessing
-
-        return multiprocessing.get_start_method(allow_none=True) or "fork"
-    return str(context.get_start_method())
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
-
-
-def _epochs(seen: Seen) -> Iterator[FirstBatches]:
-    for number, epoch in enumerate(seen.epochs):
-        several = seen.slots[-1].workers if seen.slots else 0
-        prints = {"indices": epoch.indices, "values": epoch.values, "labels": epoch.labels}
-        for by, printed in prints.items():
-            if printed and all(printed):
-                yield FirstBatches(
-                    rank=0,
-                    name=seen.name,
-                    epoch=number,
-                    by=by,  # type: ignore[arg-type]
-                    batches=tuple(printed),
-                    workers=tuple(one % several for one in range(len(printed))) if several else (),
-                    taken=epoch.batches,
-                )
 
 
 def calls(collectives: Collectives) -> Iterator[CallFacts]:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 from zlib import crc32
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as module
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ddoctor.evidence.loading import Loader
 from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.harmless import harmless
+from ddoctor.recorder.loader_settings import described, distributed, kind
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
+MOST_LOADERS = 64
 MOST_WAITS = 20_000
 FIRST_BATCHES = 8
 MOST_EPOCHS = 64
@@ -48,6 +51,12 @@ class Seen:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.settings: Loader | None = None
+        """How it is set, and nothing else; None: no epoch has begun."""
+        self.sources: Sequence[str] = ()
+        """Where its dataset draws random numbers."""
+        self.made: Callable[[], object] = lambda: None
+        """The loader itself, as long as the script has it."""
         self.waits: deque[tuple[int, float]] = deque(maxlen=MOST_WAITS)
         """Step and seconds of each batch."""
         self.epochs: list[Epoch] = []
@@ -63,6 +72,8 @@ class Loaders:
         self._timeline = timeline
         self._training = training
         self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
+        self.begun: list[Seen] = []
+        """Those with an epoch, also when the script has let go of the loader."""
         self._loader_of: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self._first: WeakSet[Any] = WeakSet()
         self.closed = False
@@ -99,6 +110,7 @@ class Loaders:
             seen = self.seen.get(this)
             if seen is None or not self._timeline.here():
                 return begin(this)
+            seen = self._known(this, seen)
             self._timeline.enter(self._phase())
             try:
                 iterator = begin(this)
@@ -163,6 +175,22 @@ class Loaders:
 
         base.__next__, base._next_index = take_next, next_index
 
+    def _known(self, loader: DataLoader[Any], seen: Seen) -> Seen:
+        """What is known of a loader that begins an epoch: one that is made anew for each epoch is
+        the same as that of the last, which is gone."""
+        settings = described(loader, seen.name)
+        if settings is None or seen.settings is not None:
+            return seen
+        for before in self.begun:
+            if before.made() is None and before.settings == settings:
+                seen = before
+        if seen not in self.begun and len(self.begun) < MOST_LOADERS:
+            self.begun.append(seen)
+        seen.settings, seen.made = settings, ref(loader)
+        seen.sources = workers.sources(loader.dataset)
+        self.seen[loader] = seen
+        return seen
+
     @harmless
     def _note_index(self, loader: DataLoader[Any], index: Any) -> None:
         seen = self.seen.get(loader)
@@ -190,20 +218,6 @@ class Loaders:
 
     def _phase(self) -> int:
         return EVALUATION if self._training() is False else LOADER
-
-
-def kind(loader: Any) -> str:
-    """Whether items have numbers."""
-    return "iterable" if isinstance(loader.dataset, IterableDataset) else "map"
-
-
-def distributed(loader: Any) -> DistributedSampler[Any] | None:
-    """The sampler that shares the dataset out among ranks; None: there is none."""
-    for holder in (loader, loader.batch_sampler):
-        sampler = getattr(holder, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            return sampler
-    return None
 
 
 @harmless

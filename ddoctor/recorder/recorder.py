@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import facts, isolation, pauses, recorded, transfers, trial
+from ddoctor.recorder import facts, isolation, loader_facts, pauses, recorded, transfers, trial
 from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
@@ -127,7 +127,7 @@ class Recorder:
         for loader, seen in list(self._loaders.seen.items()):
             if seen.in_training:
                 need = facts.worker_need(list(seen.waits)[-RECENT_STEPS:], rest)
-                known = next(facts.loading([(loader, seen)])).loader
+                known = next(loader_facts.loading([seen])).loader
                 points += isolation.curve(loader, seen.name, known.batch_seconds or need, need)
         return points
 
@@ -150,7 +150,7 @@ class Recorder:
                 wrappers=tuple(
                     facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
                 ),
-                loaders=tuple(facts.loading(list(self._loaders.seen.items()))),
+                loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                 calls=tuple(facts.calls(self._collectives)),
                 flags=facts.flags(self._outermost, self._precision.autocast),
                 places=self._sampler.places(),

@@ -1,0 +1,32 @@
+"""Loaders that the script does not keep: what they did is known when they are gone."""
+
+from __future__ import annotations
+
+from tests.recorder.conftest import Record
+
+TRAIN = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(40, 4))
+
+    def train(loader):
+        for (batch,) in loader:
+            model(batch).sum().backward()
+            optimizer.step()
+
+    for epoch in range(3):
+        train(DataLoader(data, batch_size=8))
+    train(DataLoader(data, batch_size=4))
+"""
+
+
+def test_one_for_each_epoch_is_one_loader(record: Record) -> None:
+    ran = record(TRAIN)
+    assert ran.exit_code == 0, ran.stderr
+    epochs, other = (one.loader for one in ran.known.loaders)
+    assert (epochs.batch_size, epochs.epoch_batches) == (8, (5, 5, 5))
+    assert (epochs.fetched, epochs.dataset) == (120, "TensorDataset")
+    assert (other.batch_size, other.epoch_batches) == (4, (10,))
