@@ -31,9 +31,11 @@ class Gradients:
         self._mark = -1
 
     def install(self) -> None:
-        """Take the place of ``torch.autograd.backward``, through which all passes go."""
+        """Take the place of ``backward``, through which all passes go that leave gradients in the
+        parameters, and of ``grad``, which gives them back."""
         autograd: Any = torch.autograd
         original: Callable[..., None] = autograd.backward
+        returned: Callable[..., Any] = autograd.grad
 
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -43,7 +45,18 @@ class Gradients:
                 return
             self._run(original, tensors, args, kwargs)
 
-        autograd.backward = backward
+        @wraps(returned)
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self._timeline.here():
+                return returned(*args, **kwargs)
+            depth = self._timeline.depth()
+            self._timeline.enter(BACKWARD)
+            try:
+                return returned(*args, **kwargs)
+            finally:
+                self._timeline.unwind(depth)
+
+        autograd.backward, autograd.grad = backward, grad
 
     def _run(
         self, original: Callable[..., None], tensors: Any, args: Any, kwargs: dict[str, Any]

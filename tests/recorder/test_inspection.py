@@ -1,0 +1,92 @@
+"""What is found out about the model itself: unused parameters, graphs that are kept, memory."""
+
+from __future__ import annotations
+
+import json
+
+from ddoctor.evidence.wrapping import Wrapper
+from ddoctor.recorder.tape import COUNTS, FORWARD
+from tests.recorder.conftest import Record
+
+TRAIN = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.now_and_then = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.frozen, self.never = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.frozen.requires_grad_(False)
+    def forward(self, x, more):
+        x = self.norm(self.frozen(self.body(x)))
+        return self.now_and_then(x) if more else x
+model = DDP(Net(), find_unused_parameters=True, bucket_cap_mb=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kept, blocks, total = [], [], 0.0
+hooks = []
+for step in range(70):
+    loss = model(torch.randn(8, 4), step % 2).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(loss)
+    total = total + loss
+    blocks.append(bytearray(2**20))
+    hooks.append(sum(bool(one._post_accumulate_grad_hooks) for one in model.parameters()))
+    if step == 40:
+        import time
+        time.sleep(0.3)
+print(hooks)
+"""
+
+
+def test_a_model_in_ddp(record: Record) -> None:
+    ran = record(TRAIN, stop_at=60)
+    assert ran.exit_code == 0, ran.stderr
+    (wrapper,) = ran.known.wrappers
+    assert isinstance(wrapper, Wrapper)
+    assert (wrapper.kind, wrapper.name) == ("ddp", "Net")
+    assert wrapper.unused == ("never.weight", "never.bias")
+    assert wrapper.sometimes_unused == ("now_and_then.weight", "now_and_then.bias")
+    # In a row at first, and later the less often the more it costs.
+    inspected = ran.counted("inspected")
+    assert wrapper.inspected_steps == sum(inspected) >= 4
+    assert sum(inspected) <= len(inspected) / 4
+    assert (wrapper.parameters, wrapper.trainable_bytes) == (4 * 20 + 8, 4 * (3 * 20 + 8))
+    assert (wrapper.buffers, wrapper.batch_norms, wrapper.sync_batch_norms) == (3, 1, 0)
+    assert (wrapper.find_unused_parameters, wrapper.static_graph) == (True, False)
+    assert (wrapper.broadcast_buffers, wrapper.bucket_cap_mb) == (True, 1.0)
+    assert sum(wrapper.bucket_bytes) == wrapper.trainable_bytes
+    assert any(wrapper.checksum)
+    # Looking for unused parameters is a part of the forward pass.
+    for row in ran.rows[2:]:
+        assert 0 < row.counts[COUNTS.index("find_unused")] < row.phases[FORWARD]
+
+
+def test_graphs_that_are_kept(record: Record) -> None:
+    known = record(TRAIN, stop_at=60).known
+    assert known.graph_tensors_before is not None
+    assert known.graph_depth_before is not None
+    assert (known.graph_tensors or 0) - known.graph_tensors_before >= 55
+    assert (known.graph_depth or 0) - known.graph_depth_before >= 55
+
+
+def test_the_memory_of_the_process(record: Record) -> None:
+    ran = record(TRAIN)
+    assert ran.exit_code == 0, ran.stderr
+    memory = ran.known.memory
+    first = min(step for _, step, _, _ in memory)
+    held = {step: process for _, step, process, _ in memory}
+    last = max(held)
+    assert last - first >= 40
+    # Of each MiB that the script takes in a step.
+    assert held[last] - held[first] >= 0.7 * (last - first)
+    assert {device for *_, device in memory} == {0.0}
+    hooks = json.loads(ran.stdout)
+    # On the eight parameters that are trained, and on none of them once it has looked.
+    assert [one // 8 for one in hooks[: ran.done]] == ran.counted("inspected")
+    assert set(hooks) == {0, 8}
