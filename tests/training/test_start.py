@@ -181,6 +181,16 @@ def test_a_module_is_looked_for_where_it_will_be_run(tmp_path: Path, elsewhere: 
     assert done.stdout == "started\n"
 
 
+def test_accelerate_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "accelerate.py").write_text("raise ImportError('numpy is too old')")
+    done = run("--", "accelerate", "launch", "train.py", cwd=tmp_path, PYTHONPATH=str(broken))
+    assert done.returncode == 2
+    assert done.stderr == "ddoctor: accelerate cannot be used here: numpy is too old\n"
+
+
 def test_it_replaces_itself_so_that_signals_come_through(tmp_path: Path) -> None:
     """The launcher has the very process that was started: Slurm and the shell see only one."""
     launcher = tmp_path / "launcher"
