@@ -157,15 +157,19 @@ def _module(head: Sequence[str], words: Sequence[str]) -> _Split:
 
 
 def _torchrun(words: Sequence[str]) -> _Split:
-    from torch.distributed.run import get_args_parser
+    return _launcher("torchrun", _torchrun_parser(), words)
 
-    return _launcher("torchrun", get_args_parser(), words)
+
+def _torchrun_parser() -> ArgumentParser:
+    try:
+        from torch.distributed.run import get_args_parser
+    except ImportError as error:
+        raise DoctorError(f"torchrun's options are not known here: {error}") from error
+    return get_args_parser()
 
 
 def _distributed_launch(words: Sequence[str]) -> _Split:
-    from torch.distributed.run import get_args_parser
-
-    parser = get_args_parser()
+    parser = _torchrun_parser()
     parser.add_argument("--use-env", "--use_env", action="store_true")
     return _launcher("torch.distributed.launch", parser, words)
 

@@ -33,8 +33,6 @@ def start(words: Sequence[str]) -> None:
         print(ours.format_help(), end="")
         return
     asked = ours.parse_args(head)
-    if find_spec("torch") is None:
-        raise DoctorError("torch is not installed here: use the environment of the run")
     changed = rewritten(command, head)
     if changed.starter == 0:
         # It starts here, so all that is to be there can be looked at before.
@@ -68,6 +66,8 @@ def _check(changed: Rewritten) -> None:
         if changed.script[0] == "-m":
             # What modules there are is known there.
             return
+    elif find_spec("torch") is None:
+        raise DoctorError("torch is not installed here: use the environment of the run")
     try:
         script.check(changed.script)
     except script.Failed as error:

@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 
 from ddoctor.evidence.training import TrainingRun
+from tests.test_cli import WITHOUT_TORCH
 from tests.training.conftest import MakeTraining
 
 BIN = Path(sys.executable).parent
@@ -189,6 +190,30 @@ def test_accelerate_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
     done = run("--", "accelerate", "launch", "train.py", cwd=tmp_path, PYTHONPATH=str(broken))
     assert done.returncode == 2
     assert done.stderr == "ddoctor: accelerate cannot be used here: numpy is too old\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("python train.py", 2, "torch is not installed here"),
+        ("torchrun train.py", 2, "torchrun's options are not known here"),
+        ("./batch python train.py", 0, "ddoctor: ./batch python -m ddoctor.probe run train.py"),
+    ],
+)
+def test_without_torch_only_others_are_started(
+    tmp_path: Path, command: str, code: int, told: str
+) -> None:
+    """A login node need not have it."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "batch").write_text("#!/bin/sh\n")
+    (tmp_path / "batch").chmod(0o755)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    done = run("--", *command.split(), cwd=tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == code, done.stderr
+    (said,) = done.stderr.splitlines()
+    assert told in said
 
 
 def test_it_replaces_itself_so_that_signals_come_through(tmp_path: Path) -> None:
