@@ -70,8 +70,8 @@ ALLOWED = {
         "ddoctor.sweep",
     },
 }
-PURE = {"__future__", "collections", "dataclasses", "difflib", "functools", "itertools", "math"}
-PURE |= {"re", "statistics", "string", "typing"}
+PURE = {"__future__", "ast", "collections", "dataclasses", "difflib", "functools", "itertools"}
+PURE |= {"math", "re", "statistics", "string", "typing"}
 
 
 def sources(place: str) -> list[Path]:
