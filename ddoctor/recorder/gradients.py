@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.operations import DDP_REDUCE
@@ -56,6 +57,10 @@ class Gradients:
             finally:
                 self._timeline.unwind(depth)
 
+        # TorchScript knows them by their identity.
+        known: Any = _builtins
+        for before, now in ((original, backward), (returned, grad)):
+            known._register_builtin(now, known._find_builtin(before))
         autograd.backward, autograd.grad = backward, grad
 
     def _run(

@@ -1,0 +1,198 @@
+"""The recorder breaks nothing, changes nothing that can be seen, and stays small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ddoctor.recorder.harmless import harmless
+from tests.recorder.conftest import Record, Run
+
+SIGNATURES = """
+import gc, inspect
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+for one in (
+    dist.all_reduce, dist.broadcast, dist.all_gather, dist.barrier, dist.send, dist.recv,
+    dist.all_gather_object, dist.reduce_scatter_tensor, dist.distributed_c10d.all_reduce,
+    torch.save, dcp.save, dcp.async_save, torch.cuda.empty_cache, gc.collect,
+    torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward,
+    torch.amp.GradScaler.step, torch.autocast.__enter__,
+    DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__,
+    DistributedDataParallel.__init__, DistributedDataParallel.forward,
+    torch.optim.SGD.step, torch.optim.Optimizer.step,
+):
+    try:
+        signature = inspect.signature(one)
+    except ValueError:
+        signature = None
+    print(one.__module__, one.__qualname__, signature, one.__doc__ and len(one.__doc__))
+@torch.jit.script
+def scripted(x):
+    y = x.sum()
+    return torch.autograd.grad([y], [x])
+@torch.jit.script
+def passed(x):
+    torch.autograd.backward([x.square().sum()])
+    x.sum().backward()
+    return x.grad
+x = torch.ones(2, requires_grad=True)
+print(scripted(x), passed(x))
+@torch.compile(backend="eager", fullgraph=True)
+def compiled(x):
+    with torch.autocast("cpu"):
+        return x @ x
+print(compiled(torch.ones(2, 2)))
+"""
+
+
+def test_what_is_patched_looks_as_before(bare: Run, record: Record) -> None:
+    ran, without = record(SIGNATURES), bare(SIGNATURES)
+    assert (ran.exit_code, ran.stderr) == (0, without.stderr)
+    assert ran.stdout == without.stdout != ""
+
+
+BROKEN = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+sabotaged = []
+def sabotage(module, name):
+    def broken(*args, **kwargs):
+        sabotaged.append(name)
+        raise RuntimeError("the recorder's own mistake")
+    if hasattr(sys.modules.get(module), name):
+        setattr(sys.modules[module], name, broken)
+for module, name in (
+    ("ddoctor.recorder.loaders", "_tensors"),
+    ("ddoctor.recorder.loaders", "kind"),
+    ("ddoctor.recorder.places", "shown"),
+    ("ddoctor.recorder.collectives", "_bytes"),
+    ("ddoctor.recorder.outermost", "_tensors"),
+    ("ddoctor.recorder.outermost", "_modules"),
+    ("ddoctor.recorder.workers", "_states"),
+    ("ddoctor.recorder.facts", "graphs"),
+    ("ddoctor.recorder.facts", "flags"),
+    ("ddoctor.recorder.stepping", "ref"),
+):
+    sabotage(module, name)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4, num_workers=1)
+seen = 0
+for epoch in range(2):
+    for (x,) in loader:
+        model(x).sum().backward()
+        optimizer.step()
+        dist.all_reduce(x)
+        seen += 1
+print(seen)
+print(len(set(sabotaged)) > 3, file=sys.stderr)
+"""
+
+
+def test_a_mistake_of_the_recorder_is_not_the_scripts(bare: Run, record: Record) -> None:
+    ran = record(BROKEN)
+    assert (ran.exit_code, ran.stdout) == (0, bare(BROKEN).stdout), ran.stderr
+    # It was really called, and did raise.
+    assert ran.stderr == "True\n"
+
+
+def test_harmless_lets_pass_what_ends_the_script() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    def fail() -> int:
+        raise ValueError("own")
+
+    assert harmless(fail)() is None
+    assert harmless(len)("four") == 4
+    with pytest.raises(SystemExit):
+        harmless(leave)()
+
+
+FORKED = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train(steps):
+    for step in range(steps):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+train(5)
+child = os.fork()
+if child == 0:
+    torch.save(model.state_dict(), "child.pt")
+    train(50)
+    raise SystemExit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+train(5)
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=train, args=(20,))
+process.start()
+process.join()
+print(process.exitcode)
+train(5)
+"""
+
+
+def test_a_child_records_nothing(record: Record) -> None:
+    ran = record(FORKED, stop_at=30)
+    assert (ran.exit_code, ran.stdout) == (0, "3\n0\n"), ran.stderr
+    assert ran.done == 15 - 1
+    assert not ran.left
+    assert [row.number for row in ran.rows] == list(range(14))
+    assert ran.counted("backwards")[1:] == [1] * 13
+    assert ran.phase("checkpoint") == [0.0] * 14
+    # The parent's ending, not the child's.
+    assert ran.ending is not None
+    assert (ran.ending.exception, ran.known.optimizers) == ("", ("SGD",))
+
+
+QUICK = """
+import json, os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.ones(4000, 4)), batch_size=4)
+def resident():
+    with open("/proc/self/status") as status:
+        return sum(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+total, weights = torch.zeros(1), []
+for epoch in range(11):
+    for (x,) in loader:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total)
+    weights.append(resident())
+print(json.dumps(weights))
+"""
+MOST_GROWTH = 50 * 1024
+
+
+def test_ten_thousand_steps_take_little_memory(bare: Run, record: Record) -> None:
+    ran = record(QUICK)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.done == 10_999
+    # KiB of the process's own, after the first thousand and after ten thousand more.
+    first, *_, last = json.loads(ran.stdout)
+    before, *_, after = json.loads(bare(QUICK).stdout)
+    assert (last - first) - (after - before) < MOST_GROWTH
+    # The ring holds the last of them.
+    assert [row.number for row in ran.rows] == list(range(999, 10_999))
