@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median, median_low
 
-from ddoctor.balance import NOTICEABLE, Late, late
+from ddoctor.balance import NOTICEABLE, SURE, Late, late
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
@@ -157,13 +157,18 @@ def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Itera
     )
     for one in found:
         reason = why(one, steps, lines, use)
-        in_passing = reason.kind == "crowded" or (
-            reason.kind == "queued" and one.seconds < PASSING * steps.step
-        )
-        yield _late(one, steps, reason, Severity.NOTE if in_passing else Severity.WARNING)
+        severity = Severity.NOTE if _in_passing(one, steps, reason) else Severity.WARNING
+        yield _late(one, steps, reason, severity)
     for one in slightly:
         if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
             yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
+
+
+def _in_passing(one: Late, steps: Steps, reason: Reason) -> bool:
+    """Whether it may be over soon: others want the CPUs, or the core was slower for a while."""
+    if reason.kind == "queued":
+        return one.seconds < PASSING * steps.step
+    return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
 
 
 def _is_slowness(one: Late) -> bool:

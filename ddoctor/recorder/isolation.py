@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator
 from math import ceil
@@ -19,6 +20,8 @@ MOST_BATCHES = 60
 FEWEST_BATCHES = 6
 MOST_POINTS = 5
 MOST_WORKERS = 64
+# Workers that only wait need little of a CPU, but each takes memory, and time to be started.
+MOST_PER_CPU = 8
 
 
 def curve(
@@ -30,7 +33,8 @@ def curve(
     """
     deadline = perf_counter() + LIMIT_SECONDS
     tried: dict[int, float] = {}
-    workers = min(MOST_WORKERS, max(1, ceil(batch_seconds / need)))
+    most = _most_workers()
+    workers = min(most, max(1, ceil(batch_seconds / need)))
     while workers not in tried and len(tried) < MOST_POINTS and perf_counter() < deadline:
         with warnings.catch_warnings():
             # Of more workers than CPUs: it is tried on purpose, and not by the user.
@@ -43,9 +47,15 @@ def curve(
         if point.seconds_per_batch > need:
             # As much more as is missing, not one after the other.
             missing = ceil(workers * point.seconds_per_batch / need) - workers
-            workers = min(MOST_WORKERS, workers + max(1, min(missing, workers)))
+            workers = min(most, workers + max(1, min(missing, workers)))
         elif workers > 1:
             workers -= 1
+
+
+def _most_workers() -> int:
+    """For this rank, where all ranks of the host try as many."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(MOST_WORKERS, MOST_PER_CPU * (os.cpu_count() or 1) // ranks))
 
 
 def _point(loader: DataLoader[Any], name: str, workers: int) -> CurvePoint | None:

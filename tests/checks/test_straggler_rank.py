@@ -164,6 +164,13 @@ def test_a_quiet_dose_in_the_forward_pass_of_one_of_two(findings: Findings) -> N
     assert "on a CPU for that time" in finding.because
 
 
+def test_a_core_that_is_not_slower_all_the_time_is_a_note(findings: Findings) -> None:
+    mostly = [0.03 if step % 7 else -0.01 for step in range(COUNT)]
+    (finding,) = findings(CAUSE, steps(USUAL, with_more("forward", mostly), cpu=(0.09, 0.12)))
+    assert finding.severity is Severity.NOTE
+    assert finding.where.ranks == (1,)
+
+
 def test_the_line_that_it_alone_is_met_at(findings: Findings) -> None:
     section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
     met = lines(
