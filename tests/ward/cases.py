@@ -196,7 +196,7 @@ BALANCE = (
             rank=1,
         ),
         loud=("--longer=1.4",),
-        quiet=("--longer=1.18",),
+        quiet=("--longer=1.28",),
     ),
     *doses(
         Text(
@@ -215,7 +215,7 @@ BALANCE = (
             rank=0,
         ),
         loud=("--larger-share=1.45",),
-        quiet=("--larger-share=1.2",),
+        quiet=("--larger-share=1.3",),
     ),
     *doses(
         Keeping(name="rank 0 draws", roots=("rank0-extra-work",), rank=0),
