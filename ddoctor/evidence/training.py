@@ -132,6 +132,8 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     limit: str = ""
     """Why it was stopped where it did not come to the steps asked for, say ``600 s were over``."""
     asked_steps: int = 0
+    world: int = 0
+    """Ranks in the process group of the script itself; 0: not known."""
     optimizers: tuple[str, ...] = ()
     """The classes of the optimizers that took steps, the most frequent first."""
     framework: str = ""
@@ -167,10 +169,21 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         if bad:
             return self.limit or f"rank {bad[0].rank} {bad[0].outcome}"
         if judged >= needed:
-            return ""
+            return self.unrecorded
         if self.limit:
             return f"{self.limit}; {judged} of {steps} could be judged, and {needed} are needed"
         return f"it came to its end after {steps}; {few}"
+
+    @property
+    def unrecorded(self) -> str:
+        """Ranks that were not started through ddoctor, and what to do; empty: there are none."""
+        if self.world <= len(self.ranks):
+            return ""
+        seen = "1 was" if len(self.ranks) == 1 else f"{len(self.ranks)} were"
+        return (
+            f"of {self.world} ranks only {seen} recorded: the script starts the others itself; "
+            "let torchrun start all of them"
+        )
 
     def _elsewhere(self) -> str:
         """Where the training was instead."""

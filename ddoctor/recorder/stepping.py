@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT
+from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT, WORLD
 from ddoctor.recorder.timeline import Timeline
 
 # The first that comes round again is one that steps in every iteration.
@@ -117,6 +117,7 @@ class Stepping:
         self._steps.clear()
         self._since_anchor.clear()
         _tell(self.at_anchor, optimizer)
+        self._timeline.head[WORLD] = _world()
         self._end_step()
 
     def _end_step(self) -> None:
@@ -130,6 +131,12 @@ class Stepping:
                 timeline.head[LEAVING] = 1
                 _tell(self.at_stop)
             raise Stopped(0)
+
+
+def _world() -> int:
+    """Ranks that train together, as the script itself has it."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
 def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:

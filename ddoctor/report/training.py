@@ -35,6 +35,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Label and text."""
     for run in evidence.all(TrainingRun):
         yield "script", _script(run)
+        if run.unrecorded:
+            yield "recorded", run.unrecorded
     for anatomy in anatomies(evidence):
         yield "step", _step(anatomy)
     for scale in scales(evidence):

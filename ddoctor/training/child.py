@@ -35,6 +35,7 @@ from ddoctor.recorder.tape import (
     PHASES,
     SINCE,
     STOP_AT,
+    WORLD,
     Row,
     Tape,
 )
@@ -224,6 +225,7 @@ class Child:
             watched_seconds=watched,
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
+            world=int(head[WORLD]),
             children_seconds=0.0 if self.done else self.use.children_seconds,
             stack=self.stack or self._crash(),
             printed=self._stderr.last() if self._stderr and native else "",

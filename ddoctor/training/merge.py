@@ -138,6 +138,7 @@ def _training_run(run: Run) -> TrainingRun:
         ranks=(*(_ending(run, one) for one in run.records), *(_unheard(rank) for rank in run.lost)),
         limit=run.limit,
         asked_steps=run.asked_steps,
+        world=max(record.world for record in run.records),
         optimizers=known[0].optimizers if known else (),
         framework=known[0].framework if known else "",
     )

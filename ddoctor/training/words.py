@@ -102,6 +102,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Time, and MiB of all its DataLoader workers."""
     worker_memory: float | None = None
     """MiB of its own, of one worker."""
+    world: int = 0
+    """Ranks in the script's process group; 0: not known."""
     children_seconds: float = 0.0
     """CPU seconds of the Python processes that may have trained in its place."""
     stack: tuple[Frame, ...] = ()

@@ -12,7 +12,7 @@ from ddoctor import engine
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun
 from ddoctor.models import JUDGING, Report, Verdict
-from ddoctor.report import html, markdown, terminal, wording
+from ddoctor.report import html, markdown, terminal, training, wording
 from tests.report import training_sample
 
 STARTED = ", but in processes that it started itself (38 s of CPU time), where nothing is recorded"
@@ -85,3 +85,17 @@ def test_nobody_is_sent_for_evidence_with_the_command_that_he_gave() -> None:
     report, evidence = examined()
     (group,) = wording.left_out(report, evidence)
     assert str(group).endswith("checks: no step could be judged")
+
+
+def test_ranks_that_were_not_recorded_are_missed() -> None:
+    few = replace(training_sample.run(1), world=2)
+    assert few.unjudged(60, 10) == few.unrecorded
+    assert "of 2 ranks only 1 was recorded" in few.unrecorded
+    assert dict(training.rows(Evidence([few])))["recorded"] == few.unrecorded
+
+
+@pytest.mark.parametrize("world", [0, 1, 2])
+def test_all_ranks_were_recorded(world: int) -> None:
+    run = replace(training_sample.run(2), world=world)
+    assert run.unrecorded == run.unjudged(60, 10) == ""
+    assert "recorded" not in dict(training.rows(Evidence([run])))

@@ -48,3 +48,20 @@ def test_the_launcher_is_killed(training: MakeTraining) -> None:
     assert "Traceback" not in trained.stderr
     assert any("has the launcher been killed?" in line for line in trained.complaints)
     assert trained.left == []
+
+
+def test_ranks_that_the_script_starts_itself_are_missed(training: MakeTraining) -> None:
+    script = training(
+        f"{HEAD}inner = 'inner' in sys.argv\n"
+        "if not inner: other = subprocess.Popen([sys.executable, __file__, 'inner'])\n"
+        "where = os.path.abspath('meeting')\n"
+        "torch.distributed.init_process_group(\n"
+        "    'gloo', f'file://{where}', rank=int(inner), world_size=2)\n"
+        f"STEPS = 300\n{LOOP}\ntorch.distributed.barrier()\n"
+    )
+    with script.started(*alone("train.py")) as process:
+        trained = script.outcome(process)
+    told = " ".join(trained.stdout.split())
+    assert "of 2 ranks only 1 was recorded" in told
+    assert trained.exit_code != 0
+    assert trained.left == []
