@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.balance import ENOUGH_STEPS, STEADY
+from ddoctor.balance import ENOUGH_STEPS, STEADY, typical_step
 from ddoctor.crowding import have_their_cpus
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
@@ -51,8 +51,8 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
         severity=Severity.WARNING if large else Severity.NOTE,
         confidence=Confidence.CERTAIN if large else Confidence.LIKELY,
         because=(
-            f"{1000 * transfer:.3g} ms of a step of {1000 * steps.step:.3g} ms are collectives "
-            f"that all {len(steps.ranks)} ranks have come to, {share:.0%} of the median step"
+            f"{1000 * transfer:.3g} ms of the median step of {1000 * typical_step(steps):.3g} ms "
+            f"are collectives that all {len(steps.ranks)} ranks have come to, {share:.0%} of it"
             + _gradients(wrapper)
         ),
         evidence=(

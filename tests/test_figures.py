@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
+
 from ddoctor.evidence.collectives import Collectives, Sweep
 from ddoctor.evidence.figures import Figure, Measured, figures
 from ddoctor.evidence.pairs import End, Flow, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from tests.healthy.probes import sweep
+from tests.training_steps import USUAL, steps, with_more
 
 PLACES = tuple(RankPlace(rank=rank, host=f"node-{rank}", device="cpu") for rank in range(2))
 
@@ -51,3 +54,12 @@ def test_each_direction_between_hosts() -> None:
         ("node-0", "sending to node-1 over gloo"): Measured(rate=2.0, spread=2.0),
         ("node-1", "sending to node-0 over gloo"): Measured(rate=5.0),
     }
+
+
+def test_the_steps_of_a_training() -> None:
+    quick, slow = (steps(with_more("forward", delay), USUAL) for delay in (0.0, 0.1))
+    ((figure, was),) = figures(Evidence([quick])).items()
+    ((same, now),) = figures(Evidence([slow])).items()
+    assert figure == same == Figure(name="training on 2 ranks", unit="steps/s")
+    assert was.rate == pytest.approx(1 / 0.105)
+    assert now.rate == pytest.approx(1 / 0.205)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.collectives import Collectives
@@ -19,6 +19,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
                 yield from _rates("device to host", "GB/s", section.to_host)
             case StorageRead(cold=cold) if cold is not False:  # else the page cache was measured
                 yield from _storage(section)
+            case Steps() if section.count:
+                yield _training(section)
 
 
 def _sweep(name: str, host: str, points: Iterable[SweepPoint]) -> Iterator[tuple[Figure, Measured]]:
@@ -113,6 +116,17 @@ def _rates(name: str, unit: str, rates: Iterable[RankRate]) -> Iterator[tuple[Fi
             Figure(name=name, unit=unit, host=place.host, device=device),
             Measured(rate=row.rate, spread=row.spread),
         )
+
+
+def _training(steps: Steps) -> tuple[Figure, Measured]:
+    each = zip(*(rank.seconds for rank in steps.ranks), strict=False)
+    rates = [1 / fmean(seconds) for seconds in each]
+    low, _, high = quantiles(rates, n=4) if len(rates) > 1 else (0.0, 0.0, 0.0)
+    name = f"training on {len(steps.ranks)} rank{'s' * (len(steps.ranks) != 1)}"
+    return (
+        Figure(name=name, unit="steps/s", host=steps.host),
+        Measured(rate=1 / steps.step, best=max(rates), spread=high - low),
+    )
 
 
 def _storage(section: StorageRead) -> Iterator[tuple[Figure, Measured]]:

@@ -64,6 +64,13 @@ def main() -> None:
     recorders: list[Any] = []
 
     def torch_is_there() -> None:
+        try:
+            record()
+        except Exception as error:
+            # No fault of the script's, which is not to fail for it.
+            print(f"ddoctor: nothing is recorded: {error!r}", file=sys.stderr, flush=True)
+
+    def record() -> None:
         module = importlib.import_module("ddoctor.recorder.recorder")
         recorder = module.Recorder(folder, timeline, isolate=bool(os.environ.get(recorded.ISOLATE)))
         recorder.install()

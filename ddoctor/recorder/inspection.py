@@ -34,7 +34,10 @@ class Inspection:
         self._last_step = 0.0
 
     def watch(self, wrapped: list[DistributedDataParallel]) -> None:
-        """Look at these models, from the next step on."""
+        """Look at these models, from the next step on; what was seen of fewer is forgotten."""
+        self.end()
+        self._used.clear()
+        self.steps = 0
         for number, model in enumerate(wrapped):
             for name, one in model.module.named_parameters():
                 if one.requires_grad:

@@ -71,12 +71,12 @@ class Recorder:
         self._loaders.install()
         self._precision.install()
         pauses.install(self._timeline)
-        self._stepping.at_anchor.append(self._at_anchor)
+        self._stepping.at_optimizer.append(self._at_optimizer)
         self._stepping.at_step.append(self._at_step)
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.start()
 
-    def _at_anchor(self, optimizer: Optimizer) -> None:
+    def _at_optimizer(self, optimizer: Optimizer) -> None:
         self._outermost.find(optimizer)
         self._take_models()
         if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -16,10 +16,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT, WORLD
-from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.timeline import COUNT, Timeline
 
 # The first that comes round again is one that steps in every iteration.
 ANCHOR_STEPS = 2
@@ -45,9 +46,9 @@ class Stepping:
         self._anchor: Callable[[], Optimizer | None] = lambda: None
         self._since_anchor: Counter[int] = Counter()
         self._depths: list[int] = []
-        self._counted: Counter[int] = Counter()
-        self.at_anchor: list[Callable[[Optimizer], None]] = []
-        """Called at each new anchor."""
+        self._counted: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
+        self.at_optimizer: list[Callable[[Optimizer], None]] = []
+        """Called at each optimizer that steps again and again, the anchor first."""
         self.at_step: list[Callable[[int], None]] = []
         """Called after each step, with the number of the next."""
         self.at_stop: list[Callable[[], None]] = []
@@ -62,10 +63,10 @@ class Stepping:
 
         @wraps(step)
         def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            before = self._counted[id(optimizer)]
+            before = self._counted.get(optimizer, 0)
             result = step(this, optimizer, *args, **kwargs)
             # An overflow: the optimizer was not called, and yet the step is over.
-            if self._timeline.here() and self._counted[id(optimizer)] == before:
+            if self._timeline.here() and self._counted.get(optimizer, 0) == before:
                 self._count(optimizer)
             return result
 
@@ -97,7 +98,8 @@ class Stepping:
     @harmless
     def _count(self, optimizer: Optimizer) -> None:
         name = id(optimizer)
-        self._counted[name] += 1
+        times = self._counted[optimizer] = self._counted.get(optimizer, 0) + 1
+        self._timeline.counts[COUNT["optimizer_steps"]] += 1
         self.classes[type(optimizer).__name__] += 1
         anchor = self._anchor()
         if anchor is None:
@@ -108,6 +110,8 @@ class Stepping:
             self._since_anchor.clear()
             self._end_step()
         else:
+            if times == ANCHOR_STEPS:
+                _tell(self.at_optimizer, optimizer)
             self._since_anchor[name] += 1
             if self._since_anchor[name] >= OTHERS_STEPS:
                 self._take(optimizer)
@@ -116,7 +120,8 @@ class Stepping:
         self._anchor = ref(optimizer)
         self._steps.clear()
         self._since_anchor.clear()
-        _tell(self.at_anchor, optimizer)
+        if self._counted[optimizer] == ANCHOR_STEPS:
+            _tell(self.at_optimizer, optimizer)
         self._timeline.head[WORLD] = _world()
         self._end_step()
 

@@ -48,6 +48,7 @@ COUNTS = (
     "empty_cache",
     "collected",
     "on_device",
+    "optimizer_steps",
 )
 """What is counted in each step beside the phases."""
 ROW_CELLS = 5 + len(PHASES) + len(COUNTS)

@@ -316,5 +316,5 @@ def _stack(pid: int) -> tuple[Frame, ...]:
             of_user=places.of_user(one["filename"]),
         )
         for one in reversed(frames)
-        if "ddoctor/recorder" not in one["filename"]
+        if "ddoctor/recorder" not in one["filename"] and not one["filename"].startswith("<frozen")
     )

@@ -221,23 +221,23 @@ class _Watch:
             times = self._child.step_times()
             at = self._ahead(times)
             if at < (self._stop_at or 0):
-                self.limit = f"{self._seconds:.0f} s were over"
+                self.limit = f"{self._seconds:g} s were over"
                 self._stop(at)
             self._deadline = moment + LEAVE_SECONDS
         return late
 
     def _out_of_time(self, moment: float) -> None:
         times = self._child.step_times()
-        self.limit = f"{self._seconds:.0f} s were over"
+        self.limit = f"{self._seconds:g} s were over"
         if times and moment - self._last_step < max(NEWS_SECONDS, 3 * median(times)):
             self.warm_up = min(3, len(times) // 2)
             self._stop(self._ahead(times))
             self._deadline = moment + LEAVE_SECONDS
         else:
             self._end(
-                f"{self._seconds:.0f} s were over"
+                f"{self._seconds:g} s were over"
                 if times
-                else f"no optimizer took a step within {self._seconds:.0f} s"
+                else f"no optimizer took a step within {self._seconds:g} s"
             )
 
     def _stuck(self, moment: float) -> bool:

@@ -226,6 +226,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
         forwards=_counted(rows, "forwards"),
         backwards=_counted(rows, "backwards"),
         synced_backwards=_counted(rows, "synced"),
+        optimizer_steps=_counted(rows, "optimizer_steps"),
     )
 
 

@@ -51,3 +51,33 @@ def test_the_time_of_the_forward_pass(record: Record, wrap: str, call: str) -> N
     assert min(ran.phase("forward")[5:]) >= 0.02
     assert ran.counted("forwards")[5:] == [1] * 6
     assert ran.counted("samples")[5:] == [8] * 6
+
+
+TWO = """
+    import time
+    import torch
+    from torch import nn
+
+    class Slow(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.02)
+            return super().forward(x)
+
+    generator, discriminator = Slow(4, 4), Slow(4, 1)
+    for_one = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    for_other = torch.optim.SGD(generator.parameters(), lr=0.01)
+    for step in range(12):
+        discriminator(generator(torch.randn(8, 4)).detach()).sum().backward()
+        for_one.step()
+        discriminator(generator(torch.randn(8, 4))).sum().backward()
+        for_other.step()
+"""
+
+
+def test_the_models_of_all_optimizers(record: Record) -> None:
+    ran = record(TWO)
+    assert ran.exit_code == 0, ran.stderr
+    assert min(ran.phase("forward")[4:]) >= 0.08
+    assert ran.counted("forwards")[4:] == [4] * 7
+    assert ran.counted("optimizer_steps")[4:] == [2] * 7
+    assert len(ran.known.wrappers) == 2
