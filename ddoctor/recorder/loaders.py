@@ -8,7 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 from zlib import crc32
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ddoctor.evidence.loading import Loader
 from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.loader_settings import described, distributed, kind
+from ddoctor.recorder.loader_settings import described, distributed
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
@@ -74,8 +74,8 @@ class Loaders:
         self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
         self.begun: list[Seen] = []
         """Those with an epoch, also when the script has let go of the loader."""
-        self._loader_of: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
-        self._first: WeakSet[Any] = WeakSet()
+        self._of: WeakKeyDictionary[Any, tuple[DataLoader[Any], Seen]] = WeakKeyDictionary()
+        """Of each iterator, its loader, which lives as long."""
         self.closed = False
         """Whether loaders that are made from now on are none of the script's."""
 
@@ -119,7 +119,7 @@ class Loaders:
             sampler = distributed(this)
             if len(seen.epochs) < MOST_EPOCHS:
                 seen.epochs.append(Epoch(seconds, getattr(sampler, "epoch", None)))
-            self._loader_of[iterator] = this
+            self._of[iterator] = this, seen
             if this.num_workers == 0 and not seen.slots:
                 seen.slots.append(workers.Slots(0))
             return iterator
@@ -145,10 +145,10 @@ class Loaders:
 
         @wraps(take)
         def take_next(this: Any) -> Any:
-            loader = self._loader_of.get(this)
-            seen = self.seen.get(loader) if loader is not None else None
-            if seen is None or not timeline.here():
+            known = self._of.get(this)
+            if known is None or not timeline.here():
                 return take(this)
+            _, seen = known
             phase = self._phase()
             if this._num_workers == 0:
                 workers.in_main = seen.slots[0]
@@ -168,9 +168,9 @@ class Loaders:
         @wraps(index)
         def next_index(this: Any) -> Any:
             found = index(this)
-            loader = self._loader_of.get(this) if timeline.here() else None
-            if loader is not None:
-                self._note_index(loader, found)
+            known = self._of.get(this) if timeline.here() else None
+            if known is not None and len(known[1].epochs[-1].indices) < FIRST_BATCHES:
+                _note_index(known[1], found)
             return found
 
         base.__next__, base._next_index = take_next, next_index
@@ -192,14 +192,6 @@ class Loaders:
         return seen
 
     @harmless
-    def _note_index(self, loader: DataLoader[Any], index: Any) -> None:
-        seen = self.seen.get(loader)
-        if seen is not None and seen.epochs and kind(loader) == "map":
-            printed = seen.epochs[-1].indices
-            if len(printed) < FIRST_BATCHES:
-                printed.append(f"{crc32(str(index).encode()):08x}")
-
-    @harmless
     def _note(self, seen: Seen, batch: Any, seconds: float, phase: int) -> None:
         if phase == LOADER:
             seen.in_training += 1
@@ -218,6 +210,12 @@ class Loaders:
 
     def _phase(self) -> int:
         return EVALUATION if self._training() is False else LOADER
+
+
+@harmless
+def _note_index(seen: Seen, index: Any) -> None:
+    if seen.settings is not None and seen.settings.kind == "map":
+        seen.epochs[-1].indices.append(f"{crc32(str(index).encode()):08x}")
 
 
 @harmless
@@ -261,6 +259,7 @@ def _print(tensors: list[torch.Tensor]) -> str:
         return ""
     number = 0
     for tensor in tensors:
-        values = tensor.detach().reshape(-1)[:PRINTED_VALUES].cpu()
-        number = crc32(str(values.tolist()).encode(), number)
+        values = tensor.detach().reshape(-1)[:PRINTED_VALUES].cpu().contiguous()
+        # Their bytes: numpy has no bfloat16, and text takes a millisecond.
+        number = crc32(values.view(torch.uint8).numpy().data, number)
     return f"{number:08x}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -26,6 +27,7 @@ from ddoctor.recorder.timeline import COUNT, Timeline
 ANCHOR_STEPS = 2
 # Training goes on with another optimizer alone, say in a second stage.
 OTHERS_STEPS = 5
+OPTIMIZER_STEPS = COUNT["optimizer_steps"]
 
 # What calls the hooks, around the step of every optimizer.
 HOOKED = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa: B009
@@ -40,13 +42,15 @@ class Stepping:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._steps: Counter[int] = Counter()
         self.classes: Counter[str] = Counter()
         # Not its id: one that is made anew may get that of the one before.
         self._anchor: Callable[[], Optimizer | None] = lambda: None
         self._since_anchor: Counter[int] = Counter()
         self._depths: list[int] = []
-        self._counted: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
+        self._all = 0
+        """Steps of all optimizers."""
+        self._others: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
+        """Steps of those that are not the anchor."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
         """Called at each optimizer that steps again and again, the anchor first."""
         self.at_step: list[Callable[[int], None]] = []
@@ -63,10 +67,10 @@ class Stepping:
 
         @wraps(step)
         def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            before = self._counted.get(optimizer, 0)
+            before = self._all
             result = step(this, optimizer, *args, **kwargs)
             # An overflow: the optimizer was not called, and yet the step is over.
-            if self._timeline.here() and self._counted.get(optimizer, 0) == before:
+            if self._timeline.here() and self._all == before:
                 self._count(optimizer)
             return result
 
@@ -95,35 +99,29 @@ class Stepping:
         if not self._depths:
             self._count(optimizer)
 
-    @harmless
     def _count(self, optimizer: Optimizer) -> None:
-        name = id(optimizer)
-        times = self._counted[optimizer] = self._counted.get(optimizer, 0) + 1
-        self._timeline.counts[COUNT["optimizer_steps"]] += 1
+        self._all += 1
+        self._timeline.counts[OPTIMIZER_STEPS] += 1
         self.classes[type(optimizer).__name__] += 1
         anchor = self._anchor()
-        if anchor is None:
-            self._steps[name] += 1
-            if self._steps[name] >= ANCHOR_STEPS:
-                self._take(optimizer)
-        elif optimizer is anchor:
-            self._since_anchor.clear()
+        if optimizer is anchor:
+            if self._since_anchor:
+                self._since_anchor.clear()
             self._end_step()
         else:
-            if times == ANCHOR_STEPS:
-                _tell(self.at_optimizer, optimizer)
-            self._since_anchor[name] += 1
-            if self._since_anchor[name] >= OTHERS_STEPS:
-                self._take(optimizer)
+            self._count_other(optimizer, anchor is None)
 
-    def _take(self, optimizer: Optimizer) -> None:
-        self._anchor = ref(optimizer)
-        self._steps.clear()
-        self._since_anchor.clear()
-        if self._counted[optimizer] == ANCHOR_STEPS:
+    @harmless
+    def _count_other(self, optimizer: Optimizer, alone: bool) -> None:
+        times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
+        if times == ANCHOR_STEPS:
             _tell(self.at_optimizer, optimizer)
-        self._timeline.head[WORLD] = _world()
-        self._end_step()
+        self._since_anchor[id(optimizer)] += 1
+        if self._since_anchor[id(optimizer)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
+            self._anchor = ref(optimizer)
+            self._since_anchor.clear()
+            self._timeline.head[WORLD] = _world()
+            self._end_step()
 
     def _end_step(self) -> None:
         timeline = self._timeline
@@ -146,7 +144,9 @@ def _world() -> int:
 
 def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:
     for call in calls:
-        harmless(call)(*args)
+        # The script must not fail for what it is watched by.
+        with suppress(Exception):
+            call(*args)
 
 
 def _open_steps() -> int:
