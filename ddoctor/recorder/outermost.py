@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Iterator
+from functools import wraps
 from typing import Any
 
 import torch
@@ -33,9 +34,12 @@ class Outermost:
         self._timeline = timeline
         self.roots: dict[int, nn.Module] = {}
         self._called: set[int] = set()
-        self._handles: dict[int, list[Any]] = {}
         self._since: dict[int, int] = {}
-        self._depth: list[int] = []
+        self._inside = False
+        """Whether a watched module is being called."""
+        self._doors: set[int] = set()
+        """The modules whose calls are timed."""
+        self._classes: set[type] = set()
         self._parameters: set[int] = set()
         self.shapes: set[tuple[tuple[int, ...], ...]] = set()
 
@@ -55,8 +59,7 @@ class Outermost:
             if step - self._since[name] < PATIENCE_STEPS:
                 continue
             module = self.roots.pop(name)
-            for handle in self._handles.pop(name):
-                handle.remove()
+            self._doors.discard(name)
             for child in module.children():
                 if self._holds(child):
                     self._watch(child)
@@ -80,45 +83,50 @@ class Outermost:
             return
         self.roots[id(module)] = module
         self._since[id(module)] = self._timeline.done
-        if module._compiled_call_impl is not None:
-            self._watch_compiled(module)
+        self._doors.add(id(module))
+        self._open(type(module))
+        if isinstance(module, DistributedDataParallel):
+            # Called by itself as well: the discriminator that judges for the generator, say.
+            self._doors.add(id(module.module))
+            self._open(type(module.module))
+
+    @harmless
+    def _open(self, kind: Any) -> None:
+        """Time the calls of the watched modules of this class.
+
+        In the class, since what is in a module itself, a hook say, would be copied with it, and
+        saved with it. Outside of what ``compile`` puts in place, which would compile it as well.
+        """
+        if kind in self._classes:
             return
-        doors = [module]
-        # Called by itself as well: the discriminator that judges for the generator, say.
-        if isinstance(module, DistributedDataParallel) and not module.module._compiled_call_impl:
-            doors.append(module.module)
-        self._handles[id(module)] = [
-            handle
-            for door in doors
-            for handle in (
-                door.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
-                door.register_forward_hook(self._leave, always_call=True),
-            )
-        ]
+        self._classes.add(kind)
+        own = kind.__call__
+        plain = own is nn.Module.__call__
+        doors, timeline = self._doors, self._timeline
 
-    def _watch_compiled(self, module: nn.Module) -> None:
-        """One that was compiled in place: a hook would be compiled with it, and tell nothing."""
-        compiled: Any = module._compiled_call_impl
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._enter(module, args, kwargs)
+        @wraps(own)
+        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+            # Looked up at each call: tracers put theirs in its place.
+            inner = nn.Module.__call__ if plain else own
+            if torch.compiler.is_compiling() or id(this) not in doors or not timeline.here():
+                return inner(this, *args, **kwargs)
+            depth = timeline.depth()
+            outer = not self._inside
+            if outer:
+                self._inside = True
+                self._enter(this, args, kwargs)
             try:
-                return compiled(*args, **kwargs)
+                return inner(this, *args, **kwargs)
             finally:
-                self._leave(module, args, None)
+                if outer:
+                    self._inside = False
+                    timeline.unwind(depth)
 
-        module._compiled_call_impl = call
-        self._handles[id(module)] = []
+        kind.__call__ = call
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not self._timeline.here():
-            return
         self._called.add(id(module))
         timeline = self._timeline
-        inside = bool(self._depth)
-        self._depth.append(timeline.depth())
-        if inside:
-            return
         if not module.training or not torch.is_grad_enabled():
             timeline.enter(EVALUATION)
             return
@@ -135,12 +143,6 @@ class Outermost:
             counts[COUNT["elements"]] += sum(map(_numbers, shapes))
             if len(self.shapes) < MOST_SHAPES:
                 self.shapes.add(shapes)
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or not self._timeline.here():
-            return
-        if self._depth:
-            self._timeline.unwind(self._depth.pop())
 
 
 def _modules() -> list[nn.Module]:

@@ -81,3 +81,36 @@ def test_the_models_of_all_optimizers(record: Record) -> None:
     assert ran.counted("forwards")[4:] == [4] * 7
     assert ran.counted("optimizer_steps")[4:] == [2] * 7
     assert len(ran.known.wrappers) == 2
+
+
+COPIED = """
+    import copy, io, pickle
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(40):
+        x = torch.ones(8, 4)
+        model(x).sum().backward()
+        optimizer.step()
+        best = copy.deepcopy(model)
+        file = io.BytesIO()
+        torch.save(best, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+        assert torch.equal(again(x), model(x))
+        pickle.loads(pickle.dumps(copy.deepcopy(optimizer)))
+        for one in (model, best, again):
+            assert not one._forward_hooks and not one._forward_pre_hooks
+        if b"ddoctor" in file.getvalue():
+            raise SystemExit("saved with the model")
+    torch.jit.trace(model, x), torch.jit.script(model), torch.fx.symbolic_trace(model)
+    print("copied")
+"""
+
+
+def test_models_are_copied_and_saved_as_without(record: Record) -> None:
+    ran = record(COPIED)
+    assert (ran.exit_code, ran.stdout) == (0, "copied\n"), ran.stderr
+    assert ran.counted("forwards")[5] == 2
