@@ -21,8 +21,8 @@ from ddoctor.recorder.tape import SIZE
 
 SCRIPT = Path(__file__).with_name("overhead_script.py")
 # Width of the layers, and steps in a turn: about 5 ms and 50 ms a step with a core per rank.
-STEPS = {"short": (512, 1500), "long": (2048, 150)}
-TURNS = 10
+STEPS = {"short": (640, 800), "long": (2560, 80)}
+TURNS = 8
 BOUND = 0.01
 MEMORY_BOUND = 50 * 2**20
 LIMIT_SECONDS = 300
