@@ -30,3 +30,10 @@ def test_one_for_each_epoch_is_one_loader(record: Record) -> None:
     assert (epochs.batch_size, epochs.epoch_batches) == (8, (5, 5, 5))
     assert (epochs.fetched, epochs.dataset) == (120, "TensorDataset")
     assert (other.batch_size, other.epoch_batches) == (4, (10,))
+
+
+def test_of_many_batches_in_the_main_process_some_are_timed(record: Record) -> None:
+    ran = record(TRAIN.replace("batch_size=4", "batch_size=1").replace("randn(40", "randn(200"))
+    (_, other) = (one.loader for one in ran.known.loaders)
+    assert other.epoch_batches == (200,)
+    assert other.collated == other.fetched == 64 + (200 - 64) / 4
