@@ -85,6 +85,7 @@ def test_the_first_rank_that_fell(
         assert "ValueError: the loss is not finite" in trained.stderr
 
 
+@pytest.mark.ward
 def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
     trained = training(TRAIN, "exit").recorded("--no-prove", "--steps=10000")
     assert [(one.outcome, one.exit_code) for one in told(trained).ranks] == [("failed", 5)] * 2
@@ -101,6 +102,7 @@ def test_ranks_that_meet_in_different_collectives(training: MakeTraining) -> Non
     assert trained.exit_code != 0
 
 
+@pytest.mark.ward
 def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None:
     trained = training(TRAIN, "waits for nothing").recorded("--no-prove", "--steps=10000")
     run = told(trained)
@@ -112,7 +114,9 @@ def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None
     assert trained.exit_code != 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ward)]
+)
 def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signals) -> None:
     script = training(TRAIN, "never")
     with script.started(*script.under("--no-prove", "--steps=10000")) as process:

@@ -60,12 +60,17 @@ def test_a_script_that_ends_before_its_steps(training: MakeTraining) -> None:
         pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf"),
         pytest.param("signal.signal(signal.SIGINT, lambda *_: print('asked'))", id="own handler"),
         pytest.param("child = os.fork()\nif not child: time.sleep(0.5); os._exit(0)", id="forks"),
-        pytest.param("subprocess.run([sys.executable, '-c', 'import torch'])", id="starts another"),
+        pytest.param(
+            "subprocess.run([sys.executable, '-c', 'import torch'])",
+            id="starts another",
+            marks=pytest.mark.ward,
+        ),
         pytest.param(
             "if 'AGAIN' not in os.environ:\n"
             "    os.environ['AGAIN'] = '1'\n"
             "    os.execv(sys.executable, [sys.executable, *sys.argv])",
             id="executes itself",
+            marks=pytest.mark.ward,
         ),
     ],
 )
