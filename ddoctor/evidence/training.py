@@ -251,8 +251,6 @@ class RankFlags(Part, frozen=True, kw_only=True):
     input_shapes: int = 0
     """How many different shapes the model was given in the judged steps."""
     compiled: bool = False
-    host_syncs: tuple[tuple[str, int], ...] = ()
-    """Lines (file:line) that made the host wait for the GPU, and how often in the judged steps."""
     empty_cache: int = 0
     """Calls of torch.cuda.empty_cache() in the judged steps."""
     collected: int = 0
