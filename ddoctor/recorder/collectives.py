@@ -22,8 +22,8 @@ from ddoctor.recorder.operations import (
     OPERATIONS,
     WAIT,
 )
-from ddoctor.recorder.tape import CALLS, COLLECTIVE, FORWARD, OPERATION
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import CALLS, COLLECTIVE, COUNT, FORWARD, OPERATION
+from ddoctor.recorder.timeline import Timeline
 
 MOST_PLACES = 200
 

@@ -12,8 +12,8 @@ from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.operations import DDP_REDUCE
-from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, OPERATION
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, OPERATION
+from ddoctor.recorder.timeline import Timeline
 
 
 class Gradients:

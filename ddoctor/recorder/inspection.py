@@ -10,7 +10,8 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import COUNT
+from ddoctor.recorder.timeline import Timeline
 
 FIRST_STEPS = 3
 # Of the time of all steps; what the hooks cost is measured at the first inspection.

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.tape import EVALUATION, FORWARD
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import COUNT, EVALUATION, FORWARD
+from ddoctor.recorder.timeline import Timeline
 
 MOST_SHAPES = 64
 UNDISTURBED_SECONDS = 10.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ddoctor.recorder.tape import CHECKPOINT, GC
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import CHECKPOINT, COUNT, GC
+from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.writers import WRITERS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
@@ -32,12 +31,6 @@ def caller(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not of_user(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-def calling(depth: int = 1) -> str:
-    """file:line of the user's code that is being run; empty: there is none."""
-    frame = caller(sys._getframe(depth))
-    return shown(frame.f_code, frame.f_lineno) if frame is not None else ""
 
 
 def shown(code: CodeType, line: int) -> str:

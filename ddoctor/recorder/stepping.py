@@ -20,8 +20,8 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.tape import LEAVING, OPTIMIZER, STOP_AT, WORLD
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import COUNT, LEAVING, OPTIMIZER, STOP_AT, WORLD
+from ddoctor.recorder.timeline import Timeline
 
 # The first that comes round again is one that steps in every iteration.
 ANCHOR_STEPS = 2

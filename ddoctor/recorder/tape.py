@@ -51,6 +51,7 @@ COUNTS = (
     "optimizer_steps",
 )
 """What is counted in each step beside the phases."""
+COUNT: Final = {name: number for number, name in enumerate(COUNTS)}
 ROW_CELLS = 5 + len(PHASES) + len(COUNTS)
 """Number, begin, end, CPU seconds, meetings until its end; then phases and counts."""
 ROW = struct.Struct(f"={ROW_CELLS}d")

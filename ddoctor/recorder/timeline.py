@@ -29,7 +29,6 @@ from ddoctor.recorder.tape import (
     Tape,
 )
 
-COUNT = {name: number for number, name in enumerate(COUNTS)}
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
 

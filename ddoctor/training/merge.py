@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from ddoctor.evidence.loading import CurvePoint, DataSeen, LoaderCurve, Loading
-from ddoctor.evidence.probes import ProbeRuns, RankPlace
+from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import (
     BETWEEN_RANKS,
@@ -29,75 +27,12 @@ from ddoctor.evidence.training import Outcome, RankEnding, RankHost, RankUse, Tr
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts
-from ddoctor.recorder.tape import COUNTS, Row
-from ddoctor.training.between import Between, between
-from ddoctor.training.words import Now, Record
+from ddoctor.recorder.tape import COUNT, Row
+from ddoctor.training.run import Run
+from ddoctor.training.words import Record
 
-FEWEST_STEPS = 2
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
-COUNT = {name: number for number, name in enumerate(COUNTS)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One turn of the script on all ranks."""
-
-    records: Sequence[Record]
-    command: tuple[str, ...]
-    warm_up: int
-    limit: str
-    asked_steps: int
-    lost: tuple[int, ...] = ()
-    hung: bool = False
-    """Whether it was ended because it made no progress."""
-    stood: Mapping[int, Now] = field(default_factory=dict)
-    """How each rank was when that was decided."""
-
-    @cached_property
-    def steps(self) -> list[Mapping[int, Row]]:
-        """The judged steps: after the warm-up, done by all ranks, looked into on none of them."""
-        by_rank = [{row.number: row for row in record.rows} for record in self.records]
-        common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()
-        inspected, on_device = COUNT["inspected"], COUNT["on_device"]
-        return [
-            {record.rank: rows[number] for record, rows in zip(self.records, by_rank, strict=True)}
-            for number in sorted(common)
-            if number >= self.warm_up
-            and not any(rows[number].counts[inspected] for rows in by_rank)
-            # Host and stream are two clocks: only one of them counts in a run.
-            and (not self.on_device or all(rows[number].counts[on_device] for rows in by_rank))
-        ]
-
-    @cached_property
-    def together(self) -> Between:
-        """Who waited for whom in these steps."""
-        return between(self.steps)
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the time is that of the GPUs."""
-        known = (record.facts for record in self.records if record.facts is not None)
-        return any(facts.device.startswith("cuda") for facts in known)
-
-    @property
-    def judged(self) -> bool:
-        """Whether there are steps to judge."""
-        return len(self.steps) >= FEWEST_STEPS
-
-    def span(self, rank: int) -> tuple[float, float]:
-        """The judged time of a rank, by its own clock."""
-        return self.steps[0][rank].begin, self.steps[-1][rank].end
-
-    def place(self, record: Record) -> RankPlace:
-        """Where a rank ran."""
-        facts = record.facts
-        return RankPlace(
-            rank=record.rank,
-            host=record.host,
-            device=facts.device if facts else "cpu",
-            device_name=facts.flags.device_name if facts and facts.flags else "",
-        )
 
 
 def sections(run: Run) -> tuple[Section, ...]:
@@ -110,7 +45,7 @@ def sections(run: Run) -> tuple[Section, ...]:
     ]
     if run.judged:
         found += [_steps(run), _lines(run), _memory(run), _calls(run)]
-    if any(record.facts for record in run.records):
+    if any(run.facts):
         found += [_wrapping(run), _loading(run), _data(run), _use(run)]
     points = tuple(_curve(run))
     if points:
@@ -118,20 +53,8 @@ def sections(run: Run) -> tuple[Section, ...]:
     return tuple(replace(section, host=host) for section in found)
 
 
-def step_seconds(run: Run) -> float | None:
-    """Of a step, the mean over judged steps and ranks; None: there are none."""
-    if not run.judged:
-        return None
-    seconds = [row.end - row.begin for rows in run.steps for row in rows.values()]
-    return sum(seconds) / len(seconds)
-
-
-def _facts(run: Run) -> Iterator[tuple[Record, Facts]]:
-    return ((record, record.facts) for record in run.records if record.facts is not None)
-
-
 def _training_run(run: Run) -> TrainingRun:
-    known = [facts for _, facts in _facts(run)]
+    known = [facts for _, facts in run.facts]
     return TrainingRun(
         command=run.command,
         seconds=max(record.seconds for record in run.records),
@@ -235,7 +158,7 @@ def _counted(rows: Sequence[Row], name: str) -> tuple[int, ...]:
 
 
 def _lines(run: Run) -> Lines:
-    return Lines(ranks=tuple(_rank_lines(run, *one) for one in _facts(run)))
+    return Lines(ranks=tuple(_rank_lines(run, *one) for one in run.facts))
 
 
 def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
@@ -260,7 +183,7 @@ def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
 
 
 def _memory(run: Run) -> MemoryOverTime:
-    return MemoryOverTime(ranks=tuple(_growth(run, *one) for one in _facts(run)))
+    return MemoryOverTime(ranks=tuple(_growth(run, *one) for one in run.facts))
 
 
 def _growth(run: Run, record: Record, facts: Facts) -> Growth:
@@ -294,7 +217,7 @@ def _calls(run: Run) -> CollectiveCalls:
     first, last = (min(run.steps[place]) for place in (0, -1))
     begin, end = run.steps[0][first].number, run.steps[-1][last].number
     rows = []
-    for record, facts in _facts(run):
+    for record, facts in run.facts:
         for call in facts.calls:
             before = max((one for one in call.steps if one[0] < begin), default=(0, 0, 0, 0.0))
             after = max((one for one in call.steps if one[0] <= end), default=before)
@@ -316,7 +239,7 @@ def _calls(run: Run) -> CollectiveCalls:
 def _wrapping(run: Run) -> Wrapping:
     return Wrapping(
         wrappers=tuple(
-            _wrapper(run, record, one) for record, facts in _facts(run) for one in facts.wrappers
+            _wrapper(run, record, one) for record, facts in run.facts for one in facts.wrappers
         )
     )
 
@@ -337,7 +260,7 @@ def _seconds(rows: Sequence[Row], name: str) -> tuple[float, ...]:
 
 def _loading(run: Run) -> Loading:
     loaders = []
-    for record, facts in _facts(run):
+    for record, facts in run.facts:
         numbers = {step[record.rank].number for step in run.steps}
         for one in facts.loaders:
             waits = tuple(round(seconds, 7) for step, seconds in one.waits if step in numbers)
@@ -358,7 +281,7 @@ def _data(run: Run) -> DataSeen:
     return DataSeen(
         epochs=tuple(
             replace(epoch, rank=record.rank)
-            for record, facts in _facts(run)
+            for record, facts in run.facts
             for one in facts.loaders
             for epoch in one.epochs
         )
@@ -366,7 +289,7 @@ def _data(run: Run) -> DataSeen:
 
 
 def _curve(run: Run) -> Iterator[CurvePoint]:
-    for record, facts in _facts(run):
+    for record, facts in run.facts:
         yield from (replace(point, rank=record.rank) for point in facts.curve)
 
 
@@ -384,7 +307,7 @@ def _use(run: Run) -> RankUse:
             empty_cache=_sum(run, record, "empty_cache"),
             collected=_sum(run, record, "collected"),
         )
-        for record, facts in _facts(run)
+        for record, facts in run.facts
         if facts.flags is not None
     )
     return RankUse(hosts=tuple(hosts), flags=flags)

@@ -20,8 +20,8 @@ from ddoctor.training import merge
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild
 from ddoctor.training.lead import Lead
-from ddoctor.training.merge import Run
 from ddoctor.training.options import TRIAL_SECONDS
+from ddoctor.training.run import Run
 from ddoctor.training.words import Record
 
 TRIAL_STEPS = 30
@@ -87,7 +87,7 @@ def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, .
     start = max(record.seconds for record in run.records) - sum(
         rows[0].end - rows[0].begin for rows in run.steps
     )
-    turn = max(0.0, start) + 2 * TRIAL_STEPS * (merge.step_seconds(run) or 0.0)
+    turn = max(0.0, start) + 2 * TRIAL_STEPS * (run.step_seconds or 0.0)
     affordable = int(TRIAL_SECONDS / (turn * (2 * TURNS - 1)))
     return changes[:affordable]
 
@@ -129,4 +129,4 @@ def _again(leader: Lead, change: Sequence[str], seconds: float) -> TrialTurn:
 
 
 def _turn(run: Run) -> TrialTurn:
-    return TrialTurn(seconds=merge.step_seconds(run))
+    return TrialTurn(seconds=run.step_seconds)

@@ -7,6 +7,7 @@ from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "collate-bottleneck"
 COUNT = 60
@@ -34,22 +35,13 @@ def steps(*loaded: float, to_device: float = 0.0, device: str = "cuda") -> Steps
 
 def loader(rank: int = 0, fetch: float = 0.01, collate: float = 0.05, **more: object) -> Loader:
     """A loader that needs so many seconds for the items of a batch, and to collate them."""
-    plain = Loader(
+    plain = loader_with(
         rank=rank,
         host=f"node-{rank}",
-        name="train.py:42",
         dataset="Texts",
-        kind="map",
-        items=64_000,
-        batch_size=32,
         batches=1000,
         num_workers=0,
         prefetch_factor=None,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
-        sampler="DistributedSampler",
         fetched=32 * COUNT,
         fetch_seconds=fetch * COUNT,
         collated=COUNT,

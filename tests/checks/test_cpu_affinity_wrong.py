@@ -7,12 +7,13 @@ import pytest
 from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Cpus, Kernel, NumaNode
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRuns, RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "cpu-affinity-wrong"
 NODES = (
@@ -185,22 +186,17 @@ def loading(cpu: float, ranks: int = 2) -> Loading:
     """Each batch takes so many seconds of a worker's CPU."""
     return Loading(
         loaders=tuple(
-            Loader(
+            loader_with(
                 rank=number,
                 host="a",
                 name="train.py:9",
                 dataset="Images",
-                kind="map",
                 items=4000,
                 batch_size=8,
                 batches=500,
                 num_workers=4,
-                prefetch_factor=2,
                 pin_memory=True,
                 persistent_workers=True,
-                context="fork",
-                drop_last=True,
-                sampler="DistributedSampler",
                 fetched=480,
                 fetch_seconds=24.0,
                 fetch_cpu_seconds=60 * cpu,

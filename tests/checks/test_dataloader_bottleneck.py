@@ -13,6 +13,7 @@ from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, 
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "dataloader-bottleneck"
 COUNT = 60
@@ -48,22 +49,12 @@ def loaded(*per_rank: float | Sequence[float], rest: float = REST, cpu: float = 
 
 def loader(rank: int = 0, workers: int = 0, batch: float = 0.06, **more: object) -> Loader:
     """A loader whose batch of 32 takes a worker so long, all of it waiting for a disk."""
-    plain = Loader(
+    plain = loader_with(
         rank=rank,
         host=f"node-{rank // 2}",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
-        items=64_000,
-        batch_size=32,
         batches=1000,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
-        sampler="DistributedSampler",
         fetched=32 * COUNT,
         fetch_seconds=batch * COUNT * 0.95,
         fetch_cpu_seconds=batch * COUNT * 0.02,

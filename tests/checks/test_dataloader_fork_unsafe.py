@@ -4,11 +4,12 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 from tests.training_run import echoing, ending, library, raised, run, user
 
 CAUSE = "dataloader-fork-unsafe"
@@ -28,21 +29,9 @@ WAITING = (
 
 
 def loading(**more: object) -> Loading:
-    plain = Loader(
-        rank=0,
+    plain = loader_with(
         host="a",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
-        items=64_000,
-        batch_size=32,
-        batches=2000,
         num_workers=4,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
         sampler="RandomSampler",
     )
     return Loading(loaders=(msgspec.structs.replace(plain, **more),))

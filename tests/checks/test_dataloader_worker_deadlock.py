@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from ddoctor import engine
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 from tests.training_run import LATE, echoing, ending, library, raised, run, user
 
 CAUSE = "dataloader-worker-deadlock"
@@ -25,19 +26,15 @@ def stuck(*stack: Frame, doing: str = "loader") -> RankEnding:
 def loading(num_workers: int = 4, context: str = "fork", rank: int = 1) -> Loading:
     return Loading(
         loaders=(
-            Loader(
+            loader_with(
                 rank=rank,
                 host="a",
                 name="train.py:12",
                 dataset="Images",
-                kind="map",
                 items=100,
                 batch_size=8,
                 batches=12,
                 num_workers=num_workers,
-                prefetch_factor=2,
-                pin_memory=False,
-                persistent_workers=False,
                 context=context,
                 drop_last=False,
                 sampler="RandomSampler",

@@ -10,26 +10,15 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "duplicate-data-across-ranks"
 
 
 def loader(rank: int, ranks_per_host: int = 8, **more: object) -> Loader:
-    plain = Loader(
+    plain = loader_with(
         rank=rank,
         host=f"node-{rank // ranks_per_host}",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
-        items=64_000,
-        batch_size=32,
-        batches=2000,
-        num_workers=2,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
         sampler="RandomSampler",
         taken=60,
     )

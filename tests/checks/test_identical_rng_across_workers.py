@@ -8,6 +8,7 @@ import pytest
 from ddoctor.evidence.loading import Loader, Loading, WorkerRandomness
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "identical-rng-across-workers"
 
@@ -16,21 +17,8 @@ def loader(
     states: Sequence[str], source: str = "dataset.rng", used: bool = True, **more: object
 ) -> Loader:
     """A loader whose workers begin with these states of one source."""
-    plain = Loader(
-        rank=0,
-        host="node-0",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
-        items=64_000,
-        batch_size=32,
-        batches=2000,
+    plain = loader_with(
         num_workers=len(states),
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
         sampler="RandomSampler",
         taken=60,
         randomness=tuple(

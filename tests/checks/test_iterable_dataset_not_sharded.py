@@ -6,30 +6,22 @@ from typing import Literal
 import msgspec
 import pytest
 
-from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
+from ddoctor.evidence.loading import DataSeen, FirstBatches, Loading
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "iterable-dataset-not-sharded"
 COUNT = 8
 
 
 def loading(ranks: int = 2, **more: object) -> Loading:
-    plain = Loader(
-        rank=0,
-        host="node-0",
-        name="train.py:42",
+    plain = loader_with(
         dataset="Lines",
         kind="iterable",
         items=None,
-        batch_size=32,
         batches=None,
-        num_workers=2,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
         drop_last=False,
         sampler="_InfiniteConstantSampler",
         taken=60,

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
+from ddoctor.evidence.loading import DataSeen, FirstBatches, Loading
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "missing-set-epoch"
 FIRST = ("a", "b", "c", "d")
@@ -16,22 +17,9 @@ OTHER = ("c", "a", "d", "b")
 
 
 def loading(ranks: int = 2, **more: object) -> Loading:
-    plain = Loader(
-        rank=0,
-        host="node-0",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
+    plain = loader_with(
         items=640,
-        batch_size=32,
         batches=10,
-        num_workers=2,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
-        sampler="DistributedSampler",
         shuffle=True,
         replicas=2,
         taken=60,

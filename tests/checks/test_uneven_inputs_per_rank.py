@@ -11,26 +11,19 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 from tests.training_run import echoing, ending, run
 
 CAUSE = "uneven-inputs-per-rank"
 
 
 def loader(rank: int, batches: int | None, ended: Sequence[int] = (), **more: object) -> Loader:
-    plain = Loader(
+    plain = loader_with(
         rank=rank,
-        host="node-0",
-        name="train.py:42",
         dataset="Sounds",
-        kind="map",
         items=640,
         batch_size=None,
         batches=batches,
-        num_workers=2,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
         drop_last=False,
         sampler="DynamicBucketing",
         taken=30,

@@ -9,6 +9,7 @@ from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.training_loaders import loader_with
 
 CAUSE = "worker-restart-each-epoch"
 COUNT = 60
@@ -36,21 +37,11 @@ def steps(edge: float, usual: float = 0.001, ranks: int = 2) -> Steps:
 
 def loader(rank: int = 0, edge: float = 0.5, batch: float = 0.05, **more: object) -> Loader:
     """A loader with 4 workers whose first batch of an epoch comes after so long."""
-    plain = Loader(
+    plain = loader_with(
         rank=rank,
-        host="node-0",
-        name="train.py:42",
-        dataset="Pictures",
-        kind="map",
         items=640,
-        batch_size=32,
         batches=LENGTH,
         num_workers=4,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
-        drop_last=True,
         sampler="RandomSampler",
         fetched=32 * COUNT,
         fetch_seconds=batch * COUNT,

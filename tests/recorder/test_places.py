@@ -40,7 +40,6 @@ def test_the_innermost_frame_of_the_user_is_found_behind_a_library() -> None:
 
     json.loads("[1]", parse_int=lambda word: called(int(word)))
     assert found == ["<lambda>"]
-    assert places.calling() == places.shown(sys._getframe().f_code, sys._getframe().f_lineno)
 
 
 def test_a_place_is_shown_from_the_folder_of_the_run(

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from ddoctor.recorder import tape
-from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, DONE, PHASE, Tape
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, DONE, PHASE, Tape
+from ddoctor.recorder.timeline import Timeline
 
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, Tape
-from ddoctor.recorder.timeline import COUNT, Timeline
+from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, Tape
+from ddoctor.recorder.timeline import Timeline
 timeline = Timeline(Tape(Path(sys.argv[1])))
 for step in range(3):
     timeline.enter(BACKWARD)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.ward.cases import CASES, Case
+from tests.ward.case import Case
+from tests.ward.cases import CASES
 from tests.ward.running import Impossible, sound_step_seconds, step_seconds
 
 

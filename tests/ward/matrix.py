@@ -20,7 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.ward.cases import CASES, LOUD, QUIET, Case
+from tests.ward.case import LOUD, QUIET, Case
+from tests.ward.cases import CASES
 from tests.ward.running import STEPS, Impossible, examine
 
 PAGES = Path(__file__).parents[2] / "docs" / "measurements"

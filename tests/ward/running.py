@@ -19,7 +19,7 @@ from typing import Any
 
 from ddoctor import processes
 from tests.conftest import STEERING
-from tests.ward.cases import Case
+from tests.ward.case import Case
 
 SCRIPTS = Path(__file__).with_name("scripts")
 TORCHRUN = (

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ward.cases import CASES, Case
+from tests.ward.case import Case
+from tests.ward.cases import CASES
 from tests.ward.running import Impossible, examine
 
 

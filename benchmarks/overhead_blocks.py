@@ -1,0 +1,122 @@
+"""Blocks of steps with and without the recorder, in turns, in one training.
+
+Whole runs of the same script differ by more than recording costs; neighbouring blocks do not. What
+the recorder put into torch is taken out for every other block and put back for the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch  # noqa: TID253
+import torch.distributed as dist  # noqa: TID253
+from torch.nn.parallel import DistributedDataParallel  # noqa: TID253
+from torch.optim import optimizer as optimizers  # noqa: TID253
+from torch.utils.data import DataLoader, dataloader  # noqa: TID253
+from torch.utils.data._utils import fetch  # noqa: TID253
+
+from benchmarks.overhead_script import WARM_UPS, Training
+from ddoctor.recorder import recorded
+from ddoctor.recorder.recorder import Recorder
+from ddoctor.recorder.sampler import Sampler
+from ddoctor.recorder.tape import Tape
+from ddoctor.recorder.timeline import Timeline
+
+OWNERS: Sequence[Any] = (
+    torch,
+    torch.autograd,
+    torch.cuda,
+    torch.amp.GradScaler,
+    torch.nn.Sequential,
+    dist,
+    dist.distributed_c10d,
+    gc,
+    DistributedDataParallel,
+    DataLoader,
+    dataloader._BaseDataLoaderIter,
+    dataloader._MultiProcessingDataLoaderIter,
+    fetch._MapDatasetFetcher,
+    fetch._IterableDatasetFetcher,
+)
+HOOKS: Sequence[Any] = (
+    optimizers._global_optimizer_pre_hooks,
+    optimizers._global_optimizer_post_hooks,
+)
+ABSENT = object()
+
+
+class Switch:
+    """Everything that the recorder changed: there, or not there."""
+
+    def __init__(self) -> None:
+        self._before = [dict(vars(owner)) for owner in OWNERS]
+        self._callbacks = list(gc.callbacks)
+
+    def found(self) -> None:
+        """The recorder is in place: keep what is different now."""
+        self._changed = [
+            (owner, name, before.get(name, ABSENT), value)
+            for owner, before in zip(OWNERS, self._before, strict=True)
+            for name, value in vars(owner).items()
+            if before.get(name, ABSENT) is not value and not name.startswith("_abc")
+        ]
+        self._hooks = [dict(hooks) for hooks in HOOKS]
+        self._collecting = list(gc.callbacks)
+
+    def put(self, on: bool) -> None:
+        """Put all of it in place, or take it out."""
+        for owner, name, before, after in self._changed:
+            if on or before is not ABSENT:
+                setattr(owner, name, after if on else before)
+            elif name in vars(owner):
+                delattr(owner, name)
+        for hooks, kept in zip(HOOKS, self._hooks, strict=True):
+            hooks.clear()
+            hooks.update(kept if on else {})
+        gc.callbacks[:] = self._collecting if on else self._callbacks
+
+
+def main() -> None:
+    """Write the seconds of a step in each pair of blocks, bare and recorded, as rank 0 has them."""
+    width, steps, pairs, result = *map(int, sys.argv[1:4]), Path(sys.argv[4])
+    dist.init_process_group("gloo")
+    with TemporaryDirectory() as folder:
+        timeline = Timeline(Tape(Path(folder) / recorded.TAPE, create=True))
+        switch = Switch()
+        recorder = Recorder(Path(folder), timeline, isolate=False)
+        recorder.install()
+        training = Training(width)
+        training.train(WARM_UPS)
+        recorder.end()
+        switch.found()
+        lines = []
+        for pair in range(pairs):
+            seconds = {}
+            for on in (False, True) if pair % 2 else (True, False):
+                switch.put(on)
+                sampler = Sampler(timeline, recorder.write)
+                if on:
+                    sampler.start()
+                before = timeline.done
+                dist.barrier()
+                began = time.perf_counter()
+                training.train(steps)
+                seconds[on] = (time.perf_counter() - began) / steps
+                if on:
+                    sampler.stop()
+                if timeline.done - before != (steps if on else 0):
+                    raise SystemExit(f"{timeline.done - before} steps were recorded in a block")
+            lines.append(f"{seconds[False]} {seconds[True]}")
+        if dist.get_rank() == 0:
+            result.write_text("\n".join(lines))
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
