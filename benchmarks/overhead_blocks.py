@@ -82,8 +82,12 @@ class Switch:
         gc.callbacks[:] = self._collecting if on else self._callbacks
 
 
+def _nothing() -> None:
+    pass
+
+
 def main() -> None:
-    """Write the seconds of a step in each pair of blocks, bare and recorded, as rank 0 has them."""
+    """Write wall and CPU seconds of a step in each pair of blocks, bare, recorded, of rank 0."""
     width, steps, pairs, result = *map(int, sys.argv[1:4]), Path(sys.argv[4])
     dist.init_process_group("gloo")
     with TemporaryDirectory() as folder:
@@ -96,23 +100,25 @@ def main() -> None:
         recorder.end()
         switch.found()
         lines = []
+        sampler = Sampler(timeline, recorder.write)
+        looks = {"_look": sampler._look, "_weigh": sampler._weigh}
+        sampler.start()
         for pair in range(pairs):
-            seconds = {}
+            seconds, used = {}, {}
             for on in (False, True) if pair % 2 else (True, False):
                 switch.put(on)
-                sampler = Sampler(timeline, recorder.write)
-                if on:
-                    sampler.start()
+                for name, look in looks.items():
+                    setattr(sampler, name, look if on else _nothing)
                 before = timeline.done
                 dist.barrier()
-                began = time.perf_counter()
+                began, cpu = time.perf_counter(), time.process_time()
                 training.train(steps)
                 seconds[on] = (time.perf_counter() - began) / steps
-                if on:
-                    sampler.stop()
+                used[on] = (time.process_time() - cpu) / steps
                 if timeline.done - before != (steps if on else 0):
                     raise SystemExit(f"{timeline.done - before} steps were recorded in a block")
-            lines.append(f"{seconds[False]} {seconds[True]}")
+            lines.append(f"{seconds[False]} {seconds[True]} {used[False]} {used[True]}")
+        sampler.stop()
         if dist.get_rank() == 0:
             result.write_text("\n".join(lines))
         dist.destroy_process_group()

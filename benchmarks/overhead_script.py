@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -33,23 +33,24 @@ class Training:
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         rows = BATCH * BATCHES
         data = TensorDataset(torch.randn(rows, FEATURES), torch.randint(0, 10, (rows,)))
-        self._loader = DataLoader(data, batch_size=BATCH)
+        self._batches = _endless(DataLoader(data, batch_size=BATCH))
 
     def train(
         self, wanted: int, around: Callable[[], AbstractContextManager[Any]] = nullcontext
     ) -> None:
         """So many steps, each within what ``around`` gives."""
-        done = 0
-        while True:
-            for inputs, labels in self._loader:
-                with around():
-                    self._optimizer.zero_grad()
-                    loss: Any = nn.functional.cross_entropy(self.model(inputs), labels)
-                    loss.backward()
-                    self._optimizer.step()
-                done += 1
-                if done == wanted:
-                    return
+        for _ in range(wanted):
+            inputs, labels = next(self._batches)
+            with around():
+                self._optimizer.zero_grad()
+                loss: Any = nn.functional.cross_entropy(self.model(inputs), labels)
+                loss.backward()
+                self._optimizer.step()
+
+
+def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
 
 
 def main() -> None:

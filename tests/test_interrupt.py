@@ -103,6 +103,7 @@ def rank(number: int, mark: str) -> psutil.Process | None:
     return None
 
 
+@pytest.mark.ward
 def test_a_rank_that_is_stopped_is_the_first_finding(started: Started) -> None:
     """doctor ends by itself, names the rank, and leaves nothing behind."""
     process, mark = started()

@@ -120,6 +120,7 @@ def test_other_launchers(start: Start, launcher: tuple[str, ...]) -> None:
     assert (report["verdict"], report["world"]["ranks"]) == ("healthy", 2)
 
 
+@pytest.mark.ward
 def test_a_rank_stopped_in_the_middle_is_named(start: Start) -> None:
     process = start("matmul", "--json", "-", "--join-timeout", "15")
     worker(process, 1, "ddoctor.worker").send_signal(signal.SIGSTOP)

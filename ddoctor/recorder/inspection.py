@@ -15,7 +15,7 @@ from ddoctor.recorder.timeline import Timeline
 
 FIRST_STEPS = 3
 # Of the time of all steps; what the hooks cost is measured at the first inspection.
-AFFORDABLE = 0.003
+AFFORDABLE = 0.001
 FEWEST_BETWEEN = 4
 DEFAULT_BETWEEN = 32
 
@@ -50,6 +50,8 @@ class Inspection:
 
     def step(self, number: int) -> None:
         """Between two steps: look at what came of the last, and begin with the next."""
+        if not self._handles and number < self._next:
+            return
         if self._handles:
             self._end()
             if self.steps < FIRST_STEPS:
@@ -62,7 +64,7 @@ class Inspection:
                 self._next = number + max(FEWEST_BETWEEN, power, DEFAULT_BETWEEN)
         if self._models and number >= self._next:
             self._begin()
-        self._last_step = self._timeline.last
+            self._last_step = self._timeline.last
 
     def end(self) -> None:
         """Look no more; a step that was not finished does not count."""

@@ -6,9 +6,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import wraps
+from threading import get_ident
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 from zlib import crc32
 
 import torch
@@ -27,6 +28,8 @@ MOST_LOADERS = 64
 MOST_WAITS = 20_000
 FIRST_BATCHES = 8
 MOST_EPOCHS = 64
+# An iterator's attribute: its loader, and what is known of that.
+OWN = "_ddoctor_own"
 # Of a tensor's values; enough to tell two samples apart.
 PRINTED_VALUES = 4096
 
@@ -74,8 +77,6 @@ class Loaders:
         self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
         self.begun: list[Seen] = []
         """Those with an epoch, also when the script has let go of the loader."""
-        self._of: WeakKeyDictionary[Any, tuple[DataLoader[Any], Seen]] = WeakKeyDictionary()
-        """Of each iterator, its loader, which lives as long."""
         self.closed = False
         """Whether loaders that are made from now on are none of the script's."""
 
@@ -111,7 +112,7 @@ class Loaders:
             if seen is None or not self._timeline.here():
                 return begin(this)
             seen = self._known(this, seen)
-            self._timeline.enter(self._phase())
+            self._timeline.enter(EVALUATION if self._training() is False else LOADER)
             try:
                 iterator = begin(this)
             finally:
@@ -119,7 +120,8 @@ class Loaders:
             sampler = distributed(this)
             if len(seen.epochs) < MOST_EPOCHS:
                 seen.epochs.append(Epoch(seconds, getattr(sampler, "epoch", None)))
-            self._of[iterator] = this, seen
+            # The loader lives as long as its iterator; with workers that stay it does so anyway.
+            setattr(iterator, OWN, (None if this.persistent_workers else this, seen))
             if this.num_workers == 0 and not seen.slots:
                 seen.slots.append(workers.Slots(0))
             return iterator
@@ -141,34 +143,39 @@ class Loaders:
     def _install_next(self) -> None:
         base: Any = module._BaseDataLoaderIter
         take, index = base.__next__, base._next_index
-        timeline = self._timeline
+        timeline, training = self._timeline, self._training
 
         @wraps(take)
         def take_next(this: Any) -> Any:
-            known = self._of.get(this)
-            if known is None or not timeline.here():
+            known = getattr(this, OWN, None)
+            if known is None or get_ident() != timeline.main:
                 return take(this)
-            _, seen = known
-            phase = self._phase()
-            if this._num_workers == 0:
+            seen = known[1]
+            phase = EVALUATION if training() is False else LOADER
+            if this._num_workers == 0 and seen.slots[0].next_is_timed():
                 workers.in_main = seen.slots[0]
             timeline.enter(phase)
             try:
                 batch = take(this)
             except StopIteration:
-                if seen.epochs:
-                    seen.epochs[-1].ended = True
+                seen.epochs[-1].ended = True
                 raise
             finally:
                 seconds = timeline.leave()
                 workers.in_main = None
-            self._note(seen, batch, seconds, phase)
+            if phase == LOADER:
+                seen.in_training += 1
+                seen.waits.append((timeline.done, seconds))
+            epoch = seen.epochs[-1]
+            epoch.batches += 1
+            if epoch.batches <= FIRST_BATCHES:
+                _look_at(seen, epoch, batch, seconds)
             return batch
 
         @wraps(index)
         def next_index(this: Any) -> Any:
             found = index(this)
-            known = self._of.get(this) if timeline.here() else None
+            known = getattr(this, OWN, None)
             if known is not None and len(known[1].epochs[-1].indices) < FIRST_BATCHES:
                 _note_index(known[1], found)
             return found
@@ -191,25 +198,15 @@ class Loaders:
         self.seen[loader] = seen
         return seen
 
-    @harmless
-    def _note(self, seen: Seen, batch: Any, seconds: float, phase: int) -> None:
-        if phase == LOADER:
-            seen.in_training += 1
-            seen.waits.append((self._timeline.done, seconds))
-        if not seen.epochs:
-            return
-        epoch = seen.epochs[-1]
-        epoch.batches += 1
-        if epoch.first_wait is None:
-            epoch.first_wait = seconds
-        if len(epoch.values) < FIRST_BATCHES:
-            tensors = _tensors(batch)
-            epoch.values.append(_print(tensors) or "")
-            epoch.labels.append(_print_labels(tensors) or "")
-            seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
 
-    def _phase(self) -> int:
-        return EVALUATION if self._training() is False else LOADER
+@harmless
+def _look_at(seen: Seen, epoch: Epoch, batch: Any, seconds: float) -> None:
+    if epoch.first_wait is None:
+        epoch.first_wait = seconds
+    tensors = _tensors(batch)
+    epoch.values.append(_print(tensors) or "")
+    epoch.labels.append(_print_labels(tensors) or "")
+    seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
 
 
 @harmless

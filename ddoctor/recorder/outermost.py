@@ -10,10 +10,12 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from functools import wraps
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
@@ -25,6 +27,7 @@ MOST_SHAPES = 64
 UNDISTURBED_SECONDS = 10.0
 # A module that holds the model and is never called itself: look below it.
 PATIENCE_STEPS = 2
+FORWARDS, SAMPLES, ELEMENTS = COUNT["forwards"], COUNT["samples"], COUNT["elements"]
 
 
 class Outermost:
@@ -66,7 +69,9 @@ class Outermost:
 
     def training(self) -> bool | None:
         """Whether the models are in training; None: there is none yet."""
-        return next((one.training for one in self.roots.values()), None)
+        for one in self.roots.values():
+            return one.training
+        return None
 
     def wrapped(self) -> Iterator[DistributedDataParallel]:
         """The models in DDP."""
@@ -108,19 +113,18 @@ class Outermost:
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             # Looked up at each call: tracers put theirs in its place.
             inner = nn.Module.__call__ if plain else own
-            if torch.compiler.is_compiling() or id(this) not in doors or not timeline.here():
+            if is_dynamo_compiling() or self._inside or id(this) not in doors:
+                return inner(this, *args, **kwargs)
+            if get_ident() != timeline.main:
                 return inner(this, *args, **kwargs)
             depth = timeline.depth()
-            outer = not self._inside
-            if outer:
-                self._inside = True
-                self._enter(this, args, kwargs)
+            self._inside = True
+            self._enter(this, args, kwargs)
             try:
                 return inner(this, *args, **kwargs)
             finally:
-                if outer:
-                    self._inside = False
-                    timeline.unwind(depth)
+                self._inside = False
+                timeline.unwind(depth)
 
         kind.__call__ = call
 
@@ -131,16 +135,17 @@ class Outermost:
             timeline.enter(EVALUATION)
             return
         timeline.enter(FORWARD)
-        timeline.counts[COUNT["forwards"]] += 1
+        timeline.counts[FORWARDS] += 1
         self._measure(args, kwargs)
 
     @harmless
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        counts = self._timeline.counts
-        shapes = tuple(tuple(one.shape) for one in _tensors((*args, *kwargs.values())))
-        if shapes:
-            counts[COUNT["samples"]] += shapes[0][0] if shapes[0] else 1
-            counts[COUNT["elements"]] += sum(map(_numbers, shapes))
+        tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
+        if tensors:
+            counts = self._timeline.counts
+            shapes = tuple([one.shape for one in tensors])
+            counts[SAMPLES] += shapes[0][0] if shapes[0] else 1
+            counts[ELEMENTS] += sum([one.numel() for one in tensors])
             if len(self.shapes) < MOST_SHAPES:
                 self.shapes.add(shapes)
 
@@ -159,19 +164,13 @@ def _modules() -> list[nn.Module]:
         sys.setswitchinterval(interval)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     """Those among the arguments, and in lists and dictionaries among them."""
+    found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from (one for one in value.values() if isinstance(one, torch.Tensor))
-        elif isinstance(value, (list, tuple)):
-            yield from (one for one in value if isinstance(one, torch.Tensor))
-
-
-def _numbers(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+            found.append(value)
+        elif isinstance(value, (dict, list, tuple)):
+            several = value.values() if isinstance(value, dict) else value
+            found += [one for one in several if isinstance(one, torch.Tensor)]
+    return found

@@ -29,6 +29,7 @@ from ddoctor.recorder.timeline import Timeline
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
+SETTLED_STEPS = 8
 
 
 def _cuda_clock(timeline: Timeline) -> DeviceClock:
@@ -72,7 +73,7 @@ class Recorder:
         self._precision.install()
         pauses.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
-        self._stepping.at_step.append(self._at_step)
+        self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.start()
 
@@ -89,15 +90,15 @@ class Recorder:
         self._gradients.wrapped = wrapped
         self._inspection.watch(wrapped)
 
-    def _at_step(self, number: int) -> None:
+    def _settle(self, number: int) -> None:
         if number == 1:
             self._graphs_before = facts.graphs()
-        if number <= 8:
-            before = set(self._outermost.roots)
-            self._outermost.settle(number)
-            if set(self._outermost.roots) != before:
-                self._take_models()
-        self._inspection.step(number)
+        before = set(self._outermost.roots)
+        self._outermost.settle(number)
+        if set(self._outermost.roots) != before:
+            self._take_models()
+        if number >= SETTLED_STEPS:
+            self._stepping.at_step = [self._inspection.step]
 
     def _at_stop(self) -> None:
         self._stopping = True

@@ -18,6 +18,10 @@ from ddoctor.recorder.weight import held
 EVERY_SECONDS = 0.05
 MEMORY_EVERY = 2
 """Looks at the main thread for one at the memory."""
+FIRST_LOOKS = 400
+"""20 seconds of them. What lasts longer needs fewer to be told, and each takes the main thread's
+interpreter away for a moment: then it looks and weighs a fifth as often."""
+LATER_SECONDS = 0.25
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
@@ -63,9 +67,9 @@ class Sampler:
 
     def _run(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
-        while not self._over.wait(EVERY_SECONDS):
+        while not self._over.wait(every := EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
             looks += 1
-            written += EVERY_SECONDS
+            written += every
             if len(self.samples) < MOST_SAMPLES:
                 self._look()
                 if looks % MEMORY_EVERY == 0:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import suppress
 from functools import wraps
+from threading import get_ident
 from types import FrameType
 from typing import Any
 from weakref import ref
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -77,12 +78,13 @@ class Stepping:
         scaler.step = scaled_step
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or not self._timeline.here():
+        timeline = self._timeline
+        if is_dynamo_compiling() or get_ident() != timeline.main:
             return
         if self._depths:
             self._forget(_open_steps() - 1)
-        self._depths.append(self._timeline.depth())
-        self._timeline.enter(OPTIMIZER)
+        self._depths.append(timeline.depth())
+        timeline.enter(OPTIMIZER)
 
     def _forget(self, still_open: int) -> None:
         """Those whose step raised: it never came to its end."""
@@ -91,10 +93,11 @@ class Stepping:
             del self._depths[still_open:]
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or not self._timeline.here():
+        timeline = self._timeline
+        if is_dynamo_compiling() or get_ident() != timeline.main:
             return
         if self._depths:
-            self._timeline.unwind(self._depths.pop())
+            timeline.unwind(self._depths.pop())
         # One that wraps another: only the outer one counts.
         if not self._depths:
             self._count(optimizer)
@@ -144,9 +147,10 @@ def _world() -> int:
 
 def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:
     for call in calls:
-        # The script must not fail for what it is watched by.
-        with suppress(Exception):
+        try:
             call(*args)
+        except Exception:  # noqa: PERF203 - the script must not fail for what watches it
+            continue
 
 
 def _open_steps() -> int:

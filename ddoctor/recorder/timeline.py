@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from array import array
+from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -31,6 +31,7 @@ from ddoctor.recorder.tape import (
 
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
+NO_SECONDS, NO_COUNTS = (0.0,) * len(PHASES), (0.0,) * len(COUNTS)
 
 
 class Timeline:
@@ -39,10 +40,10 @@ class Timeline:
     def __init__(self, tape: Tape) -> None:
         self.head: Any = tape.head
         self.memory: Any = memoryview(tape.memory)
-        self.main = threading.get_ident()
+        self.main = get_ident()
         self.phase = REST
-        self.seconds = [0.0] * len(PHASES)
-        self.counts = [0.0] * len(COUNTS)
+        self.seconds = list(NO_SECONDS)
+        self.counts = list(NO_COUNTS)
         self._stack: list[int] = []
         self.done = 0
         self.meetings = 0
@@ -55,7 +56,7 @@ class Timeline:
 
     def here(self) -> bool:
         """Whether this is the thread whose time is recorded."""
-        return threading.get_ident() == self.main
+        return get_ident() == self.main
 
     def enter(self, phase: int) -> None:
         """From now on the time is this phase's."""
@@ -112,8 +113,6 @@ class Timeline:
         """Write the step, and begin the next."""
         if len(self._stack) > DEEPEST:
             self.unwind(0)
-        # Made first: what makes containers may set off the garbage collection, which is timed, too.
-        seconds, counts = [0.0] * len(PHASES), [0.0] * len(COUNTS)
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.last = now
@@ -130,7 +129,9 @@ class Timeline:
             *self.counts,
         )
         self._begin, self._cpu = now, cpu
-        self.seconds, self.counts = seconds, counts
+        # In place: to make containers may set off the garbage collection, which is timed, too.
+        self.seconds[:] = NO_SECONDS
+        self.counts[:] = NO_COUNTS
         self.done += 1
         if self.device is not None:
             self.device.end_step(self.done, self.phase)

@@ -40,6 +40,11 @@ class Slots:
         """Batches that the main process has fetched."""
         self._memory = mmap.mmap(-1, SLOT.size * (workers + 1))
 
+    def next_is_timed(self) -> bool:
+        """Whether the main process is to time the batch that it fetches next."""
+        self.turn += 1
+        return self.turn <= ALL_OF_THE_FIRST or self.turn % EVERY == 0
+
     def read(self, number: int) -> list[float]:
         """A slot's numbers; 0 is the main process's."""
         return list(SLOT.unpack_from(self._memory, number * SLOT.size))
@@ -73,7 +78,7 @@ class Slots:
 current: Slots | None = None
 """Of the loader whose workers are being started, and in the worker its own loader's."""
 in_main: Slots | None = None
-"""Of the loader that the main process fetches for."""
+"""Of the loader that the main process fetches for, if that is to be timed."""
 
 
 def install() -> None:
@@ -92,14 +97,12 @@ def _install(fetcher: Any) -> None:
     original: Callable[..., Any] = fetcher.fetch
 
     def fetch(this: Any, index: Any) -> Any:
-        info = get_worker_info()
-        slots = current if info is not None else in_main
-        if slots is None or (info is not None and info.id >= slots.workers):
+        slots = in_main or current
+        if slots is None:
             return original(this, index)
-        if info is None:
-            slots.turn += 1
-            if slots.turn > ALL_OF_THE_FIRST and slots.turn % EVERY:
-                return original(this, index)
+        info = get_worker_info()
+        if info is not None and info.id >= slots.workers:
+            return original(this, index)
         number = info.id + 1 if info is not None else 0
         row = slots.read(number)
         if info is not None and row[FIELDS.index("batches")] + 1 in LOOKS:

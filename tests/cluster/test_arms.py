@@ -45,6 +45,7 @@ def examined(made: Cluster, folder: Path, *arguments: str) -> Mapping[str, Any]:
     return report
 
 
+@pytest.mark.ward
 def test_the_faster_of_two_interfaces_is_named_and_proven(
     cluster: MakeCluster, tmp_path: Path
 ) -> None:

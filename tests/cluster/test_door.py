@@ -81,6 +81,7 @@ def test_the_host_of_the_endpoint_is_never_started(cluster: MakeCluster) -> None
     assert "nobody listens" in found["because"]
 
 
+@pytest.mark.ward
 def test_a_name_that_one_host_does_not_know(cluster: MakeCluster) -> None:
     made = cluster(2)
     started = [
@@ -95,6 +96,7 @@ def test_a_name_that_one_host_does_not_know(cluster: MakeCluster) -> None:
     assert found["where"]["hosts"] == ["node-1"]
 
 
+@pytest.mark.ward
 def test_hosts_without_a_way_to_the_endpoint(cluster: MakeCluster) -> None:
     made = cluster(3)
     address = made.nodes[0].address
@@ -109,6 +111,7 @@ def test_hosts_without_a_way_to_the_endpoint(cluster: MakeCluster) -> None:
         assert words in found["because"]
 
 
+@pytest.mark.ward
 def test_hosts_that_were_given_different_numbers(cluster: MakeCluster) -> None:
     made = cluster(2)
     started = [made.start(node, *door(2 + node.index, limit=5)) for node in made.nodes]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ddoctor import launch
 from ddoctor.evidence import bundle
 from ddoctor.evidence.burn import Burn
@@ -16,6 +18,7 @@ from tests.cluster.conftest import MakeCluster
 BURN_SECONDS = 3
 
 
+@pytest.mark.ward
 def test_a_quick_run_with_a_burn_on_two_sound_hosts(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(2)
     data = tmp_path / "data"

@@ -95,7 +95,10 @@ def test_rank_0_is_killed(cluster: MakeCluster) -> None:
     assert left(made) == []
 
 
-@pytest.mark.parametrize(("host", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("host", "number"),
+    [(0, signal.SIGINT), pytest.param(1, signal.SIGTERM, marks=pytest.mark.ward)],
+)
 def test_an_interruption(cluster: MakeCluster, host: int, number: signal.Signals) -> None:
     made = cluster(2)
     started = begin(made, "collectives", "matmul", "--json", "-")
@@ -106,6 +109,7 @@ def test_an_interruption(cluster: MakeCluster, host: int, number: signal.Signals
     assert left(made) == []
 
 
+@pytest.mark.ward
 def test_bad_input_is_one_line_and_nothing_is_measured(
     cluster: MakeCluster, tmp_path: Path
 ) -> None:
@@ -143,6 +147,7 @@ def test_bad_input_is_one_line_and_nothing_is_measured(
     assert f"rank 1 on node-1: there is no folder {data}" in line
 
 
+@pytest.mark.ward
 def test_only_the_host_of_rank_0_needs_the_folder_and_one_rank_sums_wrongly(
     cluster: MakeCluster, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from ddoctor import processes
 from tests.cluster.conftest import MARK, Cluster, MakeCluster, Output, outcome
@@ -56,6 +57,7 @@ def journal(worker: psutil.Process, rank: int) -> Path:
     return Path(folder.partition("=")[2], f"rank-{rank}.jsonl")
 
 
+@pytest.mark.ward
 def test_hosts_that_are_well(cluster: MakeCluster) -> None:
     made = cluster(3)
     outputs = made.run(*made.torchrun, *PROBE, "matmul", "--json", "-")
@@ -69,6 +71,7 @@ def test_hosts_that_are_well(cluster: MakeCluster) -> None:
     assert [one.exit_code for one in outputs] == [0, 0, 0]
 
 
+@pytest.mark.ward
 def test_a_rank_stopped_before_it_joins(cluster: MakeCluster) -> None:
     made = cluster(2)
     arguments = ("matmul", "--json", "-", "--join-timeout", "10")
@@ -93,6 +96,7 @@ def test_a_rank_that_never_speaks(cluster: MakeCluster) -> None:
     assert "1 came, from node-0" in first["because"]
 
 
+@pytest.mark.ward
 def test_a_rank_stopped_between_two_collectives(cluster: MakeCluster) -> None:
     made = cluster(2)
 
@@ -112,6 +116,7 @@ def test_a_rank_stopped_between_two_collectives(cluster: MakeCluster) -> None:
     assert "round" in first["because"]
 
 
+@pytest.mark.ward
 def test_an_interface_that_is_not_there_on_one_host(cluster: MakeCluster) -> None:
     made = cluster(2)
     command = (*made.torchrun, *PROBE, "matmul", "--no-arms", "--json", "-")

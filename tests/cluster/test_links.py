@@ -104,6 +104,7 @@ def test_a_slow_uplink(cluster: MakeCluster, tmp_path: Path) -> None:
     assert finding["evidence"][0]["value"] < 0.02
 
 
+@pytest.mark.ward
 def test_one_direction_of_a_host(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(4)
     slow_towards_the_switch(made.nodes[1])
@@ -138,6 +139,7 @@ def test_a_host_with_busy_neighbours(cluster: MakeCluster, tmp_path: Path) -> No
     assert finding["where"]["hosts"] == ["node-3"]
 
 
+@pytest.mark.ward
 def test_a_host_with_a_cpu_quota(cluster: MakeCluster, tmp_path: Path, part_of_a_cpu: Path) -> None:
     report = examined(cluster(4), tmp_path, cgroup={2: part_of_a_cpu})
     (finding,) = found(report, LINK, RANK)

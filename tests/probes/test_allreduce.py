@@ -18,6 +18,7 @@ def section(evidence: Evidence) -> AllReduce:
     return section
 
 
+@pytest.mark.ward
 def test_sizes_double_from_small_ones(section: AllReduce) -> None:
     sizes = [point.bytes for point in section.points]
     assert sizes[0] == 1024

@@ -44,6 +44,7 @@ def test_one_machine_is_examined_without_it_unless_it_is_named() -> None:
     assert doctor.choose(["pairs"]) == ("pairs",)
 
 
+@pytest.mark.ward
 def test_with_rdma_each_rank_of_a_host_meets_its_own_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

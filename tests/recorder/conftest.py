@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -67,15 +68,84 @@ def bare(tmp_path: Path) -> Run:
     """Run a script by Python itself."""
 
     def run(source: str, *words: str) -> Ran:
-        return Ran(**_run(tmp_path, source, [sys.executable, *(words or ("train.py",))], {}))
+        (tmp_path / "train.py").write_text(dedent(source))
+        return Ran(**_run(tmp_path, [sys.executable, *(words or ("train.py",))], {}))
 
     return run
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Record:
+def record_anew(tmp_path: Path) -> Record:
+    """Run a script in the recorder, in a Python of its own: for what torch's import is part of."""
+
+    def start(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Any:
+        command = [sys.executable, "-m", "ddoctor.recorder", str(folder), *words]
+        return _run(tmp_path, command, environment)
+
+    return _recording(tmp_path, start)
+
+
+@pytest.fixture
+def record(tmp_path: Path, nursery: Nursery) -> Record:
     """Run a script in the recorder, to its end, or to the step ``stop_at``."""
 
+    def start(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Any:
+        return nursery.run(tmp_path, [str(folder), *words], _environment(environment))
+
+    return _recording(tmp_path, start)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """A process that has imported torch."""
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+class Nursery:
+    """Starts scripts in children of a process that has imported torch."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.recorder.nursery"],
+            env=_environment({}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Any:
+        """Run the recorder with these words; what is seen of it from outside."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        stdout, stderr = folder / "stdout", folder / "stderr"
+        order = {
+            "folder": str(folder),
+            "words": words,
+            "environment": environment,
+            "limit_seconds": LIMIT_SECONDS,
+            "stdin": os.devnull,
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+        }
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        exit_code = int(self._process.stdout.readline())
+        return {
+            "exit_code": exit_code,
+            "stdout": stdout.read_text(),
+            "stderr": stderr.read_text(),
+        }
+
+    def close(self) -> None:
+        """It ends where it is told nothing more."""
+        self._process.communicate(timeout=LIMIT_SECONDS)
+
+
+def _recording(
+    tmp_path: Path, start: Callable[[Path, Sequence[str], Mapping[str, str]], Any]
+) -> Record:
     def run(
         source: str,
         *words: str,
@@ -86,11 +156,10 @@ def record(tmp_path: Path) -> Record:
         folder.mkdir()
         tape = Tape(folder / recorded.TAPE, create=True)
         tape.head[STOP_AT] = stop_at
-        command = [sys.executable, "-m", "ddoctor.recorder", str(folder), *(words or ("train.py",))]
-        ran = _run(
-            tmp_path,
-            source,
-            command,
+        (tmp_path / "train.py").write_text(dedent(source))
+        ran = start(
+            folder,
+            words or ("train.py",),
             {"PYTHONSAFEPATH": "1", recorded.SAFE_PATH: "", **(environment or {})},
         )
         ending = folder / recorded.ENDING
@@ -108,16 +177,19 @@ def record(tmp_path: Path) -> Record:
     return run
 
 
-def _run(folder: Path, source: str, command: Sequence[str], environment: Mapping[str, str]) -> Any:
-    (folder / "train.py").write_text(dedent(source))
+def _environment(more: Mapping[str, str]) -> Mapping[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(STEERING) and name != "PYTHONSAFEPATH"
     }
+    return {**inherited, "CUDA_VISIBLE_DEVICES": "", **more}
+
+
+def _run(folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> Any:
     done = subprocess.run(
         command,
-        env={**inherited, "CUDA_VISIBLE_DEVICES": "", **environment},
+        env=_environment(environment),
         cwd=folder,
         capture_output=True,
         text=True,

@@ -51,8 +51,8 @@ print(compiled(torch.ones(2, 2)))
 """
 
 
-def test_what_is_patched_looks_as_before(bare: Run, record: Record) -> None:
-    ran, without = record(SIGNATURES), bare(SIGNATURES)
+def test_what_is_patched_looks_as_before(bare: Run, record_anew: Record) -> None:
+    ran, without = record_anew(SIGNATURES), bare(SIGNATURES)
     assert (ran.exit_code, ran.stderr) == (0, without.stderr)
     assert ran.stdout == without.stdout != ""
 
@@ -99,8 +99,8 @@ print(len(set(sabotaged)) > 3, file=sys.stderr)
 """
 
 
-def test_a_mistake_of_the_recorder_is_not_the_scripts(bare: Run, record: Record) -> None:
-    ran = record(BROKEN)
+def test_a_mistake_of_the_recorder_is_not_the_scripts(bare: Run, record_anew: Record) -> None:
+    ran = record_anew(BROKEN)
     assert (ran.exit_code, ran.stdout) == (0, bare(BROKEN).stdout), ran.stderr
     # It was really called, and did raise.
     assert ran.stderr == "True\n"
@@ -147,8 +147,8 @@ train(5)
 """
 
 
-def test_a_child_records_nothing(record: Record) -> None:
-    ran = record(FORKED, stop_at=30)
+def test_a_child_records_nothing(record_anew: Record) -> None:
+    ran = record_anew(FORKED, stop_at=30)
     assert (ran.exit_code, ran.stdout) == (0, "3\n0\n"), ran.stderr
     assert ran.done == 15 - 1
     assert not ran.left
@@ -186,8 +186,9 @@ print(json.dumps(weights))
 MOST_GROWTH = 50 * 1024
 
 
-def test_ten_thousand_steps_take_little_memory(bare: Run, record: Record) -> None:
-    ran = record(QUICK)
+@pytest.mark.ward
+def test_ten_thousand_steps_take_little_memory(bare: Run, record_anew: Record) -> None:
+    ran = record_anew(QUICK)
     assert ran.exit_code == 0, ran.stderr
     assert ran.done == 10_999
     # KiB of the process's own, after the first thousand and after ten thousand more.

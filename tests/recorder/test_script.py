@@ -92,14 +92,14 @@ HOOKED = """
         pytest.param("import nowhere_to_be_found", id="no such import"),
     ],
 )
-def test_it_runs_and_ends_as_without(bare: Run, record: Record, source: str) -> None:
-    without, recorded = bare(source), record(source)
+def test_it_runs_and_ends_as_without(bare: Run, record_anew: Record, source: str) -> None:
+    without, recorded = bare(source), record_anew(source)
     assert recorded.stdout == without.stdout
     assert recorded.stderr == without.stderr
     assert recorded.exit_code == without.exit_code
 
 
-def test_a_module_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> None:
+def test_a_module_runs_as_without(bare: Run, record_anew: Record, tmp_path: Path) -> None:
     package = tmp_path / "mine"
     package.mkdir()
     (package / "__init__.py").write_text("NAME = 'mine'\n")
@@ -108,7 +108,7 @@ def test_a_module_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> 
         "def fail():\n    raise ValueError('here')\nfail()\n"
     )
     without = bare("", "-m", "mine.train", "--steps", "3")
-    recorded = record("", "-m", "mine.train", "--steps", "3")
+    recorded = record_anew("", "-m", "mine.train", "--steps", "3")
     assert (recorded.stdout, recorded.exit_code) == (without.stdout, without.exit_code)
     assert "['" + str(package / "train.py") in recorded.stdout
     assert [line for line in without.stderr.splitlines() if "runpy" not in line][-6:] == (
@@ -117,17 +117,19 @@ def test_a_module_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> 
     assert "ddoctor" not in recorded.stderr
 
 
-def test_a_folder_with_a_main_runs_as_without(bare: Run, record: Record, tmp_path: Path) -> None:
+def test_a_folder_with_a_main_runs_as_without(
+    bare: Run, record_anew: Record, tmp_path: Path
+) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(
         "import sys, beside\nprint(sys.argv, __name__, beside.NAME)\n"
     )
     (tmp_path / "app" / "beside.py").write_text("NAME = 'beside'\n")
-    assert record("", "app", "-v").stdout == bare("", "app", "-v").stdout != ""
+    assert record_anew("", "app", "-v").stdout == bare("", "app", "-v").stdout != ""
 
 
 def test_a_command_on_the_path_runs(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record_anew: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `torchrun --no-python` starts it: the entry point of a package."""
     command = tmp_path / "bin" / "train-it"
@@ -135,7 +137,7 @@ def test_a_command_on_the_path_runs(
     command.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv, __name__)\nsys.exit(4)\n")
     command.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(command.parent), prepend=":")
-    recorded = record("", "train-it", "-m", "--steps", "0")
+    recorded = record_anew("", "train-it", "-m", "--steps", "0")
     assert recorded.exit_code == 4
     assert recorded.stdout == f"{[str(command), '-m', '--steps', '0']} __main__\n"
 
@@ -150,19 +152,21 @@ def test_a_command_on_the_path_runs(
     ],
 )
 def test_what_cannot_be_run_is_one_line(
-    record: Record, tmp_path: Path, words: tuple[str, ...], told: str
+    record_anew: Record, tmp_path: Path, words: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\x7fELF\0\0")
-    recorded = record("", *words)
+    recorded = record_anew("", *words)
     assert (recorded.exit_code, recorded.stdout) == (2, "")
     assert recorded.stderr.startswith("ddoctor: ")
     assert told in recorded.stderr
     assert len(recorded.stderr.splitlines()) == 1
 
 
-def test_an_exception_is_kept_with_the_users_own_frames(record: Record, tmp_path: Path) -> None:
-    ending = record(RAISING).ending
+def test_an_exception_is_kept_with_the_users_own_frames(
+    record_anew: Record, tmp_path: Path
+) -> None:
+    ending = record_anew(RAISING).ending
     assert ending is not None
     assert (ending.exception, ending.message) == ("RuntimeError", "no such data")
     assert [(one.function, one.line, one.of_user) for one in ending.stack] == [
@@ -173,8 +177,8 @@ def test_an_exception_is_kept_with_the_users_own_frames(record: Record, tmp_path
     assert ending.stack[-1].text == 'raise RuntimeError("no such data") from error'
 
 
-def test_a_mistake_in_the_script_is_kept_with_its_line(record: Record, tmp_path: Path) -> None:
-    ending = record("import os\nx = (1,\n").ending
+def test_a_mistake_in_the_script_is_kept_with_its_line(record_anew: Record, tmp_path: Path) -> None:
+    ending = record_anew("import os\nx = (1,\n").ending
     assert ending is not None
     assert ending.exception == "SyntaxError"
     assert [(one.file, one.line, one.of_user) for one in ending.stack] == [
@@ -187,6 +191,6 @@ def test_the_words_of_an_exit_are_kept() -> None:
     assert script.ending(SystemExit(3)) == script.ending(None) == script.Ending()
 
 
-def test_a_killed_script_has_no_last_words(record: Record) -> None:
-    recorded = record("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+def test_a_killed_script_has_no_last_words(record_anew: Record) -> None:
+    recorded = record_anew("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert (recorded.exit_code, recorded.ending) == (-signal.SIGKILL, None)

@@ -324,6 +324,7 @@ def test_the_recorded_step_stands_among_the_predicted_ones() -> None:
     assert "the all-reduce as it was measured" not in source
 
 
+@pytest.mark.ward
 def test_large_numbers_of_ranks_are_told_as_numbers() -> None:
     (made,) = scale.scales(training_sample.late_rank(1024))
     assert re.fullmatch(r"\d{4} to \d{4}", made.cells(made.rows[-1])[3])
