@@ -80,6 +80,7 @@ def test_while_the_probes_run(started: Started, number: int) -> None:
     assert marked(mark) == []
 
 
+@pytest.mark.ward
 def test_between_its_first_breath_and_its_last(started: Started) -> None:
     """Wherever it is hit: no traceback, nothing left; a report as soon as there is evidence."""
     for delay in (0.3, 1.0, 2.5, 5.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -54,6 +55,8 @@ def lead(
         outputs.write(report, evidence)
         sys.stdout.flush()
     finally:
+        # Once the others leave, the launcher asks for this end, too: it comes by itself, with its code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         leader.finish()
     (own,) = (record for record in records if record.rank == child.mine.rank)
     if own.exit_code and not own.ended_by_us:

@@ -6,6 +6,8 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from ddoctor.evidence import bundle
 from ddoctor.evidence.clocks import ClockOffsets
 from tests.cluster.conftest import MakeCluster, outcome
@@ -15,6 +17,7 @@ PROBE = ("-m", "ddoctor.probe", "clock_skew", "--data=/usr")
 OTHERWISE = ("sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"')
 
 
+@pytest.mark.ward
 def test_exactly_what_differs_on_one_of_four_hosts(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(4)
     spec = find_spec("torch")

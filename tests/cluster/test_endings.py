@@ -67,9 +67,8 @@ def lines(output: Output) -> list[str]:
     return [one for one in output.stderr.splitlines() if one.startswith("ddoctor: ")]
 
 
-@pytest.mark.parametrize(
-    "module", ["ddoctor.worker", pytest.param("ddoctor.probe", marks=pytest.mark.ward)]
-)
+@pytest.mark.ward
+@pytest.mark.parametrize("module", ["ddoctor.worker", "ddoctor.probe"])
 def test_a_rank_that_is_killed(cluster: MakeCluster, module: str) -> None:
     made = cluster(3)
     started = begin(made, "collectives", "--json", "-")

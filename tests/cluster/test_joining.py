@@ -131,6 +131,7 @@ def test_an_interface_that_is_not_there_on_one_host(cluster: MakeCluster) -> Non
     assert "GLOO_SOCKET_IFNAME=absent7" in first["because"]
 
 
+@pytest.mark.ward
 def test_two_hosts_without_a_way_between_them(cluster: MakeCluster) -> None:
     made = cluster(3)
     for node, other in ((made.nodes[1], made.nodes[2]), (made.nodes[2], made.nodes[1])):

@@ -89,6 +89,7 @@ NEIGHBOURS = 3
 LINK, RANK = "slow-network-link", "straggler-rank"
 
 
+@pytest.mark.ward
 def test_sound_hosts(cluster: MakeCluster, tmp_path: Path) -> None:
     assert found(examined(cluster(4), tmp_path), LINK, RANK) == []
 

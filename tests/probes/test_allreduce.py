@@ -26,6 +26,7 @@ def test_sizes_double_from_small_ones(section: AllReduce) -> None:
     assert all(larger == 2 * smaller for smaller, larger in pairwise(sizes))
 
 
+@pytest.mark.ward
 def test_each_size_is_timed_often_enough(section: AllReduce) -> None:
     for point in section.points:
         assert FEWEST_ROUNDS <= point.rounds <= ROUNDS

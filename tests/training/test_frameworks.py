@@ -21,8 +21,8 @@ STEPS_PER_RATE = 10
 @pytest.mark.parametrize(
     ("name", "words", "steps"),
     [
-        ("images", ("--steps=60", "--num-workers=0"), 60),
-        ("accelerated", ("--epochs=1", "--batches=60"), 60),
+        pytest.param("images", ("--steps=60", "--num-workers=0"), 60, marks=pytest.mark.ward),
+        pytest.param("accelerated", ("--epochs=1", "--batches=60"), 60, marks=pytest.mark.ward),
         ("hf_trainer", ("--max-steps=60",), 60),
         ("sharded", ("--steps=60",), 60),
     ],

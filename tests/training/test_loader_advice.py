@@ -49,6 +49,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.ward
 def test_the_advice_and_its_proof(training: MakeTraining) -> None:
     trained = training(TRAIN, "1").recorded("--prove", "--steps=30")
     assert trained.first["cause"] == "dataloader-bottleneck"

@@ -39,7 +39,7 @@ def test_one_process_without_a_launcher(training: MakeTraining) -> None:
 
 def test_no_optimizer_step_is_said_after_the_time(training: MakeTraining) -> None:
     script = training("import time\nimport torch\ntime.sleep(1000)\n")
-    trained = script.recorded("--seconds=10")
+    trained = script.recorded("--seconds=5")
     assert "exitcode  : 2" in trained.stderr
     assert trained.told["verdict"] == "incomplete"
     assert "no optimizer took a step" in trained.stdout
@@ -120,6 +120,7 @@ def test_one_line_says_what_is_wrong(
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
     """``mp.spawn`` starts processes that nobody records: that nothing was seen is said."""
     script = training(

@@ -73,6 +73,7 @@ def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProce
             ACCELERATED,
             ("accelerate", "launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"),
             id="accelerate",
+            marks=pytest.mark.ward,
         ),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.training.conftest import MakeTraining
 from tests.training.test_frameworks import SCRIPTS
 
@@ -14,6 +16,7 @@ def test_on_the_rank_that_leaves_them_out(training: MakeTraining) -> None:
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_the_price_of_looking_for_them_in_vain(training: MakeTraining) -> None:
     words = ("--find-unused-parameters", "--width=16", "--depth=400", "--batch-size=16")
     trained = training(SCRIPTS / "heads.py", *words).recorded("--no-prove", "--steps=30")

@@ -61,7 +61,7 @@ TRAIN = """
 @pytest.mark.parametrize(
     ("where", "cause"),
     [
-        ("forward", "straggler-rank"),
+        pytest.param("forward", "straggler-rank", marks=pytest.mark.ward),
         ("backward", "straggler-rank"),
         ("loader", "dataloader-bottleneck"),
     ],
@@ -74,6 +74,7 @@ def test_the_late_rank_is_named(training: MakeTraining, where: str, cause: str) 
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_nobody_is_late(training: MakeTraining) -> None:
     trained = training(TRAIN, "nowhere", "60").recorded("--no-prove", "--steps=30")
     assert trained.alarms == []

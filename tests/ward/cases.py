@@ -192,7 +192,6 @@ WRAPPER = (
         script="heads",
         fault=("--auxiliary=never",),
         roots=("ddp-unused-parameters",),
-        sampled=True,
     ),
     Case(
         name="a head that rank 1 does not use",
@@ -378,7 +377,6 @@ SOUND = (
         name="accumulation with no_sync",
         script="accumulation",
         base=("--no-sync",),
-        sampled=True,
     ),
     ByHand(name="gradients averaged by hand, together"),
     Case(name="a stream that is shared out", script="stream", base=("--shard",)),
