@@ -1,9 +1,9 @@
 """What it costs a training to be recorded: under 1 % of the step, at short and at long steps.
 
-Blocks of steps with and without the recorder take turns in one training of two ranks, and their
-time by steps done is compared (``overhead_blocks``). Whole runs, too, bare and with
-``ddoctor.probe run`` in turns; with ``--peers`` beside torch's profiler, and TraceML where it is
-installed (``pip install traceml-ai``): these differ by some per cent from run to run.
+Blocks of steps without the recorder, with it, and while it rests take turns in one training of two
+ranks, and their time by steps done is compared (``overhead_blocks``). Whole runs, too, bare and
+with ``ddoctor.probe run`` in turns; with ``--peers`` beside torch's profiler, and TraceML where it
+is installed (``pip install traceml-ai``): these differ by some per cent from run to run.
 Exit code 1: the median of the blocks' ratios is above the bound.
 """
 
@@ -20,6 +20,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 from ddoctor.recorder.tape import SIZE
+from ddoctor.recorder.timeline import EVERY, FULL_STEPS, SHORT_SECONDS
 
 SCRIPT = Path(__file__).with_name("overhead_script.py")
 ROOT = Path(__file__).parent.parent
@@ -29,8 +30,8 @@ BLOCKS = "benchmarks.overhead_blocks"
 STEPS = {"short": (640, 800), "long": (2560, 80)}
 TURNS = 4
 # A block is shorter than the machine's moods.
-BLOCK_STEPS = {"short": 60, "long": 10}
-PAIRS = 150
+BLOCK_STEPS = {"short": 10, "long": 4}
+BLOCK_TURNS = {"short": 1200, "long": 300}
 BOUND = 0.01
 MEMORY_BOUND = 50 * 2**20
 LIMIT_SECONDS = 300
@@ -41,13 +42,12 @@ def main() -> int:
     """Measure, and say what it comes to."""
     options = ArgumentParser(description=__doc__)
     options.add_argument("--turns", type=int, default=TURNS, help="pairs of whole runs")
-    options.add_argument("--pairs", type=int, default=PAIRS, help="pairs of blocks")
     options.add_argument("--peers", action="store_true", help="the profiler and TraceML, too")
     arguments = options.parse_args()
     worst = 0.0
     print(f"the tape of a rank: {SIZE / 2**20:.1f} MiB for 10,000 steps")
     for name, (width, steps) in STEPS.items():
-        worst = max(worst, _blocks(width, arguments.pairs, name) - 1)
+        worst = max(worst, _blocks(width, BLOCK_TURNS[name], name) - 1)
         _ratios("ddoctor", width, steps, arguments.turns, name)
         if arguments.peers:
             _ratios("profiler", width, steps, PEER_TURNS, name)
@@ -58,23 +58,31 @@ def main() -> int:
     return 0 if within else 1
 
 
-def _blocks(width: int, pairs: int, name: str) -> float:
-    """The median of the ratios of neighbouring blocks."""
+def _blocks(width: int, turns: int, name: str) -> float:
+    """How many times as long a step takes in a long run: the medians over neighbouring blocks."""
     with TemporaryDirectory() as folder:
         result = Path(folder) / "result"
-        words = ["-m", BLOCKS, *map(str, (width, BLOCK_STEPS[name], pairs, result))]
+        words = ["-m", BLOCKS, *map(str, (width, BLOCK_STEPS[name], turns, result))]
         _run([*TORCHRUN, *words], BLOCKS, result, ROOT)
         rows = [tuple(map(float, line.split())) for line in result.read_text().splitlines()]
-    ratios = [recorded / bare for bare, recorded in rows]
-    more = median(1e6 * (recorded - bare) for bare, recorded in rows)
-    low, middle, high = quantiles(ratios, n=4)
-    print(
-        f"{name} steps ({1e3 * median(bare for bare, _ in rows):.2f} ms bare), blocks of "
-        f"{BLOCK_STEPS[name]}: {middle:.4f} times as long, {more:+.0f} µs a step (quartiles "
-        f"{low:.4f} to {high:.4f} of {pairs} pairs)",
-        flush=True,
-    )
-    return middle
+    bare = median(row[0] for row in rows)
+    ratios = {}
+    for place, mode in enumerate(("in full", "at rest"), 1):
+        every = sorted(row[place] / row[0] for row in rows)
+        ratios[mode] = median(every)
+        # Of the median: the binomial's normal approximation.
+        reach = round(0.98 * len(every) ** 0.5)
+        low, high = every[len(every) // 2 - reach], every[len(every) // 2 + reach]
+        print(
+            f"{name} steps ({1e3 * bare:.2f} ms bare), {mode}: {ratios[mode]:.4f} times as long "
+            f"(95 % sure: {low:.4f} to {high:.4f}; {turns} turns of {BLOCK_STEPS[name]} steps)",
+            flush=True,
+        )
+    if bare >= SHORT_SECONDS:
+        return ratios["in full"]
+    mixed = (ratios["in full"] + (EVERY - 1) * ratios["at rest"]) / EVERY
+    print(f"{name} steps from the {FULL_STEPS}th on: {mixed:.4f} times as long", flush=True)
+    return mixed
 
 
 def _ratios(arm: str, width: int, steps: int, turns: int, name: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Blocks of steps with and without the recorder, in turns, in one training.
+"""Blocks of steps without the recorder, with it, and while it rests, in turns, in one training.
 
 Whole runs of the same script differ by more than recording costs; neighbouring blocks do not. What
 the recorder put into torch is taken out for every other block and put back for the next.
@@ -49,6 +49,7 @@ HOOKS: Sequence[Any] = (
     optimizers._global_optimizer_post_hooks,
 )
 ABSENT = object()
+MODES = BARE, FULL, RESTING = ("bare", "full", "resting")
 
 
 class Switch:
@@ -87,8 +88,8 @@ def _nothing() -> None:
 
 
 def main() -> None:
-    """Write wall and CPU seconds of a step in each pair of blocks, bare, recorded, of rank 0."""
-    width, steps, pairs, result = *map(int, sys.argv[1:4]), Path(sys.argv[4])
+    """Write the seconds of a step in the blocks of each turn, one mode after the other."""
+    width, steps, turns, result = *map(int, sys.argv[1:4]), Path(sys.argv[4])
     dist.init_process_group("gloo")
     with TemporaryDirectory() as folder:
         timeline = Timeline(Tape(Path(folder) / recorded.TAPE, create=True))
@@ -98,26 +99,27 @@ def main() -> None:
         training = Training(width)
         training.train(WARM_UPS)
         recorder.end()
+        timeline._rests = False  # whether it does is decided here
         switch.found()
         lines = []
         sampler = Sampler(timeline, recorder.write)
         looks = {"_look": sampler._look, "_weigh": sampler._weigh}
         sampler.start()
-        for pair in range(pairs):
-            seconds, used = {}, {}
-            for on in (False, True) if pair % 2 else (True, False):
-                switch.put(on)
+        for turn in range(turns):
+            seconds = {}
+            for mode in MODES[:: 1 if turn % 2 else -1]:
+                switch.put(mode != BARE)
                 for name, look in looks.items():
-                    setattr(sampler, name, look if on else _nothing)
+                    setattr(sampler, name, _nothing if mode == BARE else look)
+                timeline.busy = timeline.main if mode == FULL else -1
                 before = timeline.done
                 dist.barrier()
-                began, cpu = time.perf_counter(), time.process_time()
+                began = time.perf_counter()
                 training.train(steps)
-                seconds[on] = (time.perf_counter() - began) / steps
-                used[on] = (time.process_time() - cpu) / steps
-                if timeline.done - before != (steps if on else 0):
+                seconds[mode] = (time.perf_counter() - began) / steps
+                if timeline.done - before != (0 if mode == BARE else steps):
                     raise SystemExit(f"{timeline.done - before} steps were recorded in a block")
-            lines.append(f"{seconds[False]} {seconds[True]} {used[False]} {used[True]}")
+            lines.append(" ".join(str(seconds[mode]) for mode in MODES))
         sampler.stop()
         if dist.get_rank() == 0:
             result.write_text("\n".join(lines))

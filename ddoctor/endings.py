@@ -78,7 +78,8 @@ def traceback(one: RankEnding) -> str:
 
 def on_workers(one: RankEnding, loading: Loading | None) -> bool:
     """Whether it hung for a batch that a DataLoader worker was to bring."""
-    if one.outcome != "hung" or (one.doing and one.doing != "loader"):
+    # While the recorder rests, the stack alone tells.
+    if one.outcome != "hung" or one.doing not in ("", "loader", "rest"):
         return False
     loaders = loading.loaders if loading is not None else ()
     workers = [loader.num_workers for loader in loaders if loader.rank == one.rank]

@@ -22,6 +22,9 @@ ECHO = re.compile(
 # torch/autograd/graph.py: into the engine, which runs no Python while it waits.
 ENGINE = "_engine_run_backward"
 
+# The recorder was in the pass, or rested: it does not tell the wait at its end from the pass.
+UNTIMED = ("backward", "rest")
+
 # A ConnectionResetError is another matter: of a download, say.
 OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -116,7 +119,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
         if any("torch/distributed/" in frame.file for frame in inner):
             return True
         # At the end of it DDP waits for the gradients of the others.
-        return bool(inner) and self.doing == "backward" and inner[0].function == ENGINE
+        return bool(inner) and self.doing in UNTIMED and inner[0].function == ENGINE
 
 
 class TrainingRun(Section, frozen=True, kw_only=True):

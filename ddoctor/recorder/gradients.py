@@ -49,7 +49,7 @@ class Gradients:
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             # A pass within a pass is a checkpointed block that is computed anew.
-            if is_dynamo_compiling() or self._inside or get_ident() != self._timeline.main:
+            if is_dynamo_compiling() or self._inside or get_ident() != self._timeline.busy:
                 original(tensors, *args, **kwargs)
                 return
             self._run(original, tensors, args, kwargs)

@@ -151,6 +151,9 @@ class Loaders:
             if known is None or get_ident() != timeline.main:
                 return take(this)
             seen = known[1]
+            epoch = seen.epochs[-1]
+            if timeline.busy == -1 and epoch.batches >= FIRST_BATCHES:
+                return _counted(epoch, take, this)
             phase = EVALUATION if training() is False else LOADER
             if this._num_workers == 0 and seen.slots[0].next_is_timed():
                 workers.in_main = seen.slots[0]
@@ -158,7 +161,7 @@ class Loaders:
             try:
                 batch = take(this)
             except StopIteration:
-                seen.epochs[-1].ended = True
+                epoch.ended = True
                 raise
             finally:
                 seconds = timeline.leave()
@@ -166,7 +169,6 @@ class Loaders:
             if phase == LOADER:
                 seen.in_training += 1
                 seen.waits.append((timeline.done, seconds))
-            epoch = seen.epochs[-1]
             epoch.batches += 1
             if epoch.batches <= FIRST_BATCHES:
                 _look_at(seen, epoch, batch, seconds)
@@ -197,6 +199,17 @@ class Loaders:
         seen.sources = workers.sources(loader.dataset)
         self.seen[loader] = seen
         return seen
+
+
+def _counted(epoch: Epoch, take: Callable[[Any], Any], iterator: Any) -> Any:
+    """The next batch, without its time."""
+    try:
+        batch = take(iterator)
+    except StopIteration:
+        epoch.ended = True
+        raise
+    epoch.batches += 1
+    return batch
 
 
 @harmless

@@ -115,7 +115,7 @@ class Outermost:
             inner = nn.Module.__call__ if plain else own
             if is_dynamo_compiling() or self._inside or id(this) not in doors:
                 return inner(this, *args, **kwargs)
-            if get_ident() != timeline.main:
+            if get_ident() != timeline.busy:
                 return inner(this, *args, **kwargs)
             depth = timeline.depth()
             self._inside = True

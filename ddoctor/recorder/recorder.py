@@ -23,7 +23,7 @@ from ddoctor.recorder.precision import Precision
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import LOADER
+from ddoctor.recorder.tape import COUNT, LOADER
 from ddoctor.recorder.timeline import Timeline
 
 # A loader that takes less of the step than this is not tried alone.
@@ -116,7 +116,8 @@ class Recorder:
         from ddoctor.recorder.tape import Tape
 
         tape = Tape(self._folder / recorded.TAPE)
-        rows = list(tape.rows())[-RECENT_STEPS:]
+        full = [row for row in tape.rows() if not row.counts[COUNT["resting"]]]
+        rows = full[-RECENT_STEPS:]
         tape.close()
         whole = sum(row.end - row.begin for row in rows)
         loading = sum(row.phases[LOADER] for row in rows)

@@ -82,6 +82,8 @@ class Sampler:
 
     def _look(self) -> None:
         timeline = self._timeline
+        if timeline.busy != timeline.main:
+            return
         frame = sys._current_frames().get(timeline.main)
         phase, now = timeline.phase, timeline.last
         user = places.caller(frame)

@@ -79,7 +79,7 @@ class Stepping:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         timeline = self._timeline
-        if is_dynamo_compiling() or get_ident() != timeline.main:
+        if is_dynamo_compiling() or get_ident() != timeline.busy:
             return
         if self._depths:
             self._forget(_open_steps() - 1)

@@ -11,6 +11,7 @@ from typing import Any
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.tape import (
     BEGAN,
+    COUNT,
     COUNTS,
     DONE,
     HEAD_BYTES,
@@ -31,6 +32,12 @@ from ddoctor.recorder.tape import (
 
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
+
+# Recording a step takes 0.1 ms where the caches are cold. Of steps shorter than SHORT_SECONDS, once
+# so many have been recorded in full, only one in EVERY is: 64 in a row, the same on all ranks.
+FULL_STEPS, SHORT_SECONDS = 512, 0.02
+IN_A_ROW, EVERY = 64, 8
+RESTING = COUNT["resting"]
 NO_SECONDS, NO_COUNTS = (0.0,) * len(PHASES), (0.0,) * len(COUNTS)
 
 
@@ -41,13 +48,16 @@ class Timeline:
         self.head: Any = tape.head
         self.memory: Any = memoryview(tape.memory)
         self.main = get_ident()
+        self.busy = self.main
+        """The thread in which each phase of the step is recorded; none while the recorder rests."""
+        self._rests = False
         self.phase = REST
         self.seconds = list(NO_SECONDS)
         self.counts = list(NO_COUNTS)
         self._stack: list[int] = []
         self.done = 0
         self.meetings = 0
-        self._begin = self.last = perf_counter()
+        self._begin = self._first = self.last = perf_counter()
         self._cpu = thread_time()
         self.device: DeviceClock | None = None
         tape.head[PID] = os.getpid()
@@ -133,13 +143,22 @@ class Timeline:
         self.seconds[:] = NO_SECONDS
         self.counts[:] = NO_COUNTS
         self.done += 1
+        if self._rests:
+            self._rest_or_not()
+        elif self.done == FULL_STEPS:
+            self._rests = (now - self._first) / FULL_STEPS < SHORT_SECONDS
         if self.device is not None:
             self.device.end_step(self.done, self.phase)
         self.head[DONE] = self.done
+
+    def _rest_or_not(self) -> None:
+        resting = self.done // IN_A_ROW % EVERY != 0
+        self.busy = -1 if resting else self.main
+        self.counts[RESTING] = resting
 
     def _forget(self) -> None:
         """In a forked child: write to memory of its own, not into its parent's tape."""
         self.head = array("d", self.head)
         self.memory = bytearray(SIZE)
         self.device = None
-        self.main = -1
+        self.main = self.busy = -1

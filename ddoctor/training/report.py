@@ -55,7 +55,7 @@ def lead(
         outputs.write(report, evidence)
         sys.stdout.flush()
     finally:
-        # Once the others leave, the launcher asks for this end, too: it comes by itself, with its code.
+        # Once the others leave, the launcher asks for this end, too; it comes, with its own code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         leader.finish()
     (own,) = (record for record in records if record.rank == child.mine.rank)

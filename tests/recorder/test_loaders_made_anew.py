@@ -37,3 +37,20 @@ def test_of_many_batches_in_the_main_process_some_are_timed(record: Record) -> N
     (_, other) = (one.loader for one in ran.known.loaders)
     assert other.epoch_batches == (200,)
     assert other.collated == other.fetched == 64 + (200 - 64) / 4
+
+
+def test_epochs_are_counted_while_the_recorder_rests(record: Record) -> None:
+    ran = record(
+        TRAIN.replace("randn(40", "randn(400")
+        .replace("range(3)", "range(20)")
+        .replace("batch_size=4", "batch_size=400")
+    )
+    assert ran.exit_code == 0, ran.stderr
+    (epochs, *_) = (one.loader for one in ran.known.loaders)
+    assert epochs.epoch_batches == (50,) * 20
+    resting = ran.counted("resting")
+    assert ran.done == len(resting) == 1000
+    assert sum(resting) == 1000 - 576
+    forward = ran.phase("forward")
+    assert all(forward[step] > 0 for step in range(10, 576))
+    assert not any(forward[576:])

@@ -15,6 +15,7 @@ from ddoctor.recorder import timeline as module
 from ddoctor.recorder.tape import (
     BACKWARD,
     COLLECTIVE,
+    COUNT,
     DONE,
     FORWARD,
     LOADER,
@@ -25,7 +26,7 @@ from ddoctor.recorder.tape import (
     REST,
     Tape,
 )
-from ddoctor.recorder.timeline import DEEPEST, Timeline
+from ddoctor.recorder.timeline import DEEPEST, SHORT_SECONDS, Timeline
 
 
 class Clock:
@@ -130,6 +131,29 @@ def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
     timeline.leave()
     timeline.leave()
     assert timeline.phase == tape.head[PHASE] == REST
+
+
+def _resting(tape: Tape) -> list[int]:
+    return [int(row.counts[COUNT["resting"]]) for row in tape.rows()]
+
+
+def test_of_many_short_steps_one_in_eight_is_recorded(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    for _ in range(1100):
+        clock.now += SHORT_SECONDS / 2
+        assert timeline.here()
+        timeline.end_step()
+    assert _resting(tape) == [0] * 576 + [1] * 448 + [0] * 64 + [1] * 12
+    assert timeline.busy == -1
+
+
+def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    for _ in range(1100):
+        clock.now += SHORT_SECONDS * 2
+        timeline.end_step()
+    assert sum(_resting(tape)) == 0
+    assert timeline.busy == timeline.main
 
 
 def test_a_forked_child_writes_nothing(tape: Tape) -> None:
