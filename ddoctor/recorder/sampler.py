@@ -16,12 +16,14 @@ from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.weight import held
 
 EVERY_SECONDS = 0.05
-MEMORY_EVERY = 2
-"""Looks at the main thread for one at the memory."""
 FIRST_LOOKS = 400
 """20 seconds of them. What lasts longer needs fewer to be told, and each takes the main thread's
-interpreter away for a moment: then it looks and weighs a fifth as often."""
+interpreter away for a moment."""
 LATER_SECONDS = 0.25
+FIRST_WEIGHTS = 30
+"""3 seconds of them: the kernel takes five times as long for one as a look does."""
+WEIGH_EVERY, WEIGH_LATER = 2, 10
+"""Looks at the main thread for one at the memory."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
@@ -72,7 +74,8 @@ class Sampler:
             written += every
             if len(self.samples) < MOST_SAMPLES:
                 self._look()
-                if looks % MEMORY_EVERY == 0:
+                often = len(self.memory) < FIRST_WEIGHTS
+                if looks % (WEIGH_EVERY if often else WEIGH_LATER) == 0:
                     self._weigh()
             if written > pause and self._timeline.done:
                 # What is written down may change meanwhile; the next time is another chance.
