@@ -59,6 +59,7 @@ def test_hosts_that_are_well(cluster: MakeCluster) -> None:
     assert processes.carrying(**{MARK: made.mark}) == []
 
 
+@pytest.mark.ward
 def test_a_host_that_is_never_started(cluster: MakeCluster) -> None:
     made = cluster(3)
     here, there = made.run(

@@ -82,6 +82,7 @@ def test_a_rank_that_is_killed(cluster: MakeCluster, module: str) -> None:
     assert left(made) == []
 
 
+@pytest.mark.ward
 def test_rank_0_is_killed(cluster: MakeCluster) -> None:
     made = cluster(2)
     started = begin(made, "collectives", "--json", "-")

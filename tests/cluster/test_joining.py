@@ -84,6 +84,7 @@ def test_a_rank_stopped_before_it_joins(cluster: MakeCluster) -> None:
     assert "is stopped by a signal" in first["because"]
 
 
+@pytest.mark.ward
 def test_a_rank_that_never_speaks(cluster: MakeCluster) -> None:
     made = cluster(2)
     arguments = ("matmul", "--json", "-", "--join-timeout", "5")

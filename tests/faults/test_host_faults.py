@@ -66,6 +66,7 @@ def test_usual_number_of_open_files_is_sound(doctor: Doctor) -> None:
     assert "file-descriptor-limit-low" not in examined.causes
 
 
+@pytest.mark.ward
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_one_core_for_two_ranks(doctor: Doctor) -> None:
     core = min(os.sched_getaffinity(0))

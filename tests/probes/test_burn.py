@@ -30,6 +30,7 @@ def burns(tmp_path_factory: pytest.TempPathFactory) -> tuple[Burn, Burn]:
     return sound, wrong
 
 
+@pytest.mark.ward
 def test_sound_ranks_stay_right(burns: tuple[Burn, Burn], findings: Findings) -> None:
     sound, _ = burns
     assert sound.seconds == 2.0

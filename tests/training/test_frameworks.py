@@ -24,7 +24,7 @@ STEPS_PER_RATE = 10
         pytest.param("images", ("--steps=60", "--num-workers=0"), 60, marks=pytest.mark.ward),
         pytest.param("accelerated", ("--epochs=1", "--batches=60"), 60, marks=pytest.mark.ward),
         ("hf_trainer", ("--max-steps=60",), 60),
-        ("sharded", ("--steps=60",), 60),
+        pytest.param("sharded", ("--steps=60",), 60, marks=pytest.mark.ward),
     ],
 )
 def test_it_runs_as_without(

@@ -68,6 +68,7 @@ def test_the_advice_and_its_proof(training: MakeTraining) -> None:
     assert fix["verified"]
 
 
+@pytest.mark.ward
 def test_with_that_many_nothing_is_told(training: MakeTraining) -> None:
     trained = training(TRAIN, "3").recorded("--no-prove", "--steps=30")
     assert trained.told["verdict"] == "healthy", trained.told["findings"]

@@ -24,6 +24,7 @@ def test_the_price_of_looking_for_them_in_vain(training: MakeTraining) -> None:
     assert "ms" in trained.first["because"]
 
 
+@pytest.mark.ward
 def test_nothing_is_said_where_all_are_used(training: MakeTraining) -> None:
     trained = training(SCRIPTS / "heads.py").recorded("--no-prove", "--steps=30")
     assert trained.alarms == []

@@ -14,13 +14,8 @@ SUBPROCESS = "subprocess.run([sys.executable, __file__, 'inner'], check=True)"
 INDENTED = LOOP.replace("\n", "\n    ")
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(SPAWN, id="spawn"),
-        pytest.param(SUBPROCESS, id="subprocess", marks=pytest.mark.ward),
-    ],
-)
+@pytest.mark.ward
+@pytest.mark.parametrize("start", [SPAWN, SUBPROCESS], ids=["spawn", "subprocess"])
 def test_a_training_in_processes_of_its_own_is_seen(training: MakeTraining, start: str) -> None:
     script = training(
         f"{HEAD}def work(rank):{INDENTED}\n"
