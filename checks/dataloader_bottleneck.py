@@ -13,6 +13,7 @@ main thread in ``next()`` of the loader.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, first_batch, of_batches, place, starved
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
@@ -201,8 +202,14 @@ def _fixes(
 ) -> Iterator[Fix]:
     loader = worst.loader
     sharing = sum(feed.host == worst.host for feed in late)
-    if advice.workers > loader.num_workers and advice.helps(worst) and not worst.ample:
+    more = advice.workers > loader.num_workers and not worst.ample
+    if more and advice.helps(worst):
         yield worker_fix(worst, advice, sharing, run)
+    elif more and advice.enough:
+        # Another rank is as late: to mend one of the two changes nothing yet.
+        fix = worker_fix(worst, advice, sharing, run)
+        both = "the step is shorter only once what else holds it up is mended, too"
+        yield replace(fix, caution="; ".join(filter(None, (both, fix.caution))), settings=())
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix(

@@ -148,7 +148,8 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
 
 
 def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[Finding]:
-    found = [one for one in late(steps) if _is_slowness(one)]
+    every = late(steps)
+    found = [one for one in every if _is_slowness(one)]
     told = {one.place.rank for one in found}
     slightly = (
         one
@@ -157,8 +158,8 @@ def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Itera
     )
     for one in found:
         reason = why(one, steps, lines, use)
-        severity = Severity.NOTE if _in_passing(one, steps, reason) else Severity.WARNING
-        yield _late(one, steps, reason, severity)
+        doubtful = _in_passing(one, steps, reason) or _perhaps_waits(one, every[0], reason)
+        yield _late(one, steps, reason, Severity.NOTE if doubtful else Severity.WARNING)
     for one in slightly:
         if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
             yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
@@ -169,6 +170,11 @@ def _in_passing(one: Late, steps: Steps, reason: Reason) -> bool:
     if reason.kind == "queued":
         return one.seconds < PASSING * steps.step
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
+
+
+def _perhaps_waits(one: Late, worst: Late, reason: Reason) -> bool:
+    """Whether what it sleeps in, at no line of its own, may be a wait for a rank that is later."""
+    return reason.kind == "blocked" and one.place.rank != worst.place.rank
 
 
 def _is_slowness(one: Late) -> bool:

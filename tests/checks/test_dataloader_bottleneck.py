@@ -356,3 +356,16 @@ def test_quiet_about_a_few_steps(findings: Findings) -> None:
     phases = tuple(Phase(name=one.name, seconds=one.seconds[:9]) for one in rank.phases)
     steps = Steps(warm_up=5, ranks=(RankSteps(place=rank.place, phases=phases),))
     assert findings(CAUSE, steps, loading(loader(taken=9))) == ()
+
+
+def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None:
+    seconds = {"loader": 0.0, "forward": 0.07, "backward": 0.009, "waiting": 0.0, "transfer": 0.001}
+    first, second = loaded(0.001, 0.06).ranks
+    phases = tuple(Phase(name=name, seconds=(length,) * COUNT) for name, length in seconds.items())
+    steps = Steps(warm_up=5, ranks=(msgspec.structs.replace(first, phases=phases), second))
+    (finding,) = findings(CAUSE, steps, loading(loader(0, batch=0.0001), loader(1)))
+    assert finding.where.ranks == (1,)
+    (fix,) = finding.fixes
+    assert "num_workers=1)" in fix.paste
+    assert fix.settings == ()
+    assert "once what else holds it up is mended" in fix.caution

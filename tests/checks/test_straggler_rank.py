@@ -258,3 +258,12 @@ def test_a_note_of_what_is_little_or_may_pass(
 )
 def test_quiet_in_training(findings: Findings, section: Steps) -> None:
     assert findings(CAUSE, section) == ()
+
+
+def test_what_sleeps_beside_a_later_rank_is_a_note(findings: Findings) -> None:
+    section = steps(with_more("rest", 0.06), with_more("forward", 0.03), cpu=(0.15, 0.09))
+    use = RankUse(hosts=(host(0), host(1)), flags=())
+    (finding,) = findings(CAUSE, section, use)
+    assert finding.where.ranks == (1,)
+    assert "wanted none" in finding.because
+    assert finding.severity is Severity.NOTE
