@@ -48,12 +48,13 @@ HOOKS: Sequence[Any] = (
     optimizers._global_optimizer_pre_hooks,
     optimizers._global_optimizer_post_hooks,
 )
+RECORDER = Path(recorded.__file__).parent
 ABSENT = object()
 MODES = BARE, FULL, RESTING = ("bare", "full", "resting")
 
 
 class Switch:
-    """Everything that the recorder changed: there, or not there."""
+    """Everything that the recorder put in place: there, or not there."""
 
     def __init__(self) -> None:
         self._before = [dict(vars(owner)) for owner in OWNERS]
@@ -65,7 +66,7 @@ class Switch:
             (owner, name, before.get(name, ABSENT), value)
             for owner, before in zip(OWNERS, self._before, strict=True)
             for name, value in vars(owner).items()
-            if before.get(name, ABSENT) is not value and not name.startswith("_abc")
+            if before.get(name, ABSENT) is not value and _of_recorder(value)
         ]
         self._hooks = [dict(hooks) for hooks in HOOKS]
         self._collecting = list(gc.callbacks)
@@ -81,6 +82,12 @@ class Switch:
             hooks.clear()
             hooks.update(kept if on else {})
         gc.callbacks[:] = self._collecting if on else self._callbacks
+
+
+def _of_recorder(value: Any) -> bool:
+    """Not what torch itself has loaded meanwhile."""
+    code = getattr(value, "__code__", None)
+    return code is not None and Path(code.co_filename).parent == RECORDER
 
 
 def _nothing() -> None:

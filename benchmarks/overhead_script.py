@@ -35,9 +35,7 @@ class Training:
         data = TensorDataset(torch.randn(rows, FEATURES), torch.randint(0, 10, (rows,)))
         self._batches = _endless(DataLoader(data, batch_size=BATCH))
 
-    def train(
-        self, wanted: int, around: Callable[[], AbstractContextManager[Any]] = nullcontext
-    ) -> None:
+    def train(self, wanted: int, around: Around = nullcontext) -> None:
         """So many steps, each within what ``around`` gives."""
         for _ in range(wanted):
             inputs, labels = next(self._batches)
@@ -57,12 +55,12 @@ def main() -> None:
     """Write the wall and the CPU seconds of a step, as rank 0 sees them."""
     width, steps, result = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     arm = sys.argv[4]
-    dist.init_process_group("gloo")
     traced: Any = None
     if arm == "traceml":
         # The peer asks for two lines in the script.
         traced = import_module("traceml_ai")
         traced.init(mode="auto")
+    dist.init_process_group("gloo")
     training = Training(width)
     around: Around = partial(traced.trace_step, training.model) if traced else nullcontext
     training.train(WARM_UPS, around)

@@ -14,6 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.operations import DDP_REDUCE
 from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, OPERATION
 from ddoctor.recorder.timeline import Timeline
@@ -95,6 +96,7 @@ class Gradients:
                 passed = timeline.last - self._computed_at
                 timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
 
+    @harmless
     def _arm(self, tensors: Any) -> Any:
         """Have ``_begin`` called by the first of these; where to take it away again."""
         for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):

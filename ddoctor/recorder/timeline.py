@@ -49,7 +49,8 @@ class Timeline:
         self.memory: Any = memoryview(tape.memory)
         self.main = get_ident()
         self.busy = self.main
-        """The thread in which each phase of the step is recorded; none while the recorder rests."""
+        """The thread in which each phase of the step is recorded; none while the recorder rests.
+        What is called in every step compares it itself, which costs less than to ask ``here``."""
         self._rests = False
         self.phase = REST
         self.seconds = list(NO_SECONDS)

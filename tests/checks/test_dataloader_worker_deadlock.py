@@ -3,7 +3,7 @@ from __future__ import annotations
 from ddoctor import engine
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.evidence.training import ENGINE, Frame, RankEnding
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.training_loaders import loader_with
@@ -57,6 +57,16 @@ def test_a_rank_that_waits_for_its_workers(findings: Findings) -> None:
 def test_the_stack_alone_tells_and_so_does_the_phase(findings: Findings) -> None:
     assert len(findings(CAUSE, run(WAITING, stuck(*TAKING)))) == 1
     assert len(findings(CAUSE, run(WAITING, stuck()), loading())) == 1
+
+
+def test_while_the_recorder_rests_the_stack_alone_tells(findings: Findings) -> None:
+    inside = (user(30, "loss.backward()"), library("torch/autograd/graph.py", 870, ENGINE))
+    waiting = ending(0, "hung", doing="rest", stack=inside)
+    assert waiting.waits
+    (finding,) = findings(CAUSE, run(waiting, stuck(*TAKING, doing="rest")), loading())
+    assert finding.where.ranks == (1,)
+    assert "rank 0 waited at train.py:30" in finding.because
+    assert findings(CAUSE, run(waiting, stuck(user(31), doing="rest")), loading()) == ()
 
 
 def test_spawn_is_no_fix_for_who_has_it(findings: Findings) -> None:

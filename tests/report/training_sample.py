@@ -23,6 +23,7 @@ from ddoctor.evidence.steps import (
 )
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun, Trial, Trials, TrialTurn
 from tests.report.machines import HOSTILE
+from tests.training_loaders import loader_with
 
 COUNT = 60
 PER_HOST = 8
@@ -230,22 +231,15 @@ def slow_loader() -> Evidence:
 
 
 def loader(rank: int) -> Loader:
-    return Loader(
+    return loader_with(
         rank=rank,
         host=host(0),
         name=LOADER,
         dataset="Images",
-        kind="map",
         items=50_000,
-        batch_size=32,
         batches=782,
         num_workers=1,
-        prefetch_factor=2,
-        pin_memory=False,
-        persistent_workers=False,
-        context="fork",
         drop_last=False,
-        sampler="DistributedSampler",
         taken=COUNT,
     )
 
