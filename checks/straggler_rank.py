@@ -214,8 +214,9 @@ def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Findin
 def _on_cpu(one: Late) -> Iterator[Observation]:
     if one.on_cpu is not None:
         yield Observation(
-            name="of these, as its time on a CPU has it",
-            value=round(1000 * one.on_cpu, 1),
+            name="of these, on a CPU",
+            # Others that poll while they wait are on a CPU for longer than a rank that sleeps.
+            value=max(0.0, round(1000 * one.on_cpu, 1)),
             unit="ms",
             source="CPU time of its main thread, the median step",
         )

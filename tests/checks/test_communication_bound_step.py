@@ -79,6 +79,14 @@ def test_one_bucket_is_split(findings: Findings) -> None:
     assert finding.fixes[0].settings == ("ddp.bucket_cap_mb=6",)
 
 
+def test_fewer_bytes_gain_nothing_where_there_are_few(findings: Findings) -> None:
+    flags = RankUse(hosts=(), flags=(RankFlags(rank=0, parameter_dtype="float32"),))
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL, transfer=0.05), ddp(9 * 2**10), flags)
+    larger, accumulated = finding.fixes
+    assert "batch_size" in larger.paste
+    assert "no_sync()" in accumulated.paste
+
+
 def test_a_sharded_model(findings: Findings) -> None:
     wrapper = Wrapper(
         rank=0, kind="fsdp2", name="Model", parameters=1, parameter_bytes=4, trainable_bytes=4
