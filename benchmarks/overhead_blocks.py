@@ -23,6 +23,7 @@ from torch.utils.data._utils import fetch  # noqa: TID253
 
 from benchmarks.overhead_script import WARM_UPS, Training
 from ddoctor.recorder import recorded
+from ddoctor.recorder import timeline as module
 from ddoctor.recorder.recorder import Recorder
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.tape import Tape
@@ -106,7 +107,9 @@ def main() -> None:
         training = Training(width)
         training.train(WARM_UPS)
         recorder.end()
-        timeline._rests = False  # whether it does is decided here
+        # Whether it rests is decided here.
+        timeline._rests = False
+        module.IN_A_ROW, module.EVERY = 1, sys.maxsize
         switch.found()
         lines = []
         sampler = Sampler(timeline, recorder.write)

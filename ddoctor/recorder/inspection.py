@@ -11,7 +11,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.tape import COUNT
-from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.timeline import IN_A_ROW, Timeline
 
 FIRST_STEPS = 3
 # Of the time of all steps; what the hooks cost is measured at the first inspection.
@@ -48,10 +48,9 @@ class Inspection:
 
     _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
 
-    def step(self, number: int) -> None:
-        """Between two steps: look at what came of the last, and begin with the next."""
-        if not self._handles and number < self._next:
-            return
+    def step(self, number: int) -> int:
+        """Between two steps: look at what came of the last, and begin with the next. Before which
+        one to be called again."""
         if self._handles:
             self._end()
             if self.steps < FIRST_STEPS:
@@ -62,9 +61,13 @@ class Inspection:
                 # By powers of two, so that all ranks inspect the same steps.
                 power = 1 << max(0, between - 1).bit_length()
                 self._next = number + max(FEWEST_BETWEEN, power, DEFAULT_BETWEEN)
+        timeline = self._timeline
+        if timeline.busy != timeline.main:
+            return number + IN_A_ROW
         if self._models and number >= self._next:
             self._begin()
-            self._last_step = self._timeline.last
+            self._last_step = timeline.last
+        return number + 1 if self._handles else max(self._next, number + 1)
 
     def end(self) -> None:
         """Look no more; a step that was not finished does not count."""

@@ -23,7 +23,7 @@ from ddoctor.recorder.precision import Precision
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import COUNT, LOADER
+from ddoctor.recorder.tape import LOADER
 from ddoctor.recorder.timeline import Timeline
 
 # A loader that takes less of the step than this is not tried alone.
@@ -90,7 +90,7 @@ class Recorder:
         self._gradients.wrapped = wrapped
         self._inspection.watch(wrapped)
 
-    def _settle(self, number: int) -> None:
+    def _settle(self, number: int) -> int:
         if number == 1:
             self._graphs_before = facts.graphs()
         before = set(self._outermost.roots)
@@ -99,6 +99,7 @@ class Recorder:
             self._take_models()
         if number >= SETTLED_STEPS:
             self._stepping.at_step = [self._inspection.step]
+        return number + 1
 
     def _at_stop(self) -> None:
         self._stopping = True
@@ -116,8 +117,7 @@ class Recorder:
         from ddoctor.recorder.tape import Tape
 
         tape = Tape(self._folder / recorded.TAPE)
-        full = [row for row in tape.rows() if not row.counts[COUNT["resting"]]]
-        rows = full[-RECENT_STEPS:]
+        rows = list(tape.rows())[-RECENT_STEPS:]
         tape.close()
         whole = sum(row.end - row.begin for row in rows)
         loading = sum(row.phases[LOADER] for row in rows)

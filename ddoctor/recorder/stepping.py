@@ -54,8 +54,10 @@ class Stepping:
         """Steps of those that are not the anchor."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
         """Called at each optimizer that steps again and again, the anchor first."""
-        self.at_step: list[Callable[[int], None]] = []
-        """Called after each step, with the number of the next."""
+        self.at_step: list[Callable[[int], int]] = []
+        """Called between two steps, with the number of the next; each says before which one it is
+        to be called again."""
+        self._due = 0
         self.at_stop: list[Callable[[], None]] = []
         """Called before the run is stopped."""
 
@@ -104,8 +106,10 @@ class Stepping:
 
     def _count(self, optimizer: Optimizer) -> None:
         self._all += 1
-        self._timeline.counts[OPTIMIZER_STEPS] += 1
-        self.classes[type(optimizer).__name__] += 1
+        timeline = self._timeline
+        if timeline.busy == timeline.main:
+            timeline.counts[OPTIMIZER_STEPS] += 1
+            self.classes[type(optimizer).__name__] += 1
         anchor = self._anchor()
         if optimizer is anchor:
             if self._since_anchor:
@@ -119,6 +123,7 @@ class Stepping:
         times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
         if times == ANCHOR_STEPS:
             _tell(self.at_optimizer, optimizer)
+            self._due = 0
         self._since_anchor[id(optimizer)] += 1
         if self._since_anchor[id(optimizer)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
             self._anchor = ref(optimizer)
@@ -129,7 +134,8 @@ class Stepping:
     def _end_step(self) -> None:
         timeline = self._timeline
         timeline.end_step()
-        _tell(self.at_step, timeline.done)
+        if timeline.done >= self._due:
+            self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
         stop_at = timeline.head[STOP_AT]
         if stop_at and timeline.done >= stop_at:
             # Again and again where the script catches it.
@@ -145,12 +151,15 @@ def _world() -> int:
     return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
-def _tell(calls: Sequence[Callable[..., None]], *args: Any) -> None:
+def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> list[Any]:
+    """What they answer, without those that failed."""
+    answers = []
     for call in calls:
         try:
-            call(*args)
+            answers.append(call(*args))
         except Exception:  # noqa: PERF203 - the script must not fail for what watches it
             continue
+    return answers
 
 
 def _open_steps() -> int:

@@ -49,7 +49,6 @@ COUNTS = (
     "collected",
     "on_device",
     "optimizer_steps",
-    "resting",
 )
 """What is counted in each step beside the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}
@@ -97,23 +96,27 @@ class Tape:
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
 
     def rows(self) -> Iterator[Row]:
-        """The steps that are still there, in order, with their meetings."""
+        """The steps that were recorded and are still there, in order, with their meetings."""
         done = int(self.head[DONE])
         met_in_all = int(self.head[MEETINGS])
         before: float | None = None
         for number in range(max(0, done - ROWS), done):
             cells = ROW.unpack_from(self.memory, HEAD_BYTES + number % ROWS * ROW.size)
+            if cells[0] != number:
+                continue
             until = cells[4]
             # A ring that has gone round holds no meetings of that step any more.
             first = until if before is None and number else before or 0
             kept = range(max(int(first), met_in_all - MEETING_ROWS), int(until))
-            meetings = (
+            met = (
                 MEETING.unpack_from(self.memory, MEETINGS_AT + one % MEETING_ROWS * MEETING.size)
                 for one in kept
             )
+            # Those of steps before it that were not recorded are none of its own.
+            meetings = (one for one in met if one[0] == number)
             before = until
             yield Row(
-                number=int(cells[0]),
+                number=number,
                 begin=cells[1],
                 end=cells[2],
                 cpu=cells[3],

@@ -11,7 +11,6 @@ from typing import Any
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.tape import (
     BEGAN,
-    COUNT,
     COUNTS,
     DONE,
     HEAD_BYTES,
@@ -34,11 +33,11 @@ from ddoctor.recorder.tape import (
 DEEPEST = 40
 
 # Recording a step takes 0.1 ms where the caches are cold. Of steps shorter than SHORT_SECONDS, once
-# so many have been recorded in full, only one in EVERY is: 64 in a row, the same on all ranks.
+# so many have been recorded, only one in EVERY is: 64 in a row, the same on all ranks.
 FULL_STEPS, SHORT_SECONDS = 512, 0.02
 IN_A_ROW, EVERY = 64, 8
-RESTING = COUNT["resting"]
-NO_SECONDS, NO_COUNTS = (0.0,) * len(PHASES), (0.0,) * len(COUNTS)
+# Arrays, whose numbers lie side by side: of a list, each would be fetched from elsewhere.
+NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(COUNTS))
 
 
 class Timeline:
@@ -53,8 +52,8 @@ class Timeline:
         What is called in every step compares it itself, which costs less than to ask ``here``."""
         self._rests = False
         self.phase = REST
-        self.seconds = list(NO_SECONDS)
-        self.counts = list(NO_COUNTS)
+        self.seconds = NO_SECONDS[:]
+        self.counts = NO_COUNTS[:]
         self._stack: list[int] = []
         self.done = 0
         self.meetings = 0
@@ -122,6 +121,9 @@ class Timeline:
 
     def end_step(self) -> None:
         """Write the step, and begin the next."""
+        if self.busy != self.main:
+            self._pass_step()
+            return
         if len(self._stack) > DEEPEST:
             self.unwind(0)
         now = perf_counter()
@@ -144,18 +146,26 @@ class Timeline:
         self.seconds[:] = NO_SECONDS
         self.counts[:] = NO_COUNTS
         self.done += 1
-        if self._rests:
-            self._rest_or_not()
-        elif self.done == FULL_STEPS:
+        if self.done == FULL_STEPS:
             self._rests = (now - self._first) / FULL_STEPS < SHORT_SECONDS
+        if self._rests and self.done // IN_A_ROW % EVERY:
+            self.busy = -1
         if self.device is not None:
             self.device.end_step(self.done, self.phase)
         self.head[DONE] = self.done
 
-    def _rest_or_not(self) -> None:
-        resting = self.done // IN_A_ROW % EVERY != 0
-        self.busy = -1 if resting else self.main
-        self.counts[RESTING] = resting
+    def _pass_step(self) -> None:
+        """Count a step that is not recorded; awake again when the next one is."""
+        self.done += 1
+        self.head[DONE] = self.done
+        if self.done // IN_A_ROW % EVERY == 0:
+            self.busy = self.main
+            self._begin = self.last = perf_counter()
+            self._cpu = thread_time()
+            self.seconds[:] = NO_SECONDS
+            self.counts[:] = NO_COUNTS
+            if self.device is not None:
+                self.device.begin(self.done, self.phase)
 
     def _forget(self) -> None:
         """In a forked child: write to memory of its own, not into its parent's tape."""

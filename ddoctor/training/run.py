@@ -33,16 +33,15 @@ class Run:
 
     @cached_property
     def steps(self) -> list[Mapping[int, Row]]:
-        """The judged steps: after the warm-up, done by all ranks, on all of them recorded in full,
-        and on none looked into."""
+        """The judged steps: after the warm-up, recorded on all ranks, and on none looked into."""
         by_rank = [{row.number: row for row in record.rows} for record in self.records]
         common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()
-        left_out, on_device = (COUNT["inspected"], COUNT["resting"]), COUNT["on_device"]
+        inspected, on_device = COUNT["inspected"], COUNT["on_device"]
         return [
             {record.rank: rows[number] for record, rows in zip(self.records, by_rank, strict=True)}
             for number in sorted(common)
             if number >= self.warm_up
-            and not any(rows[number].counts[one] for rows in by_rank for one in left_out)
+            and not any(rows[number].counts[inspected] for rows in by_rank)
             # Host and stream are two clocks: only one of them counts in a run.
             and (not self.on_device or all(rows[number].counts[on_device] for rows in by_rank))
         ]

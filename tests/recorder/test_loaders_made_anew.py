@@ -48,9 +48,6 @@ def test_epochs_are_counted_while_the_recorder_rests(record: Record) -> None:
     assert ran.exit_code == 0, ran.stderr
     (epochs, *_) = (one.loader for one in ran.known.loaders)
     assert epochs.epoch_batches == (50,) * 20
-    resting = ran.counted("resting")
-    assert ran.done == len(resting) == 1000
-    assert sum(resting) == 1000 - 576
-    forward = ran.phase("forward")
-    assert all(forward[step] > 0 for step in range(10, 576))
-    assert not any(forward[576:])
+    assert ran.done == 1000
+    assert all(seconds > 0 for seconds in ran.phase("forward")[10:])
+    assert len(ran.phase("forward")) == 576

@@ -15,7 +15,6 @@ from ddoctor.recorder import timeline as module
 from ddoctor.recorder.tape import (
     BACKWARD,
     COLLECTIVE,
-    COUNT,
     DONE,
     FORWARD,
     LOADER,
@@ -133,18 +132,20 @@ def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
     assert timeline.phase == tape.head[PHASE] == REST
 
 
-def _resting(tape: Tape) -> list[int]:
-    return [int(row.counts[COUNT["resting"]]) for row in tape.rows()]
-
-
 def test_of_many_short_steps_one_in_eight_is_recorded(clock: Clock, tape: Tape) -> None:
     timeline = Timeline(tape)
     for _ in range(1100):
         clock.now += SHORT_SECONDS / 2
-        assert timeline.here()
+        timeline.enter(COLLECTIVE)
+        timeline.meeting(timeline.last, 0.25, 0.0, 3.0)
+        timeline.leave()
         timeline.end_step()
-    assert _resting(tape) == [0] * 576 + [1] * 448 + [0] * 64 + [1] * 12
+    assert timeline.done == tape.head[DONE] == 1100
     assert timeline.busy == -1
+    rows = list(tape.rows())
+    assert [row.number for row in rows] == [*range(576), *range(1024, 1088)]
+    assert all(len(row.meetings) == 1 for row in rows)
+    assert all(row.end - row.begin == pytest.approx(SHORT_SECONDS / 2) for row in rows)
 
 
 def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:
@@ -152,7 +153,7 @@ def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:
     for _ in range(1100):
         clock.now += SHORT_SECONDS * 2
         timeline.end_step()
-    assert sum(_resting(tape)) == 0
+    assert [row.number for row in tape.rows()] == [*range(1100)]
     assert timeline.busy == timeline.main
 
 
