@@ -96,7 +96,8 @@ def _nothing() -> None:
 
 
 def main() -> None:
-    """Write the seconds of a step in the blocks of each turn, one mode after the other."""
+    """Write the seconds of a step in the blocks of each turn, one mode after the other; then those
+    that the main thread was on a CPU."""
     width, steps, turns, result = *map(int, sys.argv[1:4]), Path(sys.argv[4])
     dist.init_process_group("gloo")
     with TemporaryDirectory() as folder:
@@ -116,7 +117,7 @@ def main() -> None:
         looks = {"_look": sampler._look, "_weigh": sampler._weigh}
         sampler.start()
         for turn in range(turns):
-            seconds = {}
+            seconds, on_cpu = {}, {}
             for mode in MODES[:: 1 if turn % 2 else -1]:
                 switch.put(mode != BARE)
                 for name, look in looks.items():
@@ -124,12 +125,14 @@ def main() -> None:
                 timeline.busy = timeline.main if mode == FULL else -1
                 before = timeline.done
                 dist.barrier()
-                began = time.perf_counter()
+                began, cpu = time.perf_counter(), time.thread_time()
                 training.train(steps)
                 seconds[mode] = (time.perf_counter() - began) / steps
+                on_cpu[mode] = (time.thread_time() - cpu) / steps
                 if timeline.done - before != (0 if mode == BARE else steps):
                     raise SystemExit(f"{timeline.done - before} steps were recorded in a block")
-            lines.append(" ".join(str(seconds[mode]) for mode in MODES))
+            cells = (of[mode] for of in (seconds, on_cpu) for mode in MODES)
+            lines.append(" ".join(map(str, cells)))
         sampler.stop()
         if dist.get_rank() == 0:
             result.write_text("\n".join(lines))
