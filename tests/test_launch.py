@@ -77,6 +77,7 @@ def test_a_sound_probe_is_measured_by_all_ranks(run: Launch) -> None:
     assert began == [SOUND]
 
 
+@pytest.mark.ward
 def test_a_stopped_rank_is_named_and_the_rest_is_measured(
     run: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_rank_stopped_in_the_middle_is_named(start: Start) -> None:
     assert "stopped by a signal" in report["findings"][0]["because"]
 
 
+@pytest.mark.ward
 def test_an_interruption_leaves_nothing_behind(start: Start) -> None:
     process = start("matmul", "--json", "-")
     worker(process, 1, "ddoctor.worker")

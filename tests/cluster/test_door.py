@@ -47,6 +47,7 @@ def break_way(node: Node, *words: str) -> None:
     subprocess.run([*node.within, "ip", "route", "add", *words], check=True)
 
 
+@pytest.mark.ward
 def test_hosts_that_are_well(cluster: MakeCluster) -> None:
     made = cluster(3)
     outputs = made.run(*door(3, "--rdzv-id=well"))
@@ -155,6 +156,7 @@ def in_the_measurement(made: Cluster) -> bool:
     return any("ddoctor.worker" in one.cmdline() for one in processes.carrying(**{MARK: made.mark}))
 
 
+@pytest.mark.ward
 def test_ctrl_c_ends_everything(cluster: MakeCluster) -> None:
     made = cluster(1)
     command = (sys.executable, "-m", "ddoctor", "probe", *JSON)

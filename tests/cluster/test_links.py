@@ -94,6 +94,7 @@ def test_sound_hosts(cluster: MakeCluster, tmp_path: Path) -> None:
     assert found(examined(cluster(4), tmp_path), LINK, RANK) == []
 
 
+@pytest.mark.ward
 def test_a_slow_uplink(cluster: MakeCluster, tmp_path: Path) -> None:
     made = cluster(4)
     slow_towards_the_switch(made.nodes[2])

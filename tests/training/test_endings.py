@@ -132,6 +132,7 @@ def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signal
     assert {one["severity"] for one in trained.report["findings"]} <= {"note"}
 
 
+@pytest.mark.ward
 def test_a_training_that_never_ends_is_stopped_at_the_same_step(training: MakeTraining) -> None:
     trained = training(TRAIN, "never").recorded("--no-prove", "--steps=20")
     run = told(trained)

@@ -18,13 +18,14 @@ SPEED = re.compile(r"([\d.]+) steps/s|'train_\w+': '?[\d.]+'?")
 STEPS_PER_RATE = 10
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize(
     ("name", "words", "steps"),
     [
-        pytest.param("images", ("--steps=60", "--num-workers=0"), 60, marks=pytest.mark.ward),
-        pytest.param("accelerated", ("--epochs=1", "--batches=60"), 60, marks=pytest.mark.ward),
+        ("images", ("--steps=60", "--num-workers=0"), 60),
+        ("accelerated", ("--epochs=1", "--batches=60"), 60),
         ("hf_trainer", ("--max-steps=60",), 60),
-        pytest.param("sharded", ("--steps=60",), 60, marks=pytest.mark.ward),
+        ("sharded", ("--steps=60",), 60),
     ],
 )
 def test_it_runs_as_without(

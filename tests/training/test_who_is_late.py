@@ -63,7 +63,7 @@ TRAIN = """
     [
         pytest.param("forward", "straggler-rank", marks=pytest.mark.ward),
         ("backward", "straggler-rank"),
-        ("loader", "dataloader-bottleneck"),
+        pytest.param("loader", "dataloader-bottleneck", marks=pytest.mark.ward),
     ],
 )
 def test_the_late_rank_is_named(training: MakeTraining, where: str, cause: str) -> None:

@@ -106,7 +106,6 @@ BALANCE = (
                 graded=Graded(option="--extra-ms"),
                 roots=("straggler-rank",),
                 rank=1,
-                sampled=where == "backward",
             )
         )
     ),
@@ -382,7 +381,7 @@ SOUND = (
     Case(name="a stream that is shared out", script="stream", base=("--shard",)),
     Case(name="workers with seeds of their own", script="denoise", base=("--seed-workers",)),
     Case(name="two optimizers", script="adversarial"),
-    Regression(name="regression", sampled=True),
+    Regression(name="regression"),
     Accelerated(name="Accelerate"),
     Accelerated(
         name="Accelerate, accumulation",
