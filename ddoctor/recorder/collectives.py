@@ -135,7 +135,7 @@ class Collectives:
         timeline.head[CALLS] = self._called
         timeline.head[OPERATION] = operation
         self._depth += 1
-        depth = timeline.depth()
+        depth = len(timeline.open)
         timeline.enter(COLLECTIVE)
         begin, mark = timeline.last, timeline.marked
         try:

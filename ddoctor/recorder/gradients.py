@@ -14,7 +14,6 @@ from torch.compiler import is_dynamo_compiling
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
-from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.operations import DDP_REDUCE
 from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, OPERATION
 from ddoctor.recorder.timeline import Timeline
@@ -59,7 +58,7 @@ class Gradients:
         def grad(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or get_ident() != self._timeline.main:
                 return returned(*args, **kwargs)
-            depth = self._timeline.depth()
+            depth = len(self._timeline.open)
             self._timeline.enter(BACKWARD)
             try:
                 return returned(*args, **kwargs)
@@ -78,12 +77,14 @@ class Gradients:
         timeline = self._timeline
         timeline.counts[BACKWARDS] += 1
         armed = None
-        if any(one.require_backward_grad_sync for one in self.wrapped):
-            timeline.counts[SYNCED] += 1
-            armed = self._arm(tensors)
+        for one in self.wrapped:
+            if one.require_backward_grad_sync:
+                timeline.counts[SYNCED] += 1
+                armed = self._arm(tensors)
+                break
         self._inside = True
         self._computed_at = 0.0
-        depth = timeline.depth()
+        depth = len(timeline.open)
         timeline.enter(BACKWARD)
         try:
             original(tensors, *args, **kwargs)
@@ -96,12 +97,21 @@ class Gradients:
                 passed = timeline.last - self._computed_at
                 timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
 
-    @harmless
     def _arm(self, tensors: Any) -> Any:
         """Have ``_begin`` called by the first of these; where to take it away again."""
-        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                return _hooks(tensor, self._begin)
+        try:
+            for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    # As ``register_hook`` does it, whose handle takes 20 µs with cold caches.
+                    hooks: Any = tensor._backward_hooks
+                    if hooks is None:
+                        hooks = tensor._backward_hooks = OrderedDict()
+                        if tensor.grad_fn is not None:
+                            tensor.grad_fn._register_hook_dict(tensor)
+                    hooks[OWN] = self._begin
+                    return hooks
+        except Exception:  # without it the pass is told as a whole
+            return None
         return None
 
     def _begin(self, gradient: Any) -> None:
@@ -114,14 +124,3 @@ class Gradients:
             timeline.head[OPERATION] = DDP_REDUCE
             self._computed_at = timeline.last
             self._mark = timeline.marked
-
-
-def _hooks(loss: Any, begin: Callable[[Any], None]) -> Any:
-    """As ``register_hook`` does it, whose handle takes 20 µs where the caches are cold."""
-    hooks = loss._backward_hooks
-    if hooks is None:
-        hooks = loss._backward_hooks = OrderedDict()
-        if loss.grad_fn is not None:
-            loss.grad_fn._register_hook_dict(loss)
-    hooks[OWN] = begin
-    return hooks

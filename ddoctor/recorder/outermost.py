@@ -117,9 +117,15 @@ class Outermost:
                 return inner(this, *args, **kwargs)
             if get_ident() != timeline.busy:
                 return inner(this, *args, **kwargs)
-            depth = timeline.depth()
+            depth = len(timeline.open)
             self._inside = True
-            self._enter(this, args, kwargs)
+            self._called.add(id(this))
+            if this.training and torch.is_grad_enabled():
+                timeline.enter(FORWARD)
+                timeline.counts[FORWARDS] += 1
+                self._measure(args, kwargs)
+            else:
+                timeline.enter(EVALUATION)
             try:
                 return inner(this, *args, **kwargs)
             finally:
@@ -128,26 +134,23 @@ class Outermost:
 
         kind.__call__ = call
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._called.add(id(module))
-        timeline = self._timeline
-        if not module.training or not torch.is_grad_enabled():
-            timeline.enter(EVALUATION)
-            return
-        timeline.enter(FORWARD)
-        timeline.counts[FORWARDS] += 1
-        self._measure(args, kwargs)
-
-    @harmless
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
-        if tensors:
-            counts = self._timeline.counts
-            shapes = tuple([one.shape for one in tensors])
-            counts[SAMPLES] += shapes[0][0] if shapes[0] else 1
-            counts[ELEMENTS] += sum([one.numel() for one in tensors])
-            if len(self.shapes) < MOST_SHAPES:
-                self.shapes.add(shapes)
+        try:
+            alone = len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor
+            tensors = args if alone else _tensors((*args, *kwargs.values()))
+            shapes = []
+            elements = 0
+            for one in tensors:
+                shapes.append(one.shape)
+                elements += one.numel()
+            if shapes:
+                counts = self._timeline.counts
+                counts[SAMPLES] += shapes[0][0] if shapes[0] else 1
+                counts[ELEMENTS] += elements
+                if len(self.shapes) < MOST_SHAPES:
+                    self.shapes.add(tuple(shapes))
+        except Exception:  # what the script hands over may be of any kind
+            return
 
 
 def _modules() -> list[nn.Module]:

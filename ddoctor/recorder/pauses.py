@@ -65,7 +65,7 @@ def _timed(timeline: Timeline, original: Callable[..., Any]) -> Callable[..., An
     def save(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not timeline.here():
             return original(*args, **kwargs)
-        depth = timeline.depth()
+        depth = len(timeline.open)
         timeline.enter(CHECKPOINT)
         try:
             return original(*args, **kwargs)

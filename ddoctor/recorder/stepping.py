@@ -85,7 +85,7 @@ class Stepping:
             return
         if self._depths:
             self._forget(_open_steps() - 1)
-        self._depths.append(timeline.depth())
+        self._depths.append(len(timeline.open))
         timeline.enter(OPTIMIZER)
 
     def _forget(self, still_open: int) -> None:
@@ -114,12 +114,17 @@ class Stepping:
         if optimizer is anchor:
             if self._since_anchor:
                 self._since_anchor.clear()
-            self._end_step()
-        else:
-            self._count_other(optimizer, anchor is None)
+        elif not self._becomes_anchor(optimizer, anchor is None):
+            return
+        timeline.end_step()
+        if timeline.done >= self._due:
+            self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
+        stop_at = timeline.head[STOP_AT]
+        if stop_at and timeline.done >= stop_at:
+            self._stop()
 
     @harmless
-    def _count_other(self, optimizer: Optimizer, alone: bool) -> None:
+    def _becomes_anchor(self, optimizer: Optimizer, alone: bool) -> bool:
         times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
         if times == ANCHOR_STEPS:
             _tell(self.at_optimizer, optimizer)
@@ -129,20 +134,15 @@ class Stepping:
             self._anchor = ref(optimizer)
             self._since_anchor.clear()
             self._timeline.head[WORLD] = _world()
-            self._end_step()
+            return True
+        return False
 
-    def _end_step(self) -> None:
-        timeline = self._timeline
-        timeline.end_step()
-        if timeline.done >= self._due:
-            self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
-        stop_at = timeline.head[STOP_AT]
-        if stop_at and timeline.done >= stop_at:
-            # Again and again where the script catches it.
-            if not timeline.head[LEAVING]:
-                timeline.head[LEAVING] = 1
-                _tell(self.at_stop)
-            raise Stopped(0)
+    def _stop(self) -> None:
+        # Again and again where the script catches it.
+        if not self._timeline.head[LEAVING]:
+            self._timeline.head[LEAVING] = 1
+            _tell(self.at_stop)
+        raise Stopped(0)
 
 
 def _world() -> int:

@@ -54,7 +54,9 @@ class Timeline:
         self.phase = REST
         self.seconds = NO_SECONDS[:]
         self.counts = NO_COUNTS[:]
-        self._stack: list[int] = []
+        self.open: list[int] = []
+        """What each phase that is open was entered from; how many there are is given to
+        ``unwind``."""
         self.done = 0
         self.meetings = 0
         self._begin = self._first = self.last = perf_counter()
@@ -72,7 +74,7 @@ class Timeline:
         """From now on the time is this phase's."""
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
-        self._stack.append(self.phase)
+        self.open.append(self.phase)
         self.last = self.head[SINCE] = now
         self.phase = phase
         self.head[PHASE] = phase
@@ -84,21 +86,26 @@ class Timeline:
         now = perf_counter()
         passed = now - self.last
         self.seconds[self.phase] += passed
-        self.phase = self._stack.pop() if self._stack else REST
+        self.phase = self.open.pop() if self.open else REST
         self.last = self.head[SINCE] = now
         self.head[PHASE] = self.phase
         if self.device is not None:
             self.device.mark(self.phase)
         return passed
 
-    def depth(self) -> int:
-        """How many phases are open; to be given back to ``unwind``."""
-        return len(self._stack)
-
     def unwind(self, depth: int) -> None:
-        """Leave whatever was entered since, also if an exception passed."""
-        while len(self._stack) > depth:
-            self.leave()
+        """Leave whatever was entered since so many were open, also if an exception passed."""
+        if len(self.open) <= depth:
+            return
+        # As in ``leave``, which would be a call more in every phase of every step.
+        now = perf_counter()
+        self.seconds[self.phase] += now - self.last
+        self.phase = self.open[depth]
+        del self.open[depth:]
+        self.last = self.head[SINCE] = now
+        self.head[PHASE] = self.phase
+        if self.device is not None:
+            self.device.mark(self.phase)
 
     marked = -1
     """The last mark on the GPU's stream with which a phase began."""
@@ -124,7 +131,7 @@ class Timeline:
         if self.busy != self.main:
             self._pass_step()
             return
-        if len(self._stack) > DEEPEST:
+        if len(self.open) > DEEPEST:
             self.unwind(0)
         now = perf_counter()
         self.seconds[self.phase] += now - self.last

@@ -26,7 +26,7 @@ def _timed(timeline: Timeline, original: Callable[..., Any]) -> Callable[..., An
         outside = timeline.phase == REST and not torch.compiler.is_compiling()
         if not outside or self.is_cuda or not timeline.here():
             return original(self, *args, **kwargs)
-        depth = timeline.depth()
+        depth = len(timeline.open)
         timeline.enter(TO_DEVICE)
         try:
             return original(self, *args, **kwargs)

@@ -105,7 +105,7 @@ def test_a_phase_over_the_edge_of_a_step_is_in_both(clock: Clock, tape: Tape) ->
 def test_an_exception_leaves_what_it_passed(clock: Clock, tape: Tape) -> None:
     timeline = Timeline(tape)
     timeline.enter(LOADER)
-    depth = timeline.depth()
+    depth = len(timeline.open)
     timeline.enter(FORWARD)
     timeline.enter(COLLECTIVE)
     clock.now += 2
@@ -122,7 +122,7 @@ def test_phases_that_nobody_leaves_do_not_pile_up(tape: Tape) -> None:
     for _ in range(10 * DEEPEST):
         timeline.enter(OPTIMIZER)
         timeline.end_step()
-    assert timeline.depth() <= DEEPEST
+    assert len(timeline.open) <= DEEPEST
 
 
 def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
