@@ -33,10 +33,10 @@ STEPS = {"short": (640, 800), "long": (2560, 80)}
 TURNS = 4
 # A block is shorter than the machine's moods.
 BLOCK_STEPS = {"short": 10, "long": 4}
-BLOCK_TURNS = {"short": 1200, "long": 300}
+BLOCK_TURNS = {"short": 800, "long": 200}
 BOUND = 0.01
 MEMORY_BOUND = 50 * 2**20
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 600
 PEER_TURNS = 3
 
 

@@ -51,6 +51,9 @@ HOOKS: Sequence[Any] = (
 )
 RECORDER = Path(recorded.__file__).parent
 ABSENT = object()
+# Steps right after a switch are left out: what Python has learnt about the classes is void then,
+# and what was put in place lies in no cache of the CPU's. A run that is recorded has neither.
+SETTLING = 5
 MODES = BARE, FULL, RESTING = ("bare", "full", "resting")
 
 
@@ -120,9 +123,12 @@ def main() -> None:
             seconds, on_cpu = {}, {}
             for mode in MODES[:: 1 if turn % 2 else -1]:
                 switch.put(mode != BARE)
+                if mode == RESTING:
+                    timeline.swaps.out()
                 for name, look in looks.items():
                     setattr(sampler, name, _nothing if mode == BARE else look)
                 timeline.busy = timeline.main if mode == FULL else -1
+                training.train(SETTLING)
                 before = timeline.done
                 dist.barrier()
                 began, cpu = time.perf_counter(), time.thread_time()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY, recurs
+from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -29,19 +29,12 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
     count = steps.count
     if count < ENOUGH_STEPS or _by_the_script(steps, lines, use):
         return
-    local = [rank.local[:count] for rank in steps.ranks]
     collecting = [spent(rank, ("gc",), count) for rank in steps.ranks]
-    without = [
-        [a - b for a, b in zip(own, gc, strict=True)]
-        for own, gc in zip(local, collecting, strict=True)
-    ]
-    saved = [
-        max(now) - max(then)
-        for now, then in zip(zip(*local, strict=True), zip(*without, strict=True), strict=True)
-    ]
-    if not recurs(saved, SLOWER_BY * steps.step):
+    share = _longer(steps, collecting) / steps.step
+    # A single pause of a rank does not tell how often it comes.
+    again = _longer(steps, [_without_longest(row) for row in collecting])
+    if share < SLOWER_BY or again / steps.step < SLOWER_BY / 2:
         return
-    share = fmean(saved) / steps.step
     most = max(map(sum, collecting))
     paused = [
         rank for rank, row in zip(steps.ranks, collecting, strict=True) if sum(row) >= most / 2
@@ -55,7 +48,7 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
         because=(
             f"garbage collection stopped {who} for up to {1000 * longest:.3g} ms at a time, not "
             f"at the same steps: that made a step of {1000 * steps.step:.3g} ms longer by "
-            f"{1000 * fmean(saved):.3g} ms on average"
+            f"{1000 * share * steps.step:.3g} ms on average"
         ),
         evidence=tuple(_rows(paused, count)),
         where=Where()
@@ -85,6 +78,22 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
             ),
         ),
     )
+
+
+def _longer(steps: Steps, pauses: Sequence[Sequence[float]]) -> float:
+    """Seconds by which pauses, a row for each rank, make the mean step longer."""
+    local = [rank.local[: steps.count] for rank in steps.ranks]
+    without = [
+        [all_of_it - pause for all_of_it, pause in zip(own, row, strict=True)]
+        for own, row in zip(local, pauses, strict=True)
+    ]
+    slowest = (map(max, zip(*rows, strict=True)) for rows in (local, without))
+    return fmean(now - then for now, then in zip(*slowest, strict=True))
+
+
+def _without_longest(row: Sequence[float]) -> Sequence[float]:
+    longest = row.index(max(row))
+    return [*row[:longest], 0.0, *row[longest + 1 :]]
 
 
 def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bool:

@@ -96,12 +96,12 @@ class Collectives:
                 return post(this, output)
             if not timeline.here():
                 return post(this, output)
-            # A phase within the same phase: its own time is told when it is left.
-            timeline.enter(FORWARD)
+            # A phase within the same phase, for its moments.
+            began = timeline.enter(FORWARD)
             try:
                 return post(this, output)
             finally:
-                timeline.counts[COUNT["find_unused"]] += timeline.leave()
+                timeline.counts[COUNT["find_unused"]] += timeline.leave() - began
 
         wrapper._sync_buffers, wrapper._post_forward = sync_buffers, post_forward
 

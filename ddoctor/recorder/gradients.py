@@ -69,7 +69,8 @@ class Gradients:
         known: Any = _builtins
         for before, now in ((original, backward), (returned, grad)):
             known._register_builtin(now, known._find_builtin(before))
-        autograd.backward, autograd.grad = backward, grad
+        autograd.grad = grad
+        self._timeline.swaps.put(autograd, "backward", backward)
 
     def _run(
         self, original: Callable[..., None], tensors: Any, args: Any, kwargs: dict[str, Any]

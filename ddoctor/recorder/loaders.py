@@ -112,11 +112,11 @@ class Loaders:
             if seen is None or not self._timeline.here():
                 return begin(this)
             seen = self._known(this, seen)
-            self._timeline.enter(EVALUATION if self._training() is False else LOADER)
+            began = self._timeline.enter(EVALUATION if self._training() is False else LOADER)
             try:
                 iterator = begin(this)
             finally:
-                seconds = self._timeline.leave()
+                seconds = self._timeline.leave() - began
             sampler = distributed(this)
             if len(seen.epochs) < MOST_EPOCHS:
                 seen.epochs.append(Epoch(seconds, getattr(sampler, "epoch", None)))
@@ -157,14 +157,14 @@ class Loaders:
             phase = EVALUATION if training() is False else LOADER
             if this._num_workers == 0 and seen.slots[0].next_is_timed():
                 workers.in_main = seen.slots[0]
-            timeline.enter(phase)
+            began = timeline.enter(phase)
             try:
                 batch = take(this)
             except StopIteration:
                 epoch.ended = True
                 raise
             finally:
-                seconds = timeline.leave()
+                seconds = timeline.leave() - began
                 workers.in_main = None
             if phase == LOADER:
                 seen.in_training += 1

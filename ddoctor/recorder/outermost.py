@@ -132,7 +132,7 @@ class Outermost:
                 self._inside = False
                 timeline.unwind(depth)
 
-        kind.__call__ = call
+        timeline.swaps.put(kind, "__call__", call)
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:

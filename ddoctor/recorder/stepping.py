@@ -63,7 +63,7 @@ class Stepping:
 
     def install(self) -> None:
         """Hook into all optimizers, and into the scaler that may leave out their steps."""
-        register_optimizer_step_pre_hook(self._before)
+        self._timeline.swaps.hook(register_optimizer_step_pre_hook, self._before)
         register_optimizer_step_post_hook(self._after)
         scaler: Any = torch.amp.GradScaler
         step = scaler.step

@@ -9,6 +9,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 from ddoctor.recorder.device_clock import DeviceClock
+from ddoctor.recorder.swaps import Swaps
 from ddoctor.recorder.tape import (
     BEGAN,
     COUNTS,
@@ -33,9 +34,9 @@ from ddoctor.recorder.tape import (
 DEEPEST = 40
 
 # Recording a step takes 0.1 ms where the caches are cold. Of steps shorter than SHORT_SECONDS, once
-# so many have been recorded, only one in EVERY is: 64 in a row, the same on all ranks.
-FULL_STEPS, SHORT_SECONDS = 512, 0.02
-IN_A_ROW, EVERY = 64, 8
+# so many have been recorded, only one in EVERY is: 32 in a row, the same on all ranks.
+FULL_STEPS, SHORT_SECONDS = 128, 0.02
+IN_A_ROW, EVERY = 32, 8
 # Arrays, whose numbers lie side by side: of a list, each would be fetched from elsewhere.
 NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(COUNTS))
 
@@ -51,6 +52,8 @@ class Timeline:
         """The thread in which each phase of the step is recorded; none while the recorder rests.
         What is called in every step compares it itself, which costs less than to ask ``here``."""
         self._rests = False
+        self.swaps = Swaps()
+        """What is out of its place while the recorder rests."""
         self.phase = REST
         self.seconds = NO_SECONDS[:]
         self.counts = NO_COUNTS[:]
@@ -70,8 +73,8 @@ class Timeline:
         """Whether this is the thread whose time is recorded."""
         return get_ident() == self.main
 
-    def enter(self, phase: int) -> None:
-        """From now on the time is this phase's."""
+    def enter(self, phase: int) -> float:
+        """From now on the time is this phase's; the moment."""
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.open.append(self.phase)
@@ -80,18 +83,18 @@ class Timeline:
         self.head[PHASE] = phase
         if self.device is not None:
             self.marked = self.device.mark(phase)
+        return now
 
     def leave(self) -> float:
-        """Back to the phase before; the seconds since the last change."""
+        """Back to the phase before; the moment."""
         now = perf_counter()
-        passed = now - self.last
-        self.seconds[self.phase] += passed
+        self.seconds[self.phase] += now - self.last
         self.phase = self.open.pop() if self.open else REST
         self.last = self.head[SINCE] = now
         self.head[PHASE] = self.phase
         if self.device is not None:
             self.device.mark(self.phase)
-        return passed
+        return now
 
     def unwind(self, depth: int) -> None:
         """Leave whatever was entered since so many were open, also if an exception passed."""
@@ -128,11 +131,11 @@ class Timeline:
 
     def end_step(self) -> None:
         """Write the step, and begin the next."""
+        if len(self.open) > DEEPEST:
+            self.unwind(0)
         if self.busy != self.main:
             self._pass_step()
             return
-        if len(self.open) > DEEPEST:
-            self.unwind(0)
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.last = now
@@ -153,10 +156,14 @@ class Timeline:
         self.seconds[:] = NO_SECONDS
         self.counts[:] = NO_COUNTS
         self.done += 1
-        if self.done == FULL_STEPS:
-            self._rests = (now - self._first) / FULL_STEPS < SHORT_SECONDS
+        if self.done == FULL_STEPS // 2:
+            # The first ones take long: what is compiled, what is read for the first time.
+            self._first = now
+        elif self.done == FULL_STEPS:
+            self._rests = (now - self._first) / (FULL_STEPS // 2) < SHORT_SECONDS
         if self._rests and self.done // IN_A_ROW % EVERY:
             self.busy = -1
+            self.swaps.out()
         if self.device is not None:
             self.device.end_step(self.done, self.phase)
         self.head[DONE] = self.done
@@ -167,6 +174,7 @@ class Timeline:
         self.head[DONE] = self.done
         if self.done // IN_A_ROW % EVERY == 0:
             self.busy = self.main
+            self.swaps.back()
             self._begin = self.last = perf_counter()
             self._cpu = thread_time()
             self.seconds[:] = NO_SECONDS

@@ -47,6 +47,8 @@ def test_it_is_told_in_place_of_the_straggler() -> None:
         steps(USUAL, USUAL),
         by_turns(2, 10, 0.03),
         steps(with_more("gc", every(COUNT, 2.0)), with_more("gc", 0.0)),
+        # One pause of each rank.
+        by_turns(2, COUNT, 2.0),
         # Another rank is later still, and in the same steps.
         steps(with_more("gc", 0.04), with_more("forward", 0.06)),
         steps(with_more("rest", every(4, 0.2)), USUAL),

@@ -81,6 +81,17 @@ def test_a_loader_without_workers(record: Record) -> None:
     assert loader.randomness == ()
 
 
+def test_a_pause_within_a_batch_is_waited_for_too(record: Record) -> None:
+    ran = record(
+        IN_MAIN.replace("x, y = zip", "gc.collect(); x, y = zip").replace(
+            "import ", "import gc, ", 1
+        )
+    )
+    (known,) = ran.known.loaders
+    assert min(ran.phase("gc")[:-1]) > 0
+    assert all(seconds >= 4 * 0.002 + 0.003 for _, seconds in known.waits)
+
+
 def test_the_same_items_have_the_same_fingerprints(record: Record) -> None:
     ran = record(IN_MAIN)
     (known,) = ran.known.loaders

@@ -62,9 +62,9 @@ def test_a_phase_within_another_has_its_time_for_itself(clock: Clock, tape: Tape
     clock.now += 1
     timeline.enter(FORWARD)
     clock.now += 2
-    timeline.enter(COLLECTIVE)
+    began = timeline.enter(COLLECTIVE)
     clock.now += 4
-    assert timeline.leave() == 4
+    assert timeline.leave() - began == 4
     clock.now += 8
     timeline.leave()
     clock.now += 16
@@ -134,18 +134,27 @@ def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
 
 def test_of_many_short_steps_one_in_eight_is_recorded(clock: Clock, tape: Tape) -> None:
     timeline = Timeline(tape)
-    for _ in range(1100):
+    for _ in range(500):
         clock.now += SHORT_SECONDS / 2
         timeline.enter(COLLECTIVE)
         timeline.meeting(timeline.last, 0.25, 0.0, 3.0)
         timeline.leave()
         timeline.end_step()
-    assert timeline.done == tape.head[DONE] == 1100
+    assert timeline.done == tape.head[DONE] == 500
     assert timeline.busy == -1
     rows = list(tape.rows())
-    assert [row.number for row in rows] == [*range(576), *range(1024, 1088)]
+    assert [row.number for row in rows] == [*range(128), *range(256, 288)]
     assert all(len(row.meetings) == 1 for row in rows)
     assert all(row.end - row.begin == pytest.approx(SHORT_SECONDS / 2) for row in rows)
+
+
+def test_a_first_step_that_takes_long_does_not_count(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    clock.now += 60.0
+    for _ in range(200):
+        clock.now += SHORT_SECONDS / 2
+        timeline.end_step()
+    assert timeline.busy == -1
 
 
 def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:

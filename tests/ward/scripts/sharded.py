@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 
@@ -49,6 +49,7 @@ def parse():
     parser.add_argument("--lookup-rank", type=int, help="only this rank has them")
     parser.add_argument("--item-ms", type=float, default=0.0)
     parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--at-once", action="store_true", help="take a batch in one piece")
     return parser.parse_args()
 
 
@@ -82,6 +83,9 @@ def main():
     data.item_ms = args.item_ms
     sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.num_workers)
+    if args.at_once:
+        batches = BatchSampler(sampler, args.batch_size, drop_last=False)
+        loader = DataLoader(data, batch_size=None, sampler=batches, num_workers=args.num_workers)
 
     step, epoch, started = 0, 0, time.perf_counter()
     while step < args.steps:
