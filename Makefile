@@ -34,6 +34,9 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.allreduce
 	$(BIN)/python -m benchmarks.overhead --peers
+	$(BIN)/python -m benchmarks.attach
+	$(BIN)/python -m benchmarks.attach_verdict
+	$(BIN)/python -m benchmarks.attach_scale
 	$(BIN)/python -m benchmarks.link
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale

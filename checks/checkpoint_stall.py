@@ -14,11 +14,17 @@ from math import ceil
 from statistics import fmean
 
 from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY, recurs, saving
+from ddoctor.endings import place
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import AGAIN, FEWEST_SAMPLES, hung, named, standing, way_there
 
 EXPLAINS = ("scaling-efficiency-low",)
+
+# Of the time of a look from outside: far from what a sample at the wrong moment makes of it.
+NOTABLE = 0.1
 
 # Training at ByteDance pays less than 0.9 % for a checkpoint of every step (ByteRobust, SOSP'25).
 AFFORDABLE = 0.01
@@ -67,6 +73,44 @@ def saving_stops_the_steps(
     )
 
 
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+        return
+    savers = [one for one in every if one.seen.share("checkpoint") >= NOTABLE]
+    if not savers:
+        return
+    most = max(savers, key=lambda one: one.seen.share("checkpoint"))
+    share, visits = most.seen.share("checkpoint"), most.seen.visits("checkpoint")
+    calls = most.seen.calls("checkpoint")
+    at = f" at {place(calls[-1])}" if calls else ""
+    again = visits >= AGAIN
+    yield Finding(
+        severity=Severity.WARNING if again else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{named(savers)} saved{at} in {share:.0%} of {most.seconds:.0f} s, "
+            + (f"{visits} times" if again else "too seldom to tell how often it comes")
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"saving, rank {one.rank}",
+                value=round(100 * one.seen.share("checkpoint")),
+                unit="% of time",
+            )
+            for one in savers
+        ),
+        where=Where()
+        if len(savers) == len(every)
+        else Where(
+            hosts=tuple(sorted({one.host for one in savers})),
+            ranks=tuple(one.rank for one in savers),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_asynchronously(share), *(way_there(most, calls) if calls else ())),
+    )
+
+
 def _who(savers: Sequence[RankSteps], everybody: bool) -> str:
     if everybody and len(savers) > 1:
         return "all ranks"
@@ -81,7 +125,26 @@ def _at(lines: Lines | None, saver: RankSteps) -> str:
 def _fixes(
     steps: Steps, events: Sequence[float], share: float, run: TrainingRun | None
 ) -> Iterator[Fix]:
+    yield _asynchronously(share)
+    sound = steps.step * (1 - share)
+    interval = ceil(fmean(events) / (AFFORDABLE * sound))
+    hugging_face = run is not None and run.framework == "transformers"
     yield Fix(
+        summary=f"save every {interval} steps: then it costs {AFFORDABLE:.0%}",
+        paste=(
+            f'training_arguments = TrainingArguments(..., save_strategy="steps", '
+            f"save_steps={interval})"
+            if hugging_face
+            else f"if step % {interval} == 0:\n    save(step)"
+        ),
+        language="python",
+        caution=f"a failure then costs up to {interval * sound:.0f} s of work",
+        expected_gain=f"{share - AFFORDABLE:.0%} of the time",
+    )
+
+
+def _asynchronously(share: float) -> Fix:
+    return Fix(
         summary="save asynchronously, on all ranks: only the copy to the host stops the training",
         paste=(
             "import torch.distributed.checkpoint as dcp\n"
@@ -99,19 +162,4 @@ def _fixes(
             "state is held in memory twice"
         ),
         expected_gain=f"up to {share:.0%} of the time",
-    )
-    sound = steps.step * (1 - share)
-    interval = ceil(fmean(events) / (AFFORDABLE * sound))
-    hugging_face = run is not None and run.framework == "transformers"
-    yield Fix(
-        summary=f"save every {interval} steps: then it costs {AFFORDABLE:.0%}",
-        paste=(
-            f'training_arguments = TrainingArguments(..., save_strategy="steps", '
-            f"save_steps={interval})"
-            if hugging_face
-            else f"if step % {interval} == 0:\n    save(step)"
-        ),
-        language="python",
-        caution=f"a failure then costs up to {interval * sound:.0f} s of work",
-        expected_gain=f"{share - AFFORDABLE:.0%} of the time",
     )

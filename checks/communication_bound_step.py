@@ -15,10 +15,13 @@ from statistics import fmean, median
 
 from ddoctor.balance import ENOUGH_STEPS, STEADY, typical_step
 from ddoctor.crowding import have_their_cpus
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.lateness import together
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.standing import standing
 
 EXPLAINS = ("scaling-efficiency-low",)
 
@@ -69,6 +72,36 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=tuple(_fixes(steps, share, wrapper, use)),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every, share = standing(live), together(live)
+    if not share:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"all {len(every)} ranks are in collectives for at least {share:.0%} of the time, and "
+            "none of them keeps the others waiting"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"in collectives, rank {one.rank}",
+                value=round(100 * one.waiting),
+                unit="% of time",
+            )
+            for one in every
+        ),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="measure the network between these hosts, once the run is over",
+                paste="torchrun … -m ddoctor.probe  # on the same hosts, launched as the training",
+            ),
+            _seldom(share),
+        ),
     )
 
 
@@ -123,22 +156,26 @@ def _fixes(
             settings=(f"ddp.bucket_cap_mb={cap}",),
         )
     if all(count == 1 for rank in steps.ranks for count in rank.synced_backwards):
-        yield Fix(
-            summary="communicate in every fourth step only: accumulate gradients in between",
-            paste=(
-                "from contextlib import nullcontext\n"
-                "\n"
-                "with nullcontext() if step % 4 == 0 else model.no_sync():\n"
-                "    loss = loss_function(model(inputs), targets) / 4\n"
-                "    loss.backward()\n"
-                "if step % 4 == 0:\n"
-                "    optimizer.step()\n"
-                "    optimizer.zero_grad()"
-            ),
-            language="python",
-            caution="the batch is four times as large: learning rate and schedule follow it",
-            expected_gain=f"up to {0.75 * share:.0%} of the step",
-        )
+        yield _seldom(share)
+
+
+def _seldom(share: float) -> Fix:
+    return Fix(
+        summary="communicate in every fourth step only: accumulate gradients in between",
+        paste=(
+            "from contextlib import nullcontext\n"
+            "\n"
+            "with nullcontext() if step % 4 == 0 else model.no_sync():\n"
+            "    loss = loss_function(model(inputs), targets) / 4\n"
+            "    loss.backward()\n"
+            "if step % 4 == 0:\n"
+            "    optimizer.step()\n"
+            "    optimizer.zero_grad()"
+        ),
+        language="python",
+        caution="the batch is four times as large: learning rate and schedule follow it",
+        expected_gain=f"up to {0.75 * share:.0%} of the step",
+    )
 
 
 def _other_cap(wrapper: Wrapper) -> int:

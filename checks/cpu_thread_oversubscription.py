@@ -121,7 +121,7 @@ def _crowded(
                 name="threads of all ranks",
                 value=total,
                 expected=round(usable, 1),
-                source="torch.get_num_threads(); affinity mask and cgroup quota",
+                source="threads that compute; affinity mask and cgroup quota",
             ),
         ),
         where=where,

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ddoctor import endings, lateness, standing
 from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, first_batch, of_batches, place, starved
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.evidence.workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
     "straggler-rank",
@@ -33,6 +35,9 @@ EXPLAINS = (
 # The first epoch pays for what is done once; two after it that cost the same are no accident.
 EPOCHS = 3
 TOGETHER = 10
+# Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
+STARVED = 0.5
+LOADING = ("loader", "loader-wait", "loader-start")
 
 
 def too_slow_for_the_step(
@@ -58,6 +63,55 @@ def too_slow_for_the_step(
         where=place(late, steps),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=tuple(_fixes(worst, late, advice, run)),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+        return
+    found = lateness.late(every)
+    if found is not None and found.activity.startswith("loader"):
+        yield _live([found.one], found.lost, f" {lateness.others_wait(found, every)}")
+    hungry = [one for one in every if _at_the_loader(one) >= STARVED]
+    if found is None and every and len(hungry) == len(every):
+        yield _live(hungry, min(map(_at_the_loader, hungry)), "")
+
+
+def _at_the_loader(one: standing.Standing) -> float:
+    return sum(met.samples for met in one.seen.activities if met.name in LOADING) / one.seen.samples
+
+
+def _live(rows: Sequence[standing.Standing], lost: float, meanwhile: str) -> Finding:
+    first = rows[0]
+    line = next(
+        (met.line for met in first.seen.activities if met.name in LOADING and met.line), None
+    )
+    at = f" at {endings.place(line)}" if line is not None else ""
+    workers = len(first.seen.workers)
+    share = _at_the_loader(first)
+    who = first.who if len(rows) == 1 else standing.named(rows)
+    what = "waits for batches of its workers" if workers else "loads batches itself"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{who}: the main thread {what}{at} {share:.0%} of the time{meanwhile}",
+        evidence=(
+            Observation(name="workers", value=workers),
+            Observation(name="at the loader", value=round(100 * share), unit="% of time"),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in rows})), ranks=tuple(one.rank for one in rows)
+        ),
+        cost=Cost(value=round(lost, 2), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="load with more workers; how many are enough is measured by ddoctor run",
+                paste=f"DataLoader(…, num_workers={max(2, 2 * workers)}, persistent_workers=True)",
+                language="python",
+                caution="no more workers than the host has cores for all its ranks",
+            ),
+        ),
     )
 
 
@@ -203,13 +257,14 @@ def _fixes(
     loader = worst.loader
     sharing = sum(feed.host == worst.host for feed in late)
     more = advice.workers > loader.num_workers and not worst.ample
-    if more and advice.helps(worst):
-        yield worker_fix(worst, advice, sharing, run)
-    elif more and advice.enough:
-        # Another rank is as late: to mend one of the two changes nothing yet.
+    helps = advice.helps(worst)
+    if more and (helps or advice.enough):
         fix = worker_fix(worst, advice, sharing, run)
-        both = "the step is shorter only once what else holds it up is mended, too"
-        yield replace(fix, caution="; ".join(filter(None, (both, fix.caution))), settings=())
+        if not helps:
+            # Another rank is as late: to mend one of the two changes nothing yet.
+            both = "the step is shorter only once what else holds it up is mended, too"
+            fix = replace(fix, caution="; ".join(filter(None, (both, fix.caution))), settings=())
+        yield fix
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix(

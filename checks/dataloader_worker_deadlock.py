@@ -10,12 +10,14 @@ Seen from outside: the run hangs, one rank in ``_try_get_data`` of the loader, i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor import endings
+from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing, hung, others, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout")
 
@@ -29,6 +31,69 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
             yield _finding(run, one, loading, "gave up waiting")
         elif not run.failures and endings.on_workers(one, loading):
             yield _finding(run, one, loading, f"waited for {one.doing_seconds:.0f} s")
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    if not hung(every):
+        return
+    for one in every:
+        if one.doing == "loader-wait":
+            stuck = [worker for worker in one.seen.workers if _stuck(worker)]
+            yield _standing(one, stuck, every)
+
+
+def _stuck(worker: LiveWorker) -> bool:
+    """Whether it stands, and not where a worker waits for what to load next."""
+    idle = any(
+        frame.file.endswith("torch/utils/data/_utils/worker.py")
+        and after.file.endswith("multiprocessing/queues.py")
+        for frame, after in zip(worker.stack, worker.stack[1:], strict=False)
+    )
+    return worker.still and not idle
+
+
+def _standing(one: Standing, stuck: Sequence[LiveWorker], every: Sequence[Standing]) -> Finding:
+    first = stuck[0] if stuck else None
+    line = (
+        next((frame for frame in reversed(first.stack) if frame.of_user), None) if first else None
+    )
+    where = f" at {endings.place(line)}" if line is not None else ""
+    text = f" (`{line.text}`)" if line is not None and line.text else ""
+    because = f"{one.who} waits for a batch {one.where}"
+    if first is not None:
+        several = f"{len(stuck)} of its {len(one.seen.workers)} workers stand"
+        its = f"its worker (pid {first.pid}) stands" if len(one.seen.workers) == 1 else several
+        because += f", and {its}{where}{text}"
+    elif one.seen.workers:
+        because += ", and none of its workers brings one"
+    else:
+        because += ", and its workers are gone"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if first is not None else Confidence.LIKELY,
+        because=f"{because}; nothing moved for {one.seconds:.0f} s{others(every, [one])}",
+        evidence=tuple(
+            Observation(name=f"worker {worker.pid} is", value=worker.state)
+            for worker in one.seen.workers
+        ),
+        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        fixes=(
+            *(
+                Fix(
+                    summary="repair what the worker waits for",
+                    paste="\n".join(
+                        f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+                        for frame in first.stack
+                    ),
+                    language="text",
+                )
+                for first in stuck[:1]
+            ),
+            _without_locks(),
+            _with_limits(),
+        ),
+    )
 
 
 def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: str) -> Finding:
@@ -70,13 +135,21 @@ def _fixes(run: TrainingRun, loader: Loader | None) -> Iterator[Fix]:
         caution="py-spy may need root, or the capability SYS_PTRACE in a container",
     )
     if loader is None or loader.context == "fork":
-        yield Fix(
-            summary="start workers that inherit no locks",
-            paste='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)',
-            language="python",
-            caution="the dataset is pickled for each of them, and the script needs a main guard",
-        )
-    yield Fix(
+        yield _without_locks()
+    yield _with_limits()
+
+
+def _without_locks() -> Fix:
+    return Fix(
+        summary="start workers that inherit no locks",
+        paste='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)',
+        language="python",
+        caution="the dataset is pickled for each of them, and the script needs a main guard",
+    )
+
+
+def _with_limits() -> Fix:
+    return Fix(
         summary="give the workers one thread each, and the wait for them a limit",
         paste=(
             "def alone(worker):\n"

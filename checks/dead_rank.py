@@ -15,9 +15,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import gone, hung, others, standing
 
 EXPLAINS = ("first-failure-masked",)
 
@@ -95,6 +97,45 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             ranks=tuple(one.rank for one in told) if len(run.ranks) > 1 else (),
         ),
         fixes=(_training_fix(run, first),),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    dead = [one for one in gone(live) if not one.finished]
+    if not dead or not hung(every) or not all(one.waits for one in every):
+        return
+    hosts = tuple(sorted({one.host for one in dead}))
+    who = endings.ranks(one.rank for one in dead)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{who} of {live[0].job} {'is' if len(dead) == 1 else 'are'} not on "
+            f"{' and '.join(hosts[:FEW])} any more; nothing moved for {every[0].seconds:.0f} s"
+            f"{others(every, ())}"
+        ),
+        evidence=(
+            Observation(
+                name="ranks of these hosts",
+                value=len(every),
+                expected=len(every) + len(dead),
+                source="the environment of those that are there",
+            ),
+        ),
+        where=Where(hosts=hosts, ranks=tuple(one.rank for one in dead)),
+        fixes=(
+            Fix(
+                summary="see what ended it: its last words in the log, or the kernel's",
+                paste="dmesg -T | grep -i -E 'killed process|out of memory|segfault' | tail",
+                caution="the others wait for ever: end them, and start from the last checkpoint",
+            ),
+            Fix(
+                summary="have one launcher end all ranks when one fails",
+                paste=f"torchrun --nproc-per-node {len(every) + len(dead)} "
+                f"{' '.join(live[0].command)}",
+            ),
+        ),
     )
 
 

@@ -15,11 +15,13 @@ import re
 from collections.abc import Iterator
 
 from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.mismatch import Mismatch, mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import hung, named, others, places, standing, whole
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "rank-dependent-control-flow")
 
 # torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes
 MODELS = re.compile(
@@ -47,6 +49,41 @@ def brought(run: TrainingRun) -> Iterator[Finding]:
         ),
         where=Where(),
         fixes=tuple(_fixes(run, place, exact=found.told_by != "gloo")),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    """Where one rank has left a collective that another still waits in, and no branch leads past
+    it: whoever brought less was through sooner."""
+    every = standing(live)
+    if len(every) < 2 or not whole(live) or not hung(every):
+        return
+    if any(one.doing != "collective" for one in every):
+        return
+    waiting = next((one for one in every if all(map(one.is_before, set(every) - {one}))), None)
+    if waiting is None or not waiting.surely:
+        return
+    rest = [one for one in every if one is not waiting]
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{waiting.who} waits {waiting.where}, which {named(rest)} came to as well, for no "
+            f"branch leads past it, and {'have' if len(rest) > 1 else 'has'} left"
+            f"{others(every, [waiting])}; nothing moved for {waiting.seconds:.0f} s"
+        ),
+        evidence=tuple(
+            Observation(name=named(rows), value=where) for where, rows in places(every).items()
+        ),
+        where=Where(hosts=(waiting.host,), ranks=(waiting.rank,)),
+        fixes=(
+            Fix(
+                summary="see each rank's shape and type",
+                paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(live[0].command)}",
+                caution="every collective is compared first, which is slow: for the search only",
+            ),
+            *_padded(waiting.place),
+        ),
     )
 
 
@@ -90,13 +127,17 @@ def _because(found: Mismatch) -> str:
 
 
 def _fixes(run: TrainingRun, place: str, *, exact: bool) -> Iterator[Fix]:
-    at = f" at {place}" if place else ""
     if not exact:
         yield Fix(
             summary="see each rank's shape and type",
             paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL {endings.again(run)}",
             caution="every collective is compared first, which is slow: for the search only",
         )
+    yield from _padded(place)
+
+
+def _padded(place: str) -> Iterator[Fix]:
+    at = f" at {place}" if place else ""
     yield Fix(
         summary=f"bring equally much on every rank{at}: pad to the longest",
         paste=(

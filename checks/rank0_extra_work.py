@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor import endings, lateness, standing
 from ddoctor.balance import PARTS, Late, late, own_line
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -23,6 +25,31 @@ def beside_the_training(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
     for one in late(steps):
         if one.place.rank == 0 and one.part in ("evaluation", "rest"):
             yield _finding(one, steps, own_line(lines, 0, PARTS[one.part], 0.0))
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    found = lateness.late(every)
+    if found is None or not found.beside_the_training or not found.again:
+        return
+    line = found.line
+    text = f" (`{line.text}`)" if line is not None and line.text else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{found.one.who} works outside of the model for {found.share:.0%} of the time longer "
+            f"than the others, mostly at {endings.place(line) or 'a line of no file'}{text}, "
+            f"{lateness.others_wait(found, every)}"
+        ),
+        evidence=lateness.waits(every),
+        where=Where(hosts=(found.one.host,), ranks=(0,)),
+        cost=Cost(value=round(found.lost, 2), unit="share of step"),
+        fixes=(
+            _beside(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
+            *(standing.way_there(found.one, found.calls) if found.calls else ()),
+        ),
+    )
 
 
 def _finding(one: Late, steps: Steps, line: HotLine | None) -> Finding:
@@ -47,7 +74,11 @@ def _finding(one: Late, steps: Steps, line: HotLine | None) -> Finding:
         ),
         where=Where(hosts=(one.place.host,), ranks=(0,)),
         cost=Cost(value=round(one.cost, 3), unit="share of step"),
-        fixes=(_spread() if one.part == "evaluation" else _beside(line),),
+        fixes=(
+            _spread()
+            if one.part == "evaluation"
+            else _beside(f"{line.file}:{line.line}" if line is not None else ""),
+        ),
     )
 
 
@@ -75,10 +106,12 @@ def _spread() -> Fix:
     )
 
 
-def _beside(line: HotLine | None) -> Fix:
-    where = f"{line.file}:{line.line}" if line is not None else "what rank 0 does there"
+def _beside(line: str) -> Fix:
     return Fix(
-        summary=f"take {where} out of the step: less often, and in a thread beside it",
+        summary=(
+            f"take {line or 'what rank 0 does there'} out of the step: less often, and in a thread "
+            "beside it"
+        ),
         paste=(
             "from concurrent.futures import ThreadPoolExecutor\n"
             "\n"

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.mismatch import mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.standing import hung, named, places, stack, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
 
@@ -38,6 +40,20 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
         Confidence.CERTAIN if len({one.doing for one in waiting}) > 1 else Confidence.LIKELY,
         [(f"{endings.ranks(one.rank for one in rows)}", p) for p, rows in where.items()],
         waiting,
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    apart = places(every)
+    if len(apart) < 2 or not hung(every) or not all(one.waits for one in every):
+        return
+    told = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
+    yield _told(
+        f"all ranks wait, {told}; nothing moved for {every[0].seconds:.0f} s",
+        Confidence.CERTAIN if len({one.operation for one in every}) > 1 else Confidence.LIKELY,
+        [(named(rows), where) for where, rows in apart.items()],
+        [stack(rows[0]) for rows in apart.values()][:2],
     )
 
 
@@ -64,6 +80,15 @@ def _finding(
     rows: Sequence[tuple[str, str]],
     stacks: Sequence[RankEnding],
 ) -> Finding:
+    return _told(because, confidence, rows, list(map(endings.traceback, _one_of_each(stacks))))
+
+
+def _told(
+    because: str,
+    confidence: Confidence,
+    rows: Sequence[tuple[str, str]],
+    stacks: Sequence[str],
+) -> Finding:
     return Finding(
         severity=Severity.ERROR,
         confidence=confidence,
@@ -72,7 +97,7 @@ def _finding(
         fixes=(
             Fix(
                 summary="see which branch leads each rank there",
-                paste="\n\n".join(map(endings.traceback, _one_of_each(stacks))),
+                paste="\n\n".join(stacks),
                 language="text",
             ),
             Fix(

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor import standing
+from ddoctor.endings import ranks
 from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("rank-stuck-outside-collective",)
 
-HELD = {
-    "stopped": "is stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
-    "tracing-stop": "is held by a debugger or tracer",
-    "disk-sleep": "is asleep in the kernel, in a read or write that does not return",
+HELD = {state: f"is {why}" for state, why in standing.HELD.items()} | {
     "silent": "is not heard of any more: stopped as a whole, cut off, or its host is down",
 }
 FEW = 8
+# To import torch from a shared disk takes some ranks longer than others.
+USUAL_SECONDS = 60.0
 """Names that fit a sentence."""
 
 
@@ -66,6 +68,46 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
     for joining in host_joinings:
         if joining.came and len(joining.came) < joining.expected:
             yield _hosts_missing(joining)
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    """Nobody leaves the making of the process group before all have come to it."""
+    every = standing.standing(live)
+    away = live[0].world - len(every)
+    if away <= 0 or standing.gone(live) or not standing.hung(every):
+        return
+    if any(one.doing != "joining" or one.seen.age_seconds < USUAL_SECONDS for one in every):
+        return
+    several = away > 1
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{ranks(one.rank for one in every)} of {live[0].job} "
+            f"{'wait' if len(every) > 1 else 'waits'} {every[0].where}, which ends when all "
+            f"{live[0].world} have come; {away} {'were' if several else 'was'} not seen, on other "
+            f"hosts: {'one of them' if several else 'it'} is not there, or does not reach this one"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"since its start, rank {one.rank}",
+                value=round(one.seen.age_seconds),
+                unit="s",
+            )
+            for one in every[:FEW]
+        ),
+        fixes=(
+            Fix(
+                summary="see on the other hosts whether their ranks are there, and what they do",
+                paste="ddoctor attach --bundle look-$(hostname).json",
+                caution="`ddoctor diagnose look-*.json` tells of all of them together",
+            ),
+            Fix(
+                summary="start the probes in place of the training: they name who does not come",
+                paste="torchrun … -m ddoctor.probe  # launched as the training",
+            ),
+        ),
+    )
 
 
 def _hosts_missing(joining: HostJoining) -> Finding:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing, hung, others, places, stack, standing, whole
 
 EXPLAINS = ("first-failure-masked",)
 
@@ -70,6 +72,59 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
         places.setdefault(endings.stood(one), []).append(one)
     for place, rows in places.items():
         yield _in_training(run, place, rows, held)
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    held = [one for one in every if one.held]
+    # One that is held stops the others, sooner or later, whether they stand by now or not.
+    apart = held or [one for one in every if not one.waits and one.doing != "loader-wait"]
+    # Where all of a run stand so, nothing tells who does it; those not seen wait for these.
+    some = len(apart) < len(every) or not whole(live)
+    if not held and not (hung(every) and some):
+        return
+    for where, rows in places(apart).items():
+        yield _standing(where, rows, every, apart)
+
+
+def _standing(
+    where: str, rows: Sequence[Standing], every: Sequence[Standing], apart: Sequence[Standing]
+) -> Finding:
+    first = rows[0]
+    text = f" (`{first.line.text}`)" if first.line is not None and first.line.text else ""
+    why = first.held or _for_what(first.seen.stack)
+    subject = first.who if len(rows) == 1 else endings.ranks(one.rank for one in rows)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
+        because=(
+            f"{subject} stood {where}{text} for all of the {first.seconds:.0f} s, outside of any "
+            f"collective{f', {why}' if why else ''}{others(every, apart)}"
+        ),
+        evidence=(
+            Observation(name="its process is", value=first.seen.state),
+            Observation(
+                name="its main thread was on a CPU", value=first.seen.main_cpu_seconds, unit="s"
+            ),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in rows})),
+            ranks=tuple(one.rank for one in rows),
+        ),
+        fixes=(
+            Fix(
+                summary="let it go on",
+                paste=f"kill -CONT {first.seen.pid}  # on {first.host}",
+                caution="first find out who stopped it, and why",
+            )
+            if first.seen.state == "stopped"
+            else Fix(
+                summary="repair what that line waits for, or give it a limit of its own",
+                paste=stack(first),
+                language="text",
+            ),
+        ),
+    )
 
 
 def _in_training(

@@ -17,14 +17,23 @@ from ddoctor import rails
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.interface_rates import InterfaceRates
 from ddoctor.evidence.interfaces import Interface
+from ddoctor.evidence.live import LiveLink, LiveLook
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
+from ddoctor.lateness import together
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.pairing import Analysis, Slow
 
 # Far beyond what two equal networks differ by.
 FASTER = 1.5
+# Of the looks at a live run's sockets: then the network never rests.
+QUEUED = 0.5
+# What plain TCP reaches between hosts whatever their cards promise; Mbit/s.
+TCP_SPEED = 10_000
+# A sound link carries half of that with any settings.
+SOUND = 0.5
+MBIT_PER_MIB = 8 * 2**20 / 1e6
 
 EXPLAINS = ("collective-slow-for-hardware", "communication-bound-step")
 
@@ -37,6 +46,58 @@ def between_ranks(
         analysis = rails.analyse(section.flows, section.ends)
         for slow in analysis.slow:
             yield _finding(section, analysis, slow, by_host)
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    share = together(live)
+    links = [(look.host, one) for look in live for one in look.links if _carried(one) is not None]
+    if not share or not links:
+        return
+    host, worst = min(links, key=lambda link: _carried(link[1]) or 0.0)
+    carried, speed = _carried(worst) or 0.0, min(worst.speed or TCP_SPEED, TCP_SPEED)
+    if carried >= SOUND * speed:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"all ranks are in collectives for {share:.0%} of the time, and from {host} to "
+            f"{worst.remote} there is always something left to send: {worst.interface} carries "
+            f"{carried:.3g} Mbit/s, and says of itself that it is one of {worst.speed} Mbit/s"
+        ),
+        evidence=(
+            Observation(
+                name=f"sent over {worst.interface} of {host}",
+                value=round(carried, 1),
+                unit="Mbit/s",
+                expected=speed,
+                source="what the interface has sent while the queues of the ranks were not empty",
+            ),
+        ),
+        where=Where(hosts=(host,)),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="see what the link has agreed on, what it loses, and what shapes it",
+                paste=(
+                    f"ethtool {worst.interface}; ip -s link show {worst.interface}; "
+                    f"tc -s qdisc show dev {worst.interface}"
+                ),
+                caution=f"on {host}",
+            ),
+            Fix(
+                summary="measure each pair of hosts, once the run is over",
+                paste="torchrun … -m ddoctor.probe pairs  # on the same hosts",
+            ),
+        ),
+    )
+
+
+def _carried(link: LiveLink) -> float | None:
+    """Mbit/s while something was left to send; None: not known, or mostly nothing was."""
+    if link.sent is None or link.speed is None or link.queued < QUEUED:
+        return None
+    return link.sent * MBIT_PER_MIB / link.queued
 
 
 def a_faster_interface(

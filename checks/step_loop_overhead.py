@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from ddoctor import endings, standing
 from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
-from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -39,6 +41,8 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 # Less than half of the looks do not say what most of the time goes into.
 MOST = 0.5
 FEW = 3
+# Of the time of a look from outside: twice what counts where each step is recorded.
+NOTABLE = 0.2
 
 
 def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
@@ -80,8 +84,40 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=round(seconds / typical, 3), unit="share of step"),
-        fixes=(_seldom(named, seconds / typical),),
+        fixes=(_seldom(named[0], seconds / typical),),
     )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+        return
+    met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in every}
+    shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in every]
+    share = min(shares, default=0.0)
+    # Of a rank that is there nearly always, it is not seen how often it comes there.
+    if share < NOTABLE or max(one.seen.visits("rest") for one in every) < standing.AGAIN:
+        return
+    lines = [row.line for row in met[every[0].rank] if row.line is not None][:FEW]
+    told = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{share:.0%} of the time goes into the loop around the model everywhere: {told}",
+        evidence=tuple(
+            Observation(
+                name=f"at such lines, rank {one.rank}", value=round(100 * part), unit="% of time"
+            )
+            for one, part in zip(every, shares, strict=True)
+        ),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(_seldom(lines[0], share),),
+    )
+
+
+def _extra(met: Activity) -> bool:
+    """Whether it was at a line beside the model that needs to run in few steps only."""
+    return met.name == "rest" and met.line is not None and bool(_does(met.line))
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
@@ -108,11 +144,11 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
     )
 
 
-def _does(line: HotLine) -> str:
+def _does(line: HotLine | Frame) -> str:
     return next((does for does, sign in OVERHEAD.items() if sign.search(line.text)), "")
 
 
-def _alone(line: HotLine) -> bool:
+def _alone(line: HotLine | Frame) -> bool:
     """Whether the line does that and no more."""
     try:
         (statement,) = ast.parse(line.text).body
@@ -138,8 +174,7 @@ def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
     return looks
 
 
-def _seldom(named: Sequence[HotLine], share: float) -> Fix:
-    line = named[0]
+def _seldom(line: HotLine | Frame, share: float) -> Fix:
     if _does(line) == "collects garbage":
         summary = "leave it to Python, or collect every 1000 steps on all ranks"
     elif _does(line) == "empties the allocator's cache":

@@ -19,12 +19,17 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median, median_low
 
+from ddoctor import endings
 from ddoctor.balance import NOTICEABLE, SURE, Late, late
 from ddoctor.evidence.host import Cpus, cpu_list
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
+from ddoctor.lateness import late as late_in_a_look
+from ddoctor.lateness import others_wait, waits
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import phase, stack, standing
 from ddoctor.why_late import Reason, why
 
 EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
@@ -167,7 +172,7 @@ def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Itera
 
 def _in_passing(one: Late, steps: Steps, reason: Reason) -> bool:
     """Whether it may be over soon: others want the CPUs, or the core was slower for a while."""
-    if reason.kind == "queued":
+    if reason.kind in ("queued", "slower"):
         return one.seconds < PASSING * steps.step
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
 
@@ -180,6 +185,40 @@ def _perhaps_waits(one: Late, worst: Late, reason: Reason) -> bool:
 def _is_slowness(one: Late) -> bool:
     """Other parts, and what rank 0 does beside the training, are causes of their own."""
     return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    found = late_in_a_look(every)
+    if found is None or found.activity.startswith(("loader", "checkpoint")):
+        return
+    if found.beside_the_training and found.again:
+        return
+    rank, line = found.one, found.line
+    at = f" at {endings.place(line)}" if line is not None else ""
+    at += f" (`{line.text}`)" if line is not None and line.text else ""
+    doubt = "" if found.again else "; look again: it was met there once, which may be all"
+    yield Finding(
+        severity=Severity.WARNING if found.again else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{rank.who} is in {phase(found.activity)}{at} for "
+            f"{found.share:.0%} of the time longer than the others, "
+            f"{others_wait(found, every)}{doubt}"
+        ),
+        evidence=waits(every),
+        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
+        cost=Cost(value=round(found.lost, 2), unit="share of step"),
+        fixes=(
+            Fix(
+                summary=f"see why rank {rank.rank} alone takes so long there",
+                paste=stack(rank, found.calls)
+                if line
+                else f"py-spy dump --native --pid {rank.seen.pid}  # on {rank.host}",
+                language="text" if line else "sh",
+            ),
+        ),
+    )
 
 
 def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Finding:
@@ -218,7 +257,7 @@ def _on_cpu(one: Late) -> Iterator[Observation]:
             # Others that poll while they wait are on a CPU for longer than a rank that sleeps.
             value=max(0.0, round(1000 * one.on_cpu, 1)),
             unit="ms",
-            source="CPU time of its main thread, the median step",
+            source="CPU time of its main thread",
         )
 
 
@@ -253,10 +292,20 @@ def _remedy(one: Late, reason: Reason) -> Fix:
     if reason.kind == "blocked":
         return Fix(
             summary=f"on {host}, see what rank {rank} waits for while it runs, as root",
-            paste=(
-                "for pid in $(pgrep python); do tr '\\0' '\\n' < /proc/$pid/environ | "
-                f"grep -qx RANK={rank} && py-spy dump --pid $pid; done"
-            ),
+            paste=_in_its_process(rank, "py-spy dump --pid"),
+        )
+    if reason.kind == "busy":
+        return Fix(
+            summary=f"on {host}, see what rank {rank} does there and the others do not",
+            paste=_in_its_process(rank, "py-spy record --native --duration 10 -o late.svg --pid"),
+            caution="where it does the same, its core is slower: see `lscpu --extended`",
         )
     starved = reason.kind in ("queued", "crowded", "throttled")
     return next(_fixes(host, None, starved))
+
+
+def _in_its_process(rank: int, command: str) -> str:
+    return (
+        "for pid in $(pgrep python); do tr '\\0' '\\n' < /proc/$pid/environ | "
+        f"grep -qx RANK={rank} && {command} $pid; done"
+    )

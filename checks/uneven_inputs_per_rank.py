@@ -15,18 +15,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from ddoctor import endings, standing
+from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.same_data import by_name, named, place, synchronised
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing
 
 EXPLAINS = (
     "dead-rank",
     "first-failure-masked",
     "rank-stuck-outside-collective",
     "late-rank-timeout",
+    "rank-dependent-control-flow",
+    "rank0-only-collective",
 )
 
 
@@ -67,6 +72,46 @@ def batches_differ(
             where=place(odd, loaders),
             fixes=tuple(_fixes(loaders[0], shortest)),
         )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    if not standing.hung(every) or not all(one.waits for one in every):
+        return
+    ended = [one.rank for one in standing.gone(live) if one.finished]
+    loops = {block: one for one in every for block in one.within if block.loop}
+    for loop in loops:
+        ahead = [one for one in every if one.is_past(loop)]
+        behind = [one for one in every if loop in one.within]
+        if (ahead or ended) and behind:
+            yield _left_the_loop(loop, ahead, ended, behind)
+            return
+
+
+def _left_the_loop(
+    loop: Block, ahead: Sequence[Standing], ended: Sequence[int], behind: Sequence[Standing]
+) -> Finding:
+    told = [f"{endings.ranks(ended)} came to the end of the script"] if ended else []
+    if ahead:
+        verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
+        told.append(f"{standing.named(ahead)} {verb} {ahead[0].where}")
+    still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
+    left = (*ended, *(one.rank for one in ahead))
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"of the loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
+            f"{', '.join(told)}, while {standing.named(behind)} {still} {behind[0].where}; "
+            f"nothing moved for {behind[0].seconds:.0f} s"
+        ),
+        evidence=(
+            Observation(name="left the loop", value=endings.ranks(left)),
+            Observation(name="still in it", value=standing.named(behind)),
+        ),
+        where=Where(ranks=tuple(sorted(left))),
+        fixes=(_together(f"at line {loop.line}"), _joined()),
+    )
 
 
 def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
@@ -124,17 +169,25 @@ def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:
             language="python",
             caution="a sampler that fills batches by length has a drop_last of its own to set",
         )
-    yield Fix(
+    yield _together(f"{loader.name}: {shortest} now")
+    yield _joined()
+
+
+def _together(where: str) -> Fix:
+    return Fix(
         summary="end the epoch on all ranks with the shortest one",
         paste=(
             "count = torch.tensor(len(loader), device=device)  # or a number known beforehand\n"
             "dist.all_reduce(count, op=dist.ReduceOp.MIN)\n"
-            f"for batch in itertools.islice(loader, int(count)):  # {loader.name}: {shortest} now"
+            f"for batch in itertools.islice(loader, int(count)):  # {where}"
         ),
         language="python",
         caution="the last batches of the longer ranks are left out",
     )
-    yield Fix(
+
+
+def _joined() -> Fix:
+    return Fix(
         summary="or let ranks that are done answer for the others",
         paste=(
             "from torch.distributed.algorithms.join import Join\n"

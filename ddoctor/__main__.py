@@ -9,6 +9,9 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+# What typer makes of Ctrl-C.
+TYPERS_INTERRUPTED = 130
+
 
 def main() -> NoReturn:
     """Run the command line; every failure is one line on stderr and exit code 2."""
@@ -46,7 +49,7 @@ def _run() -> int:
     from ddoctor.errors import DoctorError
 
     try:
-        return int(app(prog_name="ddoctor", standalone_mode=False) or 0)
+        code = int(app(prog_name="ddoctor", standalone_mode=False) or 0)
     except TyperException as error:
         return _complain(f"{error.format_message()} See `ddoctor --help`.")
     except DoctorError as error:
@@ -54,6 +57,9 @@ def _run() -> int:
     except SystemExit:
         # typer's own answer to a broken pipe, and to nothing else in this mode.
         raise BrokenPipeError from None
+    if code == TYPERS_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
 
 
 def _complain(message: str) -> int:

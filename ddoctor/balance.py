@@ -11,7 +11,7 @@ What-if Analysis", OSDI'25): the step as it was, less the step with this rank as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import Literal
@@ -37,6 +37,9 @@ WITH_THE_WORK = ("loading", "computing", "rest")
 
 NOW_AND_THEN: tuple[Part, ...] = ("checkpoint", "evaluation", "gc", "rest")
 """What comes every so many steps: judged by its mean, where the others are by their median."""
+
+ON_CPU: tuple[Part, ...] = ("computing", *NOW_AND_THEN)
+"""What keeps a CPU busy."""
 
 # A check that the change is at least 10 % is what took a published detector's false alarms away
 # (GREYHOUND, ATC'25); 5 % between the GPUs of a node is normal (ml-engineering).
@@ -79,8 +82,8 @@ class Late:
     """In how many steps it was later."""
     steps: int
     on_cpu: float | None = None
-    """Seconds of these, in the median step, as its main thread's time on a CPU has it; None: not
-    seen, or it works on a GPU."""
+    """Of these seconds, what its main thread's time on a CPU tells; None: not seen, or it works on
+    a GPU."""
     cost: float = 0.0
     """The share of the step that is saved where it is as fast as the others, 0 to 1."""
 
@@ -97,15 +100,18 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
     work = None if as_given else workload(steps)
     rows = {part: _spent_on(part, steps, work) for part in PARTS}
     more = {part: _more(one) for part, one in rows.items()}
-    more_on_cpu = _more_on_cpu(steps, work, more)
+    cpus = on_cpu(steps)
     found: dict[tuple[int, Part], Late] = {}
     for part, by_rank in more.items():
+        more_on_cpu = _more_on_cpu(part, steps, work, more) if cpus and part in ON_CPU else ()
         for index, later in enumerate(by_rank):
             cpu = more_on_cpu[index] if more_on_cpu else ()
             behind = sum(second > 0 for second in later)
+            usually: Callable[[Sequence[float]], float] = median
             seconds = _steady(later, cpu if part == "computing" else (), least)
             if not seconds and part in NOW_AND_THEN and recurs(later, least):
                 behind = sum(second >= least for second in later)
+                usually = fmean
                 seconds = fmean(later)
             if seconds:
                 found[index, part] = Late(
@@ -116,7 +122,7 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
                     usual=fmean(map(median_low, zip(*rows[part], strict=True))),
                     behind=behind,
                     steps=steps.count,
-                    on_cpu=median(cpu) if cpu else None,
+                    on_cpu=usually(cpu) if cpu else None,
                 )
     paid = _paid(steps, {(index, part): more[part][index] for index, part in found})
     costly = (replace(one, cost=paid[key]) for key, one in found.items())
@@ -213,17 +219,18 @@ def _more(rows: Rows) -> Rows:
     return tuple(tuple(a - b for a, b in zip(row, usual, strict=True)) for row in rows)
 
 
-def _more_on_cpu(steps: Steps, work: Workload | None, more: Mapping[Part, Rows]) -> Rows:
-    """Of each rank and step, by how much longer than the usual one it computed, as its seconds on a
-    CPU have it: made into the clock's, and without what it did beside the model."""
+def _more_on_cpu(
+    part: Part, steps: Steps, work: Workload | None, more: Mapping[Part, Rows]
+) -> Rows:
+    """Of each rank and step, by how much longer than the usual one it was at this part, as its
+    seconds on a CPU have it: made into the clock's, and without what the other parts took."""
     cpus = on_cpu(steps)
-    if not cpus:
-        return ()
     clock = clock_of_cpu(steps)
     longer = _more(work.without(cpus) if work is not None else cpus)
     own = tuple(tuple(clock * second for second in row) for row in longer)
-    for part in NOW_AND_THEN:
-        own = _without(own, tuple(tuple(max(0.0, one) for one in row) for row in more[part]))
+    for other in ON_CPU:
+        if other != part:
+            own = _without(own, tuple(tuple(max(0.0, one) for one in row) for row in more[other]))
     return own
 
 

@@ -38,6 +38,10 @@ MarkdownPath = Annotated[
 HtmlPath = Annotated[
     Path | None, typer.Option("--html", metavar="PATH", help="Write the report as one HTML file.")
 ]
+BundlePath = Annotated[
+    Path | None,
+    typer.Option("--bundle", metavar="PATH", help="Write the evidence, to be diagnosed elsewhere."),
+]
 Bundles = Annotated[
     list[Path], typer.Argument(metavar="BUNDLE...", help="Evidence bundles, one per host.")
 ]
@@ -75,10 +79,7 @@ def doctor(
     force: Annotated[
         bool, typer.Option("--force", help="Measure on GPUs that other processes use, too.")
     ] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Write the evidence, to be diagnosed elsewhere."),
-    ] = None,
+    bundle: BundlePath = None,
     json: JsonPath = None,
     markdown: MarkdownPath = None,
     html: HtmlPath = None,
@@ -126,6 +127,59 @@ def run(context: typer.Context) -> None:
     from ddoctor.training import start
 
     start.start(context.args)
+
+
+@app.command()
+def attach(
+    pids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="PID...", help="Ranks, or their launcher; none: all on this host."),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The job, where several run here.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="How long to look; 10, and 4 where it watches."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, until q is pressed.")
+    ] = False,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS:]PORT", help="Serve what --watch sees; to this machine alone."
+        ),
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Names of files in place of their paths.")
+    ] = False,
+    bundle: BundlePath = None,
+    json: JsonPath = None,
+    markdown: MarkdownPath = None,
+    html: HtmlPath = None,
+) -> int:
+    """Look at a run that is slow or stands still, as it is: nothing is stopped or changed."""
+    from ddoctor import watching
+    from ddoctor.errors import DoctorError
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.live import attach
+    from ddoctor.report.metrics import Metrics
+    from ddoctor.report.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
+    span = attach.span(seconds, watch=watch)
+    if prometheus is not None and not watch:
+        raise DoctorError("--prometheus serves what --watch sees: give both")
+    if watch:
+        metrics = Metrics(prometheus) if prometheus is not None else None
+        report, evidence = watching.watch(pids or (), job, span, redact=redact, metrics=metrics)
+    else:
+        report, evidence = watching.once(pids or (), job, span, redact=redact)
+    if bundle is not None:
+        bundles.write(bundle, evidence)
+    outputs.write(report, evidence)
+    return report.exit_code
 
 
 @app.command()

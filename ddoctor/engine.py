@@ -14,9 +14,10 @@ from pkgutil import iter_modules
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ddoctor import knowledge
+from ddoctor import knowledge, standing
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Steps
@@ -140,12 +141,16 @@ def examine(evidence: Evidence, command: Command) -> Report:
     """Judge the evidence by every check there is."""
     checks = discover()
     results = diagnose(evidence, checks)
-    # What a recorded run could not tell anyway is no loss to it.
-    of_training = {
+    # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
+    own = "of_training" if command == "run" else None
+    if any(evidence) and all(section.of_attaching for section in evidence):
+        own = "of_attaching"
+    told = {
         way.check
         for check in checks
         for way in check.ways
-        if all(need.optional or need.section.of_training for need in way.needs.values())
+        if own is None
+        or all(need.optional or getattr(need.section, own) for need in way.needs.values())
     }
     ordered = order(results, {check.name: check.explains for check in checks})
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
@@ -185,7 +190,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
                 reason=r.skipped if command != "run" else _unseen(r.skipped, evidence),
             )
             for r in results
-            if r.skipped is not None and (command != "run" or r.check in of_training)
+            if r.skipped is not None and r.check in told
         ),
         crashed=crashed,
     )
@@ -300,7 +305,10 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
 
 
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
-    """Why a training run tells nothing, where no finding does: it is not to be called healthy."""
+    """Why a training tells nothing, where no finding does: it is not to be called healthy."""
+    looks = evidence.all(LiveLook)
+    if looks and (why := standing.unjudged(looks)):
+        yield Crashed(check=JUDGING, error=why)
     for run in evidence.all(TrainingRun):
         steps = evidence.of(Steps, run.host)
         why = run.unjudged(steps.count if steps is not None else 0, FEWEST_STEPS)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,8 @@ DIALECTS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 
+# For rank 0 to come up and to say what is wrong.
+SPEAKING_SECONDS = 20.0
 START = "start it as `torchrun --nproc-per-node 2 -m ddoctor.probe`"
 
 
@@ -43,19 +47,26 @@ class Place:
     """What tells this run from others that use the same store."""
 
 
+def leave_it_to_rank_0() -> None:
+    """Before a rank ends with nothing to say: the launcher ends all others as soon as one ends,
+    and rank 0 would be ended before it has said what is wrong. In turn, its end ends this one."""
+    with suppress(KeyboardInterrupt):
+        time.sleep(SPEAKING_SECONDS)
+
+
 def place(environment: Mapping[str, str] = os.environ) -> Place:
     """The place of this process.
 
     Raises:
         DoctorError: no launcher started it, or the launcher's words make no sense.
     """
-    dialect = next((names for names in DIALECTS if _speaks(names, environment)), None)
-    if dialect is None:
+    names = dialect(environment)
+    if names is None:
         raise DoctorError(f"no launcher started this (RANK is not set): {START}")
-    rank, size = _number(environment, dialect[0]), _number(environment, dialect[1])
+    rank, size = _number(environment, names[0]), _number(environment, names[1])
     if not 0 <= rank < size:
-        raise DoctorError(f"{dialect[0]}={rank} is no rank of a world of {dialect[1]}={size}")
-    local_size = _number(environment, dialect[3], 1) if dialect[3] else _tasks_here(environment)
+        raise DoctorError(f"{names[0]}={rank} is no rank of a world of {names[1]}={size}")
+    local_size = _number(environment, names[3], 1) if names[3] else _tasks_here(environment)
     address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
     if not address:
         raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
@@ -67,13 +78,18 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place(
         rank=rank,
         world_size=size,
-        local_rank=_number(environment, dialect[2], 0 if size == 1 else None),
+        local_rank=_number(environment, names[2], 0 if size == 1 else None),
         local_size=local_size,
         address=address,
         port=_number(environment, "MASTER_PORT", 29500),
         hosts_store=own_store and rank == 0,
         run="/".join(run),
     )
+
+
+def dialect(environment: Mapping[str, str]) -> tuple[str, str, str, str] | None:
+    """The variables by which a launcher told a process its rank; None: none did."""
+    return next((names for names in DIALECTS if _speaks(names, environment)), None)
 
 
 def _speaks(names: tuple[str, ...], environment: Mapping[str, str]) -> bool:

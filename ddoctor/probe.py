@@ -137,9 +137,16 @@ def _parse(rank: int) -> Namespace:
         return parser().parse_intermixed_args()
     from contextlib import redirect_stderr
 
+    from ddoctor.launched import leave_it_to_rank_0
+
     # One complaint is enough.
-    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        return parser().parse_intermixed_args()
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            return parser().parse_intermixed_args()
+    except SystemExit as end:
+        if end.code:
+            leave_it_to_rank_0()
+        raise
 
 
 def _supervise(mine: Place, arguments: Namespace) -> int:

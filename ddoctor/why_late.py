@@ -16,14 +16,25 @@ from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankHost, RankUse
 
 Kind = Literal[
-    "line", "mask", "throttled", "busy", "queued", "crowded", "blocked", "device", "unknown"
+    "line",
+    "mask",
+    "throttled",
+    "busy",
+    "slower",
+    "queued",
+    "crowded",
+    "blocked",
+    "device",
+    "unknown",
 ]
 """line: of its own code; mask: it may use fewer CPUs; throttled: by its cgroup's quota; busy: on a
-CPU for all of it; queued: others had its CPU; crowded: and those of the other ranks as well;
-blocked: it wanted none; device: on its GPU."""
+CPU for all of it; slower: so, and in each part of the model alike; queued: others had its CPU;
+crowded: and those of the other ranks as well; blocked: it wanted none; device: on its GPU."""
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 THROTTLED = 0.25
+# A core that is slower is so in all that is computed on it; by half of that, where noise is.
+ALIKE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +63,8 @@ def why(one: Late, steps: Steps, lines: Lines | None, use: RankUse | None) -> Re
         if limited is not None:
             return limited
     others = [other.waited for other in hosts.values() if other.waited is not None]
-    return _by_its_cpu(one, share, host.waited if host is not None else None, others)
+    waited = host.waited if host is not None else None
+    return _by_its_cpu(one, steps, waited, others)
 
 
 def _limited(host: RankHost, others: list[RankHost]) -> Reason | None:
@@ -71,9 +83,15 @@ def _throttled(host: RankHost) -> float:
     return (host.throttled_periods or 0) / host.periods if host.periods else 0.0
 
 
-def _by_its_cpu(one: Late, share: float, waited: float | None, others: Sequence[float]) -> Reason:
+def _by_its_cpu(one: Late, steps: Steps, waited: float | None, others: Sequence[float]) -> Reason:
+    share = one.seconds / steps.step
     if one.on_cpu is None:
         return Reason(kind="unknown", words="what it did on its CPU was not seen")
+    if one.on_cpu >= one.seconds / 2 and _slower_in_all(one, steps):
+        words = (
+            "it was on a CPU for that time, and in forward and backward alike: its core is slower"
+        )
+        return Reason(kind="slower", words=words)
     if one.on_cpu >= one.seconds / 2:
         words = "it was on a CPU for that time, so it does more there, or its core is slower"
         return Reason(kind="busy", words=words)
@@ -88,3 +106,17 @@ def _by_its_cpu(one: Late, share: float, waited: float | None, others: Sequence[
         return Reason(kind="crowded", words=words)
     words = f"it was on no CPU for that time{told}: something else had its core"
     return Reason(kind="queued", words=words)
+
+
+def _slower_in_all(one: Late, steps: Steps) -> bool:
+    """Whether its forward and its backward both take longer by about the part that all of its
+    computing does."""
+    if one.part != "computing":
+        return False
+    mine = next(rank for rank in steps.ranks if rank.place == one.place)
+    others = [rank for rank in steps.ranks if rank is not mine]
+    return all(
+        mine.typical(phase) - usual >= ALIKE * usual * one.seconds / one.usual
+        for phase in ("forward", "backward")
+        for usual in [median(rank.typical(phase) for rank in others)]
+    )

@@ -91,11 +91,12 @@ def on_cpu(steps: Steps) -> Rows:
 
 
 def clock_of_cpu(steps: Steps) -> float:
-    """By the clock, for each second on a CPU: of the last rank's computing."""
+    """By the clock, for each second on a CPU: of the last rank's computing, and 1 at least, since
+    a rank may be on a CPU beside that."""
     count = steps.count
     rows = (spent(rank, COMPUTING, count) for rank in steps.ranks)
     cpu = fmean(map(max, zip(*on_cpu(steps), strict=True)))
-    return fmean(map(max, zip(*rows, strict=True))) / cpu if cpu else 1.0
+    return max(1.0, fmean(map(max, zip(*rows, strict=True))) / cpu) if cpu else 1.0
 
 
 def workload(steps: Steps) -> Workload | None:

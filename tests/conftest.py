@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,13 @@ LIMIT_SECONDS = 240
 
 # A developer's own settings must not be found in place of the provoked fault.
 STEERING = ("NCCL_", "TORCH", "GLOO_", "OMP_", "CUDA_", "ACCELERATE_", "FSDP_", "HF_", "PYTORCH_")
+
+
+def free_port() -> int:
+    """One that nobody listens at, now."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,26 @@ def test_the_time_on_a_cpu_tells_through_more_noise() -> None:
     assert 0.02 <= found.on_cpu < 0.03
 
 
+@pytest.mark.parametrize(("longer", "on_cpu"), [(0.06, 0.06), (0.0, 0.0)])
+def test_what_of_the_rest_is_on_a_cpu(longer: float, on_cpu: float) -> None:
+    (found,) = late(steps(USUAL, with_more("rest", 0.06), cpu=(0.09, 0.09 + longer)))
+    assert found.part == "rest"
+    assert found.on_cpu == pytest.approx(on_cpu, abs=0.005)
+
+
+def test_what_comes_every_so_many_steps_is_on_a_cpu_only_then() -> None:
+    on_cpu = [0.09 + more for more in every(10, 0.6)]
+    section = steps(USUAL, with_more("rest", every(10, 0.6)), cpu=(0.09, on_cpu))
+    (found,) = late(section)
+    assert found.part == "rest"
+    assert found.on_cpu == pytest.approx(0.06, abs=0.005)
+
+
+def test_the_time_of_a_loader_is_not_told_as_time_on_a_cpu() -> None:
+    (found,) = late(steps(USUAL, with_more("loader", 0.06), cpu=(0.09, 0.15)))
+    assert found.on_cpu is None
+
+
 def test_two_late_ranks_of_four_for_two_reasons() -> None:
     found = late(steps(USUAL, with_more("backward", 0.06), with_more("loader", 0.05), USUAL))
     assert [(one.place.rank, one.part) for one in found] == [(1, "computing"), (2, "loading")]

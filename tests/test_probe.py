@@ -110,6 +110,7 @@ def test_without_a_launcher_it_says_how_to_start_it(start: Start) -> None:
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize("launcher", [ACCELERATE, MPIRUN])
 def test_other_launchers(start: Start, launcher: tuple[str, ...]) -> None:
     if shutil.which(next(word for word in launcher if word not in ("env", *OPEN_MPI))) is None:

@@ -44,14 +44,14 @@ def steps(
     device: str = "cpu",
     ranks_per_host: int = 8,
     together: bool = True,
-    cpu: Sequence[float] = (),
+    cpu: Sequence[float | Sequence[float]] = (),
     elements: Sequence[Sequence[int]] = (),
     samples: Sequence[Sequence[int]] = (),
 ) -> Steps:
     """Steps of these ranks, which wait for each other where they work together.
 
-    ``noise`` is the deviation of each phase from step to step. ``cpu`` are the seconds on a CPU in
-    each step, one number a rank.
+    ``noise`` is the deviation of each phase from step to step. ``cpu`` are, of each rank, the
+    seconds on a CPU of every step or of each.
     """
     random = Random(7)
     own = [
@@ -81,7 +81,7 @@ def steps(
                     for phase in PHASES
                     if phase in seconds
                 ),
-                cpu=(cpu[rank],) * count if cpu else (),
+                cpu=tuple(_each(cpu[rank], count)) if cpu else (),
                 elements=tuple(elements[rank]) if elements else (),
                 samples=tuple(samples[rank]) if samples else (),
             )

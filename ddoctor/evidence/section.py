@@ -38,6 +38,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     """Only the probe of a whole cluster makes it."""
     of_training: ClassVar[bool] = False
     """Recorded while a training script ran."""
+    of_attaching: ClassVar[bool] = False
+    """Seen from outside of a run that nobody had prepared."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -52,6 +54,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
         """The command that makes it."""
         if cls.of_training:
             return "torchrun … -m ddoctor.probe run SCRIPT"
+        if cls.of_attaching:
+            return "ddoctor attach"
         if cls.between_hosts:
             return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
         return f"ddoctor doctor --probe {cls.probe}" if cls.probe else "ddoctor doctor"

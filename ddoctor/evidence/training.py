@@ -207,7 +207,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     host: str
     local_ranks: int
     threads: int
-    """torch.get_num_threads() in the main process."""
+    """torch.get_num_threads() in the main process; seen from outside: its threads that compute."""
     omp_threads: int | None = None
     """OMP_NUM_THREADS as it was started with; None: not set, or no number."""
     affinity: tuple[int, ...]
@@ -264,6 +264,7 @@ class RankUse(Section, frozen=True, kw_only=True):
     """How all ranks use their hosts, and how torch is set there."""
 
     of_training: ClassVar[bool] = True
+    of_attaching: ClassVar[bool] = True
 
     hosts: tuple[RankHost, ...]
     flags: tuple[RankFlags, ...]

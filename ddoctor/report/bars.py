@@ -45,15 +45,15 @@ def _bars(anatomy: Anatomy, width: int) -> Iterator[Text]:
     room = max(SHORTEST, width - column - 2 - max(map(len, tails)))
     longest = max(bar.seconds for bar in bars)
     for bar, label, tail in zip(bars, labels, tails, strict=True):
-        letters = _letters(bar.slices, bar.seconds / longest * room)
-        yield Text.assemble(label.ljust(column), ("▏", "dim"), *letters, ("▕", "dim"), tail)
+        drawn = letters(bar.slices, bar.seconds / longest * room)
+        yield Text.assemble(label.ljust(column), ("▏", "dim"), *drawn, ("▕", "dim"), tail)
 
 
 def _tail(bar: Bar, anatomy: Anatomy) -> str:
     return f"{anatomy.unit(bar.seconds)} {', '.join(bar.words)}".rstrip()
 
 
-def _letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:
+def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:
     """Whole letters whose edges are where the phases' edges fall."""
     whole = sum(one.seconds for one in slices)
     reached, drawn = 0.0, 0

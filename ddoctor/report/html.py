@@ -22,10 +22,11 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Report, Severity
-from ddoctor.report import charts, expectation, fitness, ranks, repeats, wording
+from ddoctor.report import charts, expectation, fitness, live, ranks, repeats, wording
 from ddoctor.report.anatomy import percent
 from ddoctor.report.details import Detail, Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
+from ddoctor.report.flame import flame
 from ddoctor.report.heat import heats
 from ddoctor.report.hosts import SIDE_BY_SIDE, close_up, gpu_rows, holders, host_table
 from ddoctor.report.recorded import training
@@ -76,6 +77,8 @@ def render(report: Report, evidence: Evidence) -> str:
         facts=facts(evidence),
         fitness=fitness.fit(report),
         sweeps=[_sweep(section) for section in most_telling(evidence)],
+        live=live.rows(evidence),
+        flame=flame(evidence),
         training=training(evidence),
         percent=percent,
         heats=heats(evidence),

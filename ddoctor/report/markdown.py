@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import fitness, repeats, wording
+from ddoctor.report import fitness, live, repeats, wording
 from ddoctor.report.anatomy import anatomies, percent
 from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
@@ -31,6 +31,7 @@ def render(report: Report, evidence: Evidence) -> str:
 def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield f"# ddoctor: {_text(wording.verdict(report))}"
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
+    yield from _live(evidence)
     yield from _steps(evidence)
     for one in repeats.shown(report):
         if one.finding.severity is Severity.NOTE:
@@ -43,6 +44,16 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield from _endings(report, evidence)
     yield from _hosts(report, evidence)
     yield f"*ddoctor {report.ddoctor}, `ddoctor {report.command}`, {report.created}*"
+
+
+def _live(evidence: Evidence) -> Iterator[str]:
+    rows = live.rows(evidence)
+    if rows:
+        yield "## What each rank was doing"
+        yield _table(
+            ("rank", "its main thread", "its process"),
+            ((row.rank, row.doing, row.state) for row in rows),
+        )
 
 
 def _steps(evidence: Evidence) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import bars, fitness, repeats, wording
+from ddoctor.report import bars, fitness, live, repeats, wording
 from ddoctor.report.anatomy import anatomies
 from ddoctor.report.facts import Fact, facts
 from ddoctor.report.waits import wait_matrices
@@ -34,10 +34,11 @@ def render(report: Report, evidence: Evidence, console: Console) -> None:
 
 
 def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
-    for line in _wrapped(wording.verdict(report), width):
+    for line in wrapped(wording.verdict(report), width):
         yield Text(line, style=f"bold {_colour(report)}")
     yield Text()
     yield from _facts(facts(evidence), width)
+    yield from _live(evidence, width)
     yield from _steps(evidence, width)
     for one in repeats.shown(report):
         yield Text()
@@ -62,9 +63,26 @@ def _facts(rows: Iterable[Fact], width: int) -> Iterator[Text]:
     rows = tuple(rows)
     column = max((len(row.label) for row in rows), default=0) + 2
     for row in rows:
-        for number, line in enumerate(_wrapped(row.text, width - column - 2)):
+        for number, line in enumerate(wrapped(row.text, width - column - 2)):
             label = row.label if number == 0 else ""
             yield Text.assemble("  ", (label.ljust(column), "dim"), line)
+
+
+def _live(evidence: Evidence, width: int) -> Iterator[Text]:
+    rows = live.rows(evidence)
+    if not rows:
+        return
+    yield Text()
+    yield Text("what each rank was doing", style="bold")
+    column = max(len(row.rank) for row in rows) + 4
+    for row in rows:
+        bar = [("▏", "dim"), *bars.letters(row.slices, bars.SHORTEST), ("▕ ", "dim")]
+        drawn = Text.assemble(f"  {row.rank}".ljust(column), *(bar if row.slices else ()))
+        indent = drawn.cell_len
+        first, *more = wrapped(f"{row.doing} ({row.state})", width - indent)
+        yield drawn.append(first)
+        for line in more:
+            yield Text(" " * indent + line)
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:
@@ -213,11 +231,11 @@ def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
 def _paragraph(
     text: str, width: int, *, indent: int = INDENT, hanging: int = 0, style: str = ""
 ) -> Iterator[Text]:
-    for number, line in enumerate(_wrapped(text, width - indent - hanging)):
+    for number, line in enumerate(wrapped(text, width - indent - hanging)):
         yield Text(" " * (indent + (hanging if number else 0)) + line, style=style)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
     """Lines that break at spaces, but not in `code`, so that a name or a command stays whole."""
     whole = CODE.sub(lambda code: code[0].replace(" ", NO_BREAK), text)
     lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)

@@ -55,6 +55,12 @@ def verdict(report: Report) -> str:
     return line
 
 
+def so_far(report: Report) -> str:
+    """What there is to say before all was seen: the first finding, or the verdict."""
+    first = next((one for one in report.findings if one.severity > Severity.NOTE), None)
+    return f"{first.severity.value}: {first.because}" if first is not None else verdict(report)
+
+
 def _failed(report: Report) -> str:
     if len(report.crashed) > 1:
         return f"{len(report.crashed)} parts of the examination failed"

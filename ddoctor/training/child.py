@@ -20,7 +20,9 @@ from types import FrameType
 
 import msgspec
 
+from ddoctor import host_use
 from ddoctor.evidence.training import Frame
+from ddoctor.host_use import HostUse
 from ddoctor.launched import Place
 from ddoctor.recorder import places, recorded, trial
 from ddoctor.recorder.operations import OPERATIONS
@@ -39,8 +41,6 @@ from ddoctor.recorder.tape import (
     Row,
     Tape,
 )
-from ddoctor.training import host_use
-from ddoctor.training.host_use import HostUse
 from ddoctor.training.stderr import STDERR, Stderr
 from ddoctor.training.words import Now, Record, Turn
 
@@ -219,7 +219,11 @@ class Child:
                 0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
             ),
             calls=int(head[CALLS]),
-            use=self.use.told(facts.threads if facts else 0, facts.gc_enabled if facts else True),
+            use=self.use.told(
+                threads=facts.threads if facts else 0,
+                asked=os.environ.get("OMP_NUM_THREADS", ""),
+                collects=facts.gc_enabled if facts else True,
+            ),
             cpu_seconds=used,
             busy_seconds=busy,
             watched_seconds=watched,

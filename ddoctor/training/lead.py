@@ -191,7 +191,8 @@ class _Watch:
 
     def _find_stop(self) -> None:
         times = self._child.step_times()
-        self._started(f"step {len(times)}" if times else "waiting for the first step")
+        done = self._child.done
+        self._started(f"step {done}" if done else "waiting for the first step")
         first = warm_up(times, self._steps)
         if first is None:
             return

@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
-from ddoctor.launched import DIALECTS, Place, place
+from ddoctor.launched import DIALECTS, Place, leave_it_to_rank_0, place
 from ddoctor.recorder import script
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
@@ -35,6 +35,7 @@ def main(words: Sequence[str]) -> int:
     mine = _place()
     asked = _asked(words, mine)
     if asked is None:
+        leave_it_to_rank_0()
         return 2
     arguments, command, outputs = asked
     host = socket.gethostname()

@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "checkpoint-stall"
@@ -72,3 +74,34 @@ def test_it_is_told_in_place_of_extra_work() -> None:
 )
 def test_quiet(findings: Findings, section: Steps) -> None:
     assert findings(CAUSE, section) == ()
+
+
+SAVING = {"checkpoint": 30, "forward": 30, "backward-or-wait": 30, "optimizer": 10}
+
+
+def test_a_live_rank_that_saves_again_and_again(findings: Findings) -> None:
+    waiting = moving(1, {"backward-or-wait": 70, "forward": 30}, asleep=0.5)
+    (finding,) = findings(CAUSE, look(moving(0, SAVING, visits=5), waiting))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (0,)
+    assert "rank 0 saved at train.py:40" in finding.because
+    assert "30% of 10 s, 5 times" in finding.because
+    assert "async_save" in finding.fixes[0].paste
+
+
+def test_a_checkpoint_that_a_look_happens_to_meet_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(moving(one, SAVING, visits=1) for one in range(2))))
+    assert finding.severity is Severity.NOTE
+    assert finding.where.ranks == ()
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, {"checkpoint": 5, "forward": 95})),
+        look(moving(0, {"checkpoint": 9, "forward": 9})),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankHost, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import in_reduction, look, moving
 from tests.training_steps import USUAL, steps, with_more
 
 CAUSE = "communication-bound-step"
@@ -115,3 +118,32 @@ def test_it_explains_the_low_efficiency() -> None:
 )
 def test_quiet(findings: Findings, section: Steps) -> None:
     assert findings(CAUSE, section) == ()
+
+
+SENDING = {"backward-or-wait": 85, "forward": 10, "optimizer": 5}
+
+
+def test_a_live_run_that_is_in_collectives_most_of_the_time(findings: Findings) -> None:
+    live = look(*(moving(rank, SENDING, asleep=0.8) for rank in range(3)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "all 3 ranks are in collectives for at least 80% of the time" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # They compute in the backward pass; one is late; nothing moves; there is but one.
+        look(moving(0, SENDING, asleep=0.1), moving(1, SENDING, asleep=0.1)),
+        look(moving(0, SENDING, asleep=0.8), moving(1, {"forward": 90, "collective": 10})),
+        look(in_reduction(0), in_reduction(1)),
+        look(moving(0, SENDING, asleep=0.8)),
+        # Whom they wait for may be on another host.
+        msgspec.structs.replace(
+            look(*(moving(rank, SENDING, asleep=0.8) for rank in range(3))), world=6
+        ),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

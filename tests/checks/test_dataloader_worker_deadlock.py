@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import pytest
+
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import ENGINE, Frame, RankEnding
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import LINE, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
 from tests.training_run import LATE, echoing, ending, library, raised, run, user
 
@@ -106,3 +110,43 @@ def test_quiet_where_another_rank_failed(findings: Findings) -> None:
 def test_quiet_where_it_only_is_slow(findings: Findings) -> None:
     section = run(ending(0, "stopped"), ending(1, "stopped", doing="loader", stack=TAKING))
     assert findings(CAUSE, section, loading()) == ()
+
+
+IDLE = (
+    library("torch/utils/data/_utils/worker.py", 323, "_worker_loop"),
+    library("multiprocessing/queues.py", 113, "get"),
+)
+
+
+def worker(*stack: Frame, still: bool = True) -> LiveWorker:
+    return LiveWorker(pid=201, state="sleeping", cpu_seconds=0.0, stack=stack, still=still)
+
+
+def test_a_live_worker_that_stands(findings: Findings) -> None:
+    stuck = worker(IDLE[0], user(12, "lock.acquire()", "__getitem__"))
+    waiting = standing(1, "loader-wait", LINE, workers=(worker(*IDLE), stuck))
+    (finding,) = findings(CAUSE, look(in_reduction(0), waiting))
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert "1 of its 2 workers" in finding.because
+    assert "`lock.acquire()`" in finding.because
+    assert "rank 0 waits in backward" in finding.because
+
+
+def test_live_workers_that_are_gone(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(in_reduction(0), standing(1, "loader-wait", LINE)))
+    assert "its workers are gone" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0, workers=2), moving(1, workers=2)),
+        look(moving(0, {"loader-wait": 60, "forward": 40}, workers=2)),
+        # Nobody waits for a loader; the look was too short for a slow batch.
+        look(in_reduction(0), standing(1, "rest", LINE)),
+        look(in_reduction(0), standing(1, "loader-wait", LINE), seconds=2.0),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.models import Severity
 from tests.conftest import Findings
-from tests.training_run import echoing, ending, raised, run
+from tests.live_look import in_collective, in_reduction, look, moving, standing
+from tests.training_run import echoing, ending, raised, run, user
 
 CAUSE = "dead-rank"
 RESET = "RuntimeError: Read error [127.0.0.1]:51630: Connection reset by peer."
@@ -169,3 +171,31 @@ def test_quiet_on_a_run_that_did_not_fail(findings: Findings, outcome: str) -> N
 
 def test_quiet_on_a_run_whose_ranks_only_echo_one_another(findings: Findings) -> None:
     assert findings(CAUSE, run(echoing(0), echoing(1), ending(2, "finished"))) == ()
+
+
+def test_a_rank_that_is_missing_from_a_live_run(findings: Findings) -> None:
+    live = look(in_reduction(0), in_reduction(2), missing=(1,), supervised=False)
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert "rank 1" in finding.because
+    assert "ranks 0,2 wait in backward at train.py:40" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        # None is missing; torchrun would have ended the others; they go on; one stands by itself.
+        look(in_reduction(0), in_reduction(1), supervised=False),
+        look(in_reduction(0), in_reduction(2), missing=(1,)),
+        look(moving(0), moving(2), missing=(1,), supervised=False),
+        look(
+            in_collective(0, "barrier", 50),
+            standing(2, "rest", user(60)),
+            missing=(1,),
+            supervised=False,
+        ),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

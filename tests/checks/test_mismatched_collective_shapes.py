@@ -7,9 +7,11 @@ import torch
 import torch.distributed as dist
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import block, in_collective, in_reduction, look, moving
 from tests.training_run import RESET, echoing, ending, raised, run
 
 CAUSE = "mismatched-collective-shapes"
@@ -138,3 +140,42 @@ def test_quiet_on_every_other_failure(findings: Findings) -> None:
 
 def test_quiet_where_nothing_failed(findings: Findings) -> None:
     assert findings(CAUSE, run(ending(0, "stopped"), ending(1, "stopped"))) == ()
+
+
+STEPS = (block(10, 30, "for batch in loader:"),)
+
+
+def test_one_has_left_what_another_waits_in(findings: Findings) -> None:
+    behind, ahead = (
+        in_collective(1, "all_reduce", 20, STEPS),
+        in_collective(0, "barrier", 22, STEPS),
+    )
+    (finding,) = findings(CAUSE, look(ahead, behind))
+    assert finding.where.ranks == (1,)
+    assert "rank 1 (pid 101 on node-0) waits in all_reduce at train.py:20" in finding.because
+    assert "rank 0 waits in barrier at train.py:22" in finding.because
+    assert "at train.py:20" in finding.fixes[1].summary
+
+
+BRANCH = (*STEPS, block(19, 21, "if bad(loss):"))
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        # They stand together; or in branches, past which a way leads, also within the line.
+        look(in_collective(0, "barrier", 22, STEPS), in_collective(1, "barrier", 22, STEPS)),
+        look(in_collective(0, "barrier", 22, STEPS), in_collective(1, "all_reduce", 20, BRANCH)),
+        look(
+            in_collective(0, "barrier", 22, STEPS),
+            in_collective(1, "all_reduce", 20, STEPS, text="bad and dist.all_reduce(loss)"),
+        ),
+        # In the backward pass it is not known for which of the gradients.
+        look(in_collective(0, "barrier", 42, STEPS), in_reduction(1, STEPS)),
+        look(in_collective(0, "barrier", 22, STEPS), moving(1)),
+        # The others are elsewhere.
+        look(in_collective(0, "barrier", 22, STEPS)),
+    ],
+)
+def test_quiet_where_a_branch_may_lead_past_it(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -3,10 +3,13 @@ from __future__ import annotations
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import TRAINING, look, moving
+from tests.training_run import user
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "rank0-extra-work"
@@ -66,3 +69,32 @@ def test_it_is_told_in_place_of_the_straggler() -> None:
 )
 def test_quiet(findings: Findings, section: Steps) -> None:
     assert findings(CAUSE, section) == ()
+
+
+EXTRA = {"rest": 50, "forward": 20, "backward-or-wait": 25, "optimizer": 5}
+WAITING = {"backward-or-wait": 70, "forward": 20, "optimizer": 5, "rest": 5}
+PICTURE = user(55, "draw(inputs, outputs)", "train")
+
+
+def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(findings: Findings) -> None:
+    live = look(moving(0, EXTRA, line=PICTURE), moving(1, WAITING, asleep=0.6))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (0,)
+    assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because
+    assert "train.py:55" in finding.fixes[0].summary
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, EXTRA), moving(1, EXTRA)),
+        # Another rank; in the model; once.
+        look(moving(0, WAITING, asleep=0.6), moving(1, EXTRA)),
+        look(moving(0, {**TRAINING, "forward": 80}), moving(1, WAITING, asleep=0.6)),
+        look(moving(0, EXTRA, visits=1), moving(1, WAITING, asleep=0.6)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

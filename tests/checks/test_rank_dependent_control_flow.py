@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import in_collective, in_reduction, look, moving, standing
 from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
 
 CAUSE = "rank-dependent-control-flow"
@@ -89,3 +93,34 @@ def test_quiet_on_other_shapes_in_the_same_collective(findings: Findings) -> Non
     words = "op.preamble.length <= op.nbytes. 8 vs 4."
     aborted = ending(0, "killed", exit_code=-6, printed=words, doing="all_reduce")
     assert findings(CAUSE, run(aborted, echoing(1))) == ()
+
+
+def test_live_ranks_that_wait_in_different_calls(findings: Findings) -> None:
+    (finding,) = findings(
+        CAUSE, look(in_collective(0, "barrier", 50), in_collective(1, "all_reduce", 51))
+    )
+    assert finding.severity is Severity.ERROR
+    assert finding.confidence is Confidence.CERTAIN
+    assert "rank 0 in barrier at train.py:50 in train" in finding.because
+    assert "rank 1 in all_reduce at train.py:51 in train" in finding.because
+
+
+def test_live_ranks_at_the_same_call_of_different_lines(findings: Findings) -> None:
+    (finding,) = findings(
+        CAUSE, look(in_collective(0, "barrier", 50), in_collective(1, "barrier", 60))
+    )
+    assert finding.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # All at one place; one of them outside of collectives; too short a look.
+        look(in_collective(0, "barrier", 50), in_collective(1, "barrier", 50)),
+        look(in_reduction(0), standing(1, "rest", user(30))),
+        look(in_collective(0, "barrier", 50), in_collective(1, "all_reduce", 51), seconds=2.0),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor.evidence.joining import HostCaller, HostJoining, Joining, JoiningRank
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from tests.conftest import Findings
+from tests.live_look import in_collective, look, moving, standing
+from tests.training_run import library, user
 
 CAUSE = "rank-missing-at-init"
 
@@ -113,3 +117,35 @@ def test_a_host_that_never_came_is_told_by_its_number(findings: Findings) -> Non
 )
 def test_quiet(findings: Findings, sections: list[Joining]) -> None:
     assert findings(CAUSE, *sections) == ()
+
+
+def waiting(number: int, *, age: float = 300.0) -> LiveRank:
+    making = library("torch/distributed/distributed_c10d.py", 1900, "init_process_group")
+    seen = standing(number, "joining", user(12, 'dist.init_process_group("nccl")'), making)
+    return msgspec.structs.replace(seen, age_seconds=age)
+
+
+def of_four(*ranks: LiveRank, missing: tuple[int, ...] = ()) -> LiveLook:
+    return msgspec.structs.replace(look(*ranks, missing=missing), world=4)
+
+
+def test_a_live_run_that_never_begins(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, of_four(waiting(0), waiting(1)))
+    assert "ranks 0-1 of port 29500 wait in init_process_group at train.py:12" in finding.because
+    assert "2 were not seen" in finding.because
+    assert finding.where.ranks == ()
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        of_four(waiting(0, age=20), waiting(1, age=20)),
+        of_four(waiting(0), in_collective(1, "barrier", 30)),
+        of_four(moving(0), moving(1)),
+        # All were seen; one that was here is not here any more, which is told.
+        look(waiting(0), waiting(1)),
+        of_four(waiting(0), waiting(1), missing=(2,)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

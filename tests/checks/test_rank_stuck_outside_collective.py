@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import in_collective, in_reduction, look, moving, standing
 from tests.training_run import ENGINE, LATE, echoing, ending, library, raised, run, user
 
 CAUSE = "rank-stuck-outside-collective"
@@ -167,3 +170,57 @@ def test_quiet_on_a_run_that_did_not_hang(findings: Findings, outcome: str) -> N
 
 def test_quiet_where_nothing_is_known_of_a_hung_rank(findings: Findings) -> None:
     assert findings(CAUSE, run(WAITING, ending(1, "hung"))) == ()
+
+
+def test_a_live_rank_that_stands_where_the_others_are_not(findings: Findings) -> None:
+    asleep = standing(1, "rest", user(30, "wait_for_file(path)", "load"))
+    (finding,) = findings(CAUSE, look(in_reduction(0), asleep, in_reduction(2)))
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert "train.py:30 in load (`wait_for_file(path)`)" in finding.because
+    assert "ranks 0,2 wait in backward at train.py:40 in train" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("stopped", "stopped by a signal"),
+        ("tracing-stop", "debugger"),
+        ("disk-sleep", "in a read or write that does not return"),
+    ],
+)
+def test_a_live_rank_that_something_holds(findings: Findings, state: str, words: str) -> None:
+    held = standing(1, "forward", user(30), state=state)
+    (finding,) = findings(CAUSE, look(moving(0), held))
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.where.ranks == (1,)
+    assert words in finding.because
+    assert ("kill -CONT 101" in finding.fixes[0].paste) is (state == "stopped")
+
+
+def test_a_run_of_one_rank_that_is_stopped(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(standing(0, "rest", user(30), state="stopped")))
+    assert finding.where.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # One computes at one line, and so moves; all wait, which other checks explain.
+        look(in_reduction(0), standing(1, "forward", user(30), main_cpu=9.5)),
+        look(in_reduction(0), in_collective(1, "barrier", 50)),
+        # The look was too short for a long step; a rank of one alone holds up nobody.
+        look(in_reduction(0), standing(1, "rest", user(30)), seconds=2.0),
+        look(standing(0, "rest", user(30))),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()
+
+
+def test_a_live_rank_stands_and_the_others_were_not_seen(findings: Findings) -> None:
+    alone = look(standing(1, "rest", user(30, "wait_for_file(path)", "load")))
+    assert findings(CAUSE, alone) == ()
+    (finding,) = findings(CAUSE, msgspec.structs.replace(alone, world=2))
+    assert finding.where.ranks == (1,)

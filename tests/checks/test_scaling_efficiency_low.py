@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from ddoctor import engine
@@ -13,12 +15,13 @@ from tests.training_steps import USUAL, Work, every, steps, with_more
 CAUSE = "scaling-efficiency-low"
 
 
-def by_turns(ranks: int, seconds: float, device: str = "cuda") -> Steps:
+def by_turns(ranks: int, seconds: float, device: str = "cuda", cpu: Sequence[float] = ()) -> Steps:
     """In each step another rank is late, for no reason that its parts would tell."""
     delays = every(ranks, seconds)
     return steps(
         *(with_more("forward", delays[rank:] + delays[:rank]) for rank in range(ranks)),
         device=device,
+        cpu=cpu,
     )
 
 
@@ -56,6 +59,17 @@ def test_on_cpus_it_takes_quiet_ones(
     findings: Findings, use: tuple[RankUse, ...], severity: Severity
 ) -> None:
     (finding,) = findings(CAUSE, by_turns(4, 0.06, device="cpu"), *use)
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize(
+    ("cpu", "severity"),
+    [((0.09, 0.092, 0.09, 0.091), Severity.WARNING), ((0.09, 0.11, 0.09, 0.09), Severity.NOTE)],
+)
+def test_on_cpus_it_takes_cores_that_are_alike(
+    findings: Findings, cpu: tuple[float, ...], severity: Severity
+) -> None:
+    (finding,) = findings(CAUSE, by_turns(4, 0.06, device="cpu", cpu=cpu), queued(0.01))
     assert finding.severity is severity
 
 

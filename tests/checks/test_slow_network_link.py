@@ -7,12 +7,14 @@ import pytest
 from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
 from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
 from ddoctor.evidence.interfaces import Address, Interface
+from ddoctor.evidence.live import LiveLink, LiveLook
 from ddoctor.evidence.network import Network, ResolvedName
 from ddoctor.evidence.pairs import End, Flow, Pairs
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
 from ddoctor.evidence.section import Section
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.live_look import look, moving
 
 CAUSE = "slow-network-link"
 NOISE = (1.0, 0.98, 0.97, 0.99, 0.98, 1.0, 0.96)
@@ -298,3 +300,45 @@ def test_a_faster_interface_that_was_tried_in_vain_is_no_finding(findings: Findi
         with_it=(Turn(rate=0.02), Turn(rate=0.022)),
     )
     assert findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1]), ControlArms(arms=(tried,))) == ()
+
+
+SENDING = {"backward-or-wait": 85, "forward": 10, "optimizer": 5}
+
+
+def link(sent: float | None, queued: float = 0.8, speed: int | None = 10_000) -> LiveLink:
+    return LiveLink(
+        local="10.0.0.2",
+        remote="10.0.0.1",
+        interface="eth0",
+        queued=queued,
+        sent=sent,
+        speed=speed,
+    )
+
+
+def exchanging(*links: LiveLink, asleep: float = 0.8) -> LiveLook:
+    return look(*(moving(rank, SENDING, asleep=asleep) for rank in range(2)), links=links)
+
+
+def test_a_live_run_whose_link_never_rests(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, exchanging(link(10.0), link(900.0)))
+    assert finding.where.hosts == ("node-0",)
+    assert "eth0 carries 105 Mbit/s" in finding.because
+    assert "10000 Mbit/s" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        # It carries what it can; what TCP can; it rests; nobody knows; they do not wait for it.
+        exchanging(link(95.0, speed=1_000)),
+        exchanging(link(900.0, speed=400_000)),
+        exchanging(link(10.0, queued=0.3)),
+        exchanging(link(None)),
+        exchanging(link(10.0, speed=None)),
+        exchanging(link(10.0), asleep=0.1),
+        exchanging(),
+    ],
+)
+def test_quiet_where_the_link_does_what_it_can(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

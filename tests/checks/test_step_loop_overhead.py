@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import TRAINING, look, moving
+from tests.training_run import user
 from tests.training_steps import USUAL, every, lines, steps, with_more
 
 CAUSE = "step-loop-overhead"
@@ -114,3 +117,30 @@ def test_quiet_where_no_line_can_be_named(findings: Findings) -> None:
 def test_quiet_where_python_itself_collects(findings: Findings) -> None:
     met = {FORWARD: 30, ("gc", 50, "samples.append(sample)"): 12}
     assert findings(CAUSE, steps(*[with_more("gc", 0.05)] * 2), lines(met, met)) == ()
+
+
+LOGGING = {"rest": 40, "forward": 25, "backward-or-wait": 30, "optimizer": 5}
+VALUE = user(52, "print(step, loss.item(), flush=True)", "train")
+
+
+def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
+    live = look(*(moving(rank, LOGGING, line=VALUE) for rank in range(2)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "train.py:52 in train `print(step, loss.item(), flush=True)`" in finding.because
+    assert "if step % 100 == 0:\n    print(" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, TRAINING, line=VALUE), moving(1, TRAINING, line=VALUE)),
+        # A line that may be the training's own; one rank only; once in the look.
+        look(*(moving(rank, LOGGING, line=user(52, "loss = criterion(x)")) for rank in (0, 1))),
+        look(moving(0, LOGGING, line=VALUE), moving(1)),
+        look(*(moving(rank, LOGGING, line=VALUE, visits=1) for rank in (0, 1))),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

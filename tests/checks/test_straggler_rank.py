@@ -6,6 +6,7 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.host import Cpus
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
@@ -13,6 +14,7 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import TRAINING, look, moving
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "straggler-rank"
@@ -171,6 +173,30 @@ def test_a_core_that_is_not_slower_all_the_time_is_a_note(findings: Findings) ->
     assert finding.where.ranks == (1,)
 
 
+def test_a_core_that_is_slower_by_little_may_be_so_for_a_while(findings: Findings) -> None:
+    everywhere = with_more("forward", 0.006, with_more("backward", 0.012))
+    (finding,) = findings(CAUSE, steps(USUAL, everywhere, noise=0.02, cpu=(0.095, 0.113)))
+    assert finding.severity is Severity.NOTE
+    assert "its core is slower" in finding.because
+    assert "lscpu" in finding.fixes[0].paste
+
+
+def test_a_core_that_is_slower_by_much(findings: Findings) -> None:
+    everywhere = with_more("forward", 0.030, with_more("backward", 0.060))
+    (finding,) = findings(CAUSE, steps(USUAL, everywhere, noise=0.02, cpu=(0.095, 0.185)))
+    assert finding.severity is Severity.WARNING
+    assert "its core is slower" in finding.because
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+def test_more_work_in_one_part_of_the_step(findings: Findings, phase: str) -> None:
+    section = steps(USUAL, with_more(phase, 0.018), cpu=(0.095, 0.113))
+    (finding,) = findings(CAUSE, section)
+    assert finding.severity is Severity.WARNING
+    assert "it does more there" in finding.because
+    assert "grep -qx RANK=1 && py-spy record" in finding.fixes[0].paste
+
+
 def test_the_line_that_it_alone_is_met_at(findings: Findings) -> None:
     section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
     met = lines(
@@ -267,3 +293,43 @@ def test_what_sleeps_beside_a_later_rank_is_a_note(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
     assert "wanted none" in finding.because
     assert finding.severity is Severity.NOTE
+
+
+WAITING = {"forward": 20, "backward-or-wait": 65, "optimizer": 10, "rest": 5}
+LATE_IN_FORWARD = {"forward": 70, "backward-or-wait": 20, "optimizer": 8, "rest": 2}
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_live_rank_that_the_others_wait_for(findings: Findings, others: int) -> None:
+    waiting = [moving(number, WAITING, asleep=0.6) for number in range(others)]
+    (finding,) = findings(CAUSE, look(*waiting, moving(others, LATE_IN_FORWARD, asleep=0.05)))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (others,)
+    assert "is in forward" in finding.because
+    assert "of the time" in finding.because
+
+
+def test_what_a_live_rank_does_once_is_a_note(findings: Findings) -> None:
+    evaluating = moving(1, {"forward": 80, "rest": 20}, visits=1)
+    (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.7), evaluating))
+    assert finding.severity is Severity.NOTE
+    assert "look again" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, WAITING, asleep=0.6), moving(1, WAITING, asleep=0.6)),
+        # It is the loader's, or a checkpoint's; too few samples; one rank alone.
+        look(
+            moving(0, WAITING, asleep=0.6),
+            moving(1, {"loader-wait": 70, "forward": 20, "backward-or-wait": 10}),
+        ),
+        look(moving(0, WAITING, asleep=0.6), moving(1, {"checkpoint": 80, "forward": 20})),
+        look(moving(0, {"backward-or-wait": 9}, asleep=0.9), moving(1, {"forward": 9})),
+        look(moving(0, TRAINING)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import block, in_collective, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
-from tests.training_run import echoing, ending, run
+from tests.training_run import echoing, ending, run, user
 
 CAUSE = "uneven-inputs-per-rank"
 
@@ -118,3 +120,49 @@ def test_quiet_where_all_came_to_the_end(findings: Findings) -> None:
 def test_quiet_about_two_loaders_of_one_line(findings: Findings) -> None:
     several = Loading(loaders=(*loading(40, 40).loaders, *loading(60, 60).loaders))
     assert findings(CAUSE, several, wrapped()) == ()
+
+
+EPOCHS = block(30, 60, "for epoch in range(3):")
+BATCHES = block(35, 45, "for batch in loader:")
+SAVED = block(48, 50, "if rank == 0:")
+
+
+def test_a_live_rank_that_has_left_the_loop(findings: Findings) -> None:
+    live = look(
+        in_reduction(0, (EPOCHS, BATCHES)),
+        in_collective(1, "barrier", 50, (EPOCHS,)),
+        in_reduction(2, (EPOCHS, BATCHES)),
+    )
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.ERROR
+    assert finding.where.ranks == (1,)
+    assert "of the loop at train.py:35 (`for batch in loader:`)" in finding.because
+    assert "rank 1 has left the loop and waits in barrier at train.py:50" in finding.because
+    assert "ranks 0,2 are still in it and wait in backward at train.py:40" in finding.because
+
+
+def test_a_live_run_of_which_one_has_come_to_its_end(findings: Findings) -> None:
+    live = look(in_reduction(0, (BATCHES,)), missing=(1,))
+    (finding,) = findings(CAUSE, live)
+    assert finding.where.ranks == (1,)
+    assert "rank 1 came to the end of the script" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(in_reduction(0, (EPOCHS, BATCHES)), in_reduction(1, (EPOCHS, BATCHES))),
+        # Other places of the same loop, before it, and none at all.
+        look(in_reduction(0, (BATCHES,)), in_collective(1, "barrier", 44, (BATCHES,))),
+        look(in_reduction(0, (BATCHES,)), in_collective(1, "barrier", 20)),
+        look(in_reduction(0), in_collective(1, "barrier", 50)),
+        # Out of the loop it does something else; and a rank is dead.
+        look(in_reduction(0, (BATCHES,)), standing(1, "rest", user(50, function="train"))),
+        look(in_reduction(0, (BATCHES,)), missing=(1,), supervised=False),
+        # Not a loop.
+        look(in_collective(0, "barrier", 49, (SAVED,)), in_collective(1, "all_reduce", 55)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

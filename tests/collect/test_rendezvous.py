@@ -12,6 +12,7 @@ import pytest
 
 from ddoctor.collect import rendezvous as collector
 from ddoctor.evidence.network import Rendezvous
+from tests.conftest import free_port
 
 SETTING = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
@@ -45,12 +46,6 @@ def held(address: str = "127.0.0.1") -> Iterator[tuple[int, int]]:
             yield int(process.stdout.readline()), process.pid
         finally:
             process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
 
 
 def look(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Rendezvous:

@@ -59,7 +59,7 @@ def test_every_phase_has_a_colour_of_its_own(scheme: str) -> None:
     values = dict(re.findall(r"--([\w-]+): (#\w{6})", light if scheme == "light" else dark))
     assert len({values[phase] for phase in PHASES}) == len(PHASES)
     for phase in PHASES:
-        assert f"i.{phase} {{ background: var(--{phase}); }}" in STYLE
+        assert f".{phase} {{ background: var(--{phase}); }}" in STYLE
 
 
 def test_no_colour_of_a_chart_is_part_of_another() -> None:

@@ -65,7 +65,11 @@ def told(trained: Trained) -> TrainingRun:
 
 @pytest.mark.parametrize(
     ("how", "outcome", "exit_code"),
-    [("raise", "failed", 1), ("exit at once", "failed", 3), ("killed", "killed", -9)],
+    [
+        ("raise", "failed", 1),
+        pytest.param("exit at once", "failed", 3, marks=pytest.mark.ward),
+        ("killed", "killed", -9),
+    ],
 )
 def test_the_first_rank_that_fell(
     training: MakeTraining, how: str, outcome: str, exit_code: int

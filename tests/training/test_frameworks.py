@@ -25,7 +25,7 @@ STEPS_PER_RATE = 10
         ("images", ("--steps=60", "--num-workers=0"), 60),
         ("accelerated", ("--epochs=1", "--batches=60"), 60),
         ("hf_trainer", ("--max-steps=60",), 60),
-        ("sharded", ("--steps=60",), 60),
+        ("sharded", ("--steps=60", "--batch-size=4096", "--at-once"), 60),
     ],
 )
 def test_it_runs_as_without(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ def alone(*words: str) -> tuple[str, ...]:
     return (sys.executable, *UNDER, "--no-prove", *words)
 
 
+@pytest.mark.ward
 def test_one_process_without_a_launcher(training: MakeTraining) -> None:
     script = training(HEAD + LOOP)
     with script.started(*alone("--steps=20", "train.py")) as process:
@@ -58,8 +60,16 @@ def test_a_script_that_ends_before_its_steps(training: MakeTraining) -> None:
     "head",
     [
         pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf"),
-        pytest.param("signal.signal(signal.SIGINT, lambda *_: print('asked'))", id="own handler"),
-        pytest.param("child = os.fork()\nif not child: time.sleep(0.5); os._exit(0)", id="forks"),
+        pytest.param(
+            "signal.signal(signal.SIGINT, lambda *_: print('asked'))",
+            id="own handler",
+            marks=pytest.mark.ward,
+        ),
+        pytest.param(
+            "child = os.fork()\nif not child: time.sleep(0.5); os._exit(0)",
+            id="forks",
+            marks=pytest.mark.ward,
+        ),
         pytest.param(
             "subprocess.run([sys.executable, '-c', 'import torch'])",
             id="starts another",
@@ -120,6 +130,27 @@ def test_one_line_says_what_is_wrong(
     assert trained.left == []
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("run", "--steps", "0", "train.py"), "--steps"), (("--burn", "0"), "--burn")],
+)
+def test_it_is_said_although_rank_0_comes_last(
+    training: MakeTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    told: str,
+) -> None:
+    script = training(HEAD + LOOP)
+    late = "import os, time\nif os.environ.get('RANK') == '0': time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with script.started(*TORCHRUN, "-m", "ddoctor.probe", *words) as process:
+        trained = script.outcome(process)
+    assert told in trained.stderr
+    assert "exitcode  : 2" in trained.stderr
+
+
 @pytest.mark.ward
 def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
     """``mp.spawn`` starts processes that nobody records: that nothing was seen is said."""
@@ -144,6 +175,7 @@ def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
     assert trained.exit_code == 2
 
 
+@pytest.mark.ward
 def test_the_run_is_in_the_evidence(training: MakeTraining) -> None:
     script = training(HEAD + "STEPS = 60\n" + LOOP)
     trained = script.recorded("--no-prove", "--steps=20")

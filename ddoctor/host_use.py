@@ -84,12 +84,12 @@ class HostUse:
         if own:
             self.worker_memory = median(own)
 
-    def told(self, threads: int, collects: bool) -> RankHost:
-        """What came of it."""
+    def told(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
+        """What came of it; ``asked`` is the rank's OMP_NUM_THREADS."""
         first, last = self._ends()
         judged = last[0] - first[0]
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
-        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        asked = asked.partition(",")[0].strip()
         periods = _difference(first[4], last[4])
         waited = _difference(first[3], last[3])
         return RankHost(

@@ -1,0 +1,57 @@
+"""One rank works for long while all the others wait in a collective, which has a limit.
+
+Tokenising a dataset, listing millions of files, compiling: done by one rank, or by one for longer
+than by the others, it is no mistake and moves on. But the others wait for it in a collective, and
+that gives up after ten minutes (NCCL) or thirty (gloo), with an error on the ranks that did nothing
+but wait.
+
+Seen from outside: a timeout at the first barrier or the first step, always after the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
+from ddoctor.lateness import keeps_all_waiting, late, longer_limit, waits
+from ddoctor.models import Confidence, Finding, Fix, Severity, Where
+from ddoctor.standing import named, others, standing, way_there
+
+EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
+
+# To read and to import takes the same on all ranks, and ends by itself.
+STARTING = ("import", "loader-start")
+# What else one does alone for long is told as what it is.
+OTHER_CAUSES = ("loader", "checkpoint")
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    found = late(every)
+    if found is None or found.activity.startswith((*STARTING, *OTHER_CAUSES)):
+        return
+    one, rest = found.one, [row for row in every if row is not found.one]
+    if not keeps_all_waiting(one, every) or not one.works:
+        return
+    at = f" at {endings.place(found.line)}" if found.line is not None else ""
+    text = f" (`{found.line.text}`)" if found.line is not None and found.line.text else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{one.who} works{at}{text} for all of the {one.seconds:.0f} s{others(every, [one])}, "
+            "until that collective's limit is over"
+        ),
+        evidence=waits(every),
+        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        fixes=(
+            Fix(
+                summary=f"do it before the run, once, so that {named(rest)} need not wait",
+                paste="python prepare.py  # what that line computes, written to a file",
+                caution="or on every rank its own part, each with a file of its own",
+            ),
+            longer_limit(),
+            *(way_there(one, found.calls) if found.calls else ()),
+        ),
+    )

@@ -1,0 +1,72 @@
+"""Code that only one rank runs contains a collective, which all ranks have to come to.
+
+``if rank == 0:`` around an evaluation, a log line or a save looks harmless until what is inside
+gathers something: the state of a sharded model, a metric over all ranks, a barrier. The rank that
+goes in waits for the others, and they wait for it in the collective that comes next.
+
+Seen from outside: a hang at the first evaluation or checkpoint; rank 0 stands in one collective,
+all the others in another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing, hung, named, standing, way_there
+
+EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked")
+
+# How scripts and frameworks (accelerate, transformers, Lightning) ask whether this is the one.
+OF_A_RANK = re.compile(
+    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
+)
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    if not hung(every) or not all(one.waits for one in every):
+        return
+    for block in {block for one in every for block in one.within}:
+        inside = [one for one in every if block in one.within]
+        outside = [one for one in every if block not in one.within]
+        if not block.loop and OF_A_RANK.search(block.text) and outside:
+            yield _finding(block, inside, outside)
+
+
+def _finding(block: Block, inside: Sequence[Standing], outside: Sequence[Standing]) -> Finding:
+    first, other = inside[0], outside[0]
+    wait = "wait" if len(inside) > 1 else "waits"
+    others_wait = "wait" if len(outside) > 1 else "waits"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{named(inside)} {wait} {first.where}, inside of `{block.text}` (line {block.line}), "
+            f"where {named(outside)} never come{'' if len(outside) > 1 else 's'}; "
+            f"{named(outside)} {others_wait} {other.where}; nothing moved for {first.seconds:.0f} s"
+        ),
+        evidence=(
+            Observation(name=named(inside), value=first.where),
+            Observation(name=named(outside), value=other.where),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in inside})),
+            ranks=tuple(one.rank for one in inside),
+        ),
+        fixes=(
+            Fix(
+                summary="call it on all ranks, and let one of them write what comes of it",
+                paste=(
+                    "result = gather_or_evaluate()  # on all ranks: "
+                    f"{first.operation or 'it'} needs them\n"
+                    f"{block.text}\n"
+                    "    save(result)"
+                ),
+                language="python",
+            ),
+            *way_there(first),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""A training that runs, looked at from outside."""

@@ -1,0 +1,58 @@
+"""What a stack tells of what its thread is doing, by the table of frames."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+
+from ddoctor import knowledge
+from ddoctor.evidence.known_frames import KnownFrames
+from ddoctor.evidence.live import Activity, Turn
+from ddoctor.evidence.training import Frame
+from ddoctor.live.source import Source
+
+REST = "rest"
+MOST_ACTIVITIES = 12
+MOST_STACKS = 10_000
+
+
+def activities(stacks: Sequence[tuple[Frame, ...]], source: Source) -> tuple[Activity, ...]:
+    """What a main thread was met doing, the most frequent first."""
+    names = [activity(stack) for stack in stacks]
+    visits = Counter(name for name, _ in groupby(names))
+    places = list(zip(names, map(_of_user, stacks), strict=True))
+    return tuple(
+        Activity(
+            name=name,
+            samples=samples,
+            visits=visits[name],
+            calls=calls,
+            within=source.blocks(calls),
+        )
+        for (name, calls), samples in Counter(places).most_common(MOST_ACTIVITIES)
+    )
+
+
+def turns(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Turn, ...]:
+    """What a main thread was met doing, in the order of time."""
+    rows = groupby(map(activity, stacks))
+    return tuple(Turn(name=name, samples=sum(1 for _ in met)) for name, met in rows)
+
+
+# A look meets the same stacks again and again, and each is asked for twice.
+@lru_cache(MOST_STACKS)
+def activity(stack: tuple[Frame, ...]) -> str:
+    """The first row of the table of which a frame is on the stack."""
+    table: KnownFrames = knowledge.load(KnownFrames)
+    for row in table.frame:
+        for frame in stack[-1:] if row.innermost else stack:
+            # py-spy names methods by their class, too.
+            if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
+                return row.activity
+    return REST
+
+
+def _of_user(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    return tuple(frame for frame in stack if frame.of_user)

@@ -1,0 +1,80 @@
+"""A process in one moment, as the kernel tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ddoctor.live.patients import Patient
+from ddoctor.processes import GONE
+
+MIB = 2**20
+# Of a CPU: a thread that now and then has something to do computes nothing.
+LEAST_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """What it has used so far, and how it is."""
+
+    state: str
+    """psutil's name for it, or ``gone``."""
+    cpu: float
+    """Seconds."""
+    threads: Mapping[int, float]
+    """CPU seconds of each; the first is the main thread."""
+    resident: float
+    """MiB."""
+    moved: float
+    """MiB that it has read and written, from and to files, pipes and terminals."""
+
+    def used(self, later: Glance) -> Sequence[float]:
+        """CPU seconds of each thread from this moment to that, the main thread first."""
+        return [
+            max(0.0, seconds - self.threads.get(thread, 0.0))
+            for thread, seconds in later.threads.items()
+        ]
+
+    def computing(self, later: Glance) -> int:
+        """How many threads worked as much as the main thread meanwhile, or half as much."""
+        main, *others = self.used(later)
+        return 1 + sum(second >= max(main / 2, LEAST_SECONDS) for second in others)
+
+
+def glances(patients: Sequence[Patient]) -> Mapping[int, Glance]:
+    """At the ranks and their workers, by PID."""
+    return {
+        process.pid: _glance(process) for one in patients for process in (one.process, *one.workers)
+    }
+
+
+def asleep(pid: int) -> Iterator[bool]:
+    """Whether its main thread sleeps now; nothing: it is gone."""
+    with suppress(OSError, IndexError):
+        told = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+        yield told.rpartition(")")[2].split()[0] == "S"
+
+
+def _glance(process: psutil.Process) -> Glance:
+    with suppress(psutil.Error), process.oneshot():
+        times = process.cpu_times()
+        threads = {one.id: one.user_time + one.system_time for one in process.threads()}
+        return Glance(
+            state=str(process.status()),
+            cpu=times.user + times.system,
+            threads={process.pid: 0.0} | threads,
+            resident=process.memory_info().rss / MIB,
+            moved=_moved(process) / MIB,
+        )
+    return Glance(state=GONE, cpu=0.0, threads={process.pid: 0.0}, resident=0.0, moved=0.0)
+
+
+def _moved(process: psutil.Process) -> int:
+    with suppress(psutil.Error, NotImplementedError, AttributeError):
+        counted = process.io_counters()
+        return int(counted.read_chars + counted.write_chars)
+    return 0

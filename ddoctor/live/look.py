@@ -1,0 +1,177 @@
+"""One look at a job: its ranks for some seconds, from outside, and what that comes to."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
+from ddoctor.evidence.training import Frame, RankUse
+from ddoctor.host_use import HostUse
+from ddoctor.live.activities import activities, turns
+from ddoctor.live.glance import Glance, asleep, glances
+from ddoctor.live.patients import Patient, missing
+from ddoctor.live.sockets import Sockets
+from ddoctor.live.source import Source
+from ddoctor.live.spy import Spy, Thread
+
+FEWEST_SAMPLES = 5
+LOOK_EVERY_SECONDS = 0.05
+# Of these, one goes to the sockets, too: a host may have thousands.
+SOCKETS_EVERY = 10
+# The words of a job's key that people know it by, in the order of the key.
+CALLED = ("run", "Slurm job", "endpoint")
+
+
+class Look:
+    """The ranks of one job on this host, for as long as it is asked for more."""
+
+    def __init__(self, patients: Sequence[Patient]) -> None:
+        self._patients = patients
+        self._host = socket.gethostname()
+        self._sources = {one.process.pid: Source(one.process) for one in patients}
+        self._uses = {
+            one.process.pid: HostUse(one.process.pid, one.rank, self._host, len(patients))
+            for one in patients
+        }
+        self._began = time.monotonic()
+        self._first = glances(patients)
+        self._threads: dict[tuple[int, int], Thread] = {}
+        self._unseen: dict[int, str] = {}
+        self._sockets = Sockets([one.process.pid for one in patients])
+        self._asleep: dict[int, list[bool]] = {one.process.pid: [] for one in patients}
+
+    def more(self, seconds: float) -> None:
+        """Look for so long.
+
+        Raises:
+            DoctorError: py-spy is not there.
+        """
+        with TemporaryDirectory() as folder, ExitStack() as cleanup:
+            spies: dict[int, Spy] = {}
+            deadline = time.monotonic() + seconds
+            for pid, source in self._sources.items():
+                spies[pid] = Spy(pid, source, seconds, Path(folder))
+                cleanup.callback(spies[pid].stop)
+            for use in self._uses.values():
+                use.mark()
+                use.look()
+            looks = 0
+            while time.monotonic() < deadline:
+                if looks % SOCKETS_EVERY == 0:
+                    self._sockets.look()
+                looks += 1
+                for pid, met in self._asleep.items():
+                    met.extend(asleep(pid))
+                time.sleep(LOOK_EVERY_SECONDS)
+            for use in self._uses.values():
+                use.mark()
+            for pid, spy in spies.items():
+                threads, self._unseen[pid] = spy.threads()
+                for one in threads:
+                    known = self._threads.get((one.pid, one.tid))
+                    stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
+                    self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
+
+    def told(self) -> tuple[LiveLook, RankUse]:
+        """What was seen so far."""
+        last = glances(self._patients)
+        seconds = time.monotonic() - self._began
+        first = self._patients[0]
+        live = LiveLook(
+            host=self._host,
+            job=called(first),
+            world=first.world,
+            seconds=round(seconds, 1),
+            command=_script(first.command),
+            missing=missing(self._patients),
+            supervised=first.supervised,
+            ranks=tuple(self._rank(one, last) for one in self._patients),
+            links=self._sockets.told(),
+        )
+        use = RankUse(
+            host=self._host,
+            hosts=tuple(
+                self._uses[pid].told(
+                    threads=self._first[pid].computing(last[pid]), asked=one.omp_threads
+                )
+                for one in self._patients
+                for pid in [one.process.pid]
+            ),
+            flags=(),
+        )
+        return live, use
+
+    def _rank(self, patient: Patient, last: Mapping[int, Glance]) -> LiveRank:
+        pid = patient.process.pid
+        old, new = self._first[pid], last[pid]
+        stacks = self._stacks(pid)
+        stack, still = _most(stacks)
+        asleep = self._asleep[pid]
+        return LiveRank(
+            rank=patient.rank,
+            pid=pid,
+            state=new.state,
+            age_seconds=round(time.time() - patient.process.create_time(), 1),
+            cpu_seconds=round(max(0.0, new.cpu - old.cpu), 2),
+            main_cpu_seconds=round(old.used(new)[0], 2),
+            asleep=round(sum(asleep) / len(asleep), 3) if asleep else None,
+            resident=round(new.resident, 1),
+            growth=round(new.resident - old.resident, 1),
+            moved=round(max(0.0, new.moved - old.moved), 2),
+            samples=len(stacks),
+            stack=stack,
+            still=still,
+            activities=activities(stacks, self._sources[pid]),
+            turns=turns(stacks),
+            workers=tuple(self._worker(one.pid, last) for one in patient.workers),
+            unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not seen"),
+        )
+
+    def _worker(self, pid: int, last: Mapping[int, Glance]) -> LiveWorker:
+        stack, still = _most(self._stacks(pid))
+        return LiveWorker(
+            pid=pid,
+            state=last[pid].state,
+            cpu_seconds=round(max(0.0, last[pid].cpu - self._first[pid].cpu), 2),
+            stack=stack,
+            still=still,
+        )
+
+    def _stacks(self, pid: int) -> Sequence[tuple[Frame, ...]]:
+        """Of a process's main thread."""
+        main = self._threads.get((pid, pid))
+        return main.stacks if main is not None else ()
+
+
+def called(patient: Patient) -> str:
+    """The job's name as people say it."""
+    if len(patient.job) == 1:
+        return f"process {patient.process.pid}"
+    # torchrun's own names are random: their beginning is enough.
+    run, slurm, address, port = patient.job
+    job = (run[:8], slurm, f"{address}:{port}".strip(":"))
+    words = [f"{kind} {word}" for kind, word in zip(CALLED, job, strict=False) if word]
+    return words[0] if words else f"process {patient.process.pid}"
+
+
+def _script(command: Sequence[str]) -> tuple[str, ...]:
+    """The command without the interpreter and its options."""
+    words = list(command[1:])
+    while words and words[0].startswith("-") and words[0] != "-m":
+        del words[0]
+    return tuple(words)
+
+
+def _most(stacks: Sequence[tuple[Frame, ...]]) -> tuple[tuple[Frame, ...], bool]:
+    """The stack that was met most often; and whether no other was met."""
+    if not stacks:
+        return (), False
+    (most, times), *_ = Counter(stacks).most_common(1)
+    return most, times == len(stacks) >= FEWEST_SAMPLES

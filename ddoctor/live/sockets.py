@@ -1,0 +1,123 @@
+"""What waits in the kernel to be sent to other hosts, and how fast it leaves."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+
+from ddoctor.evidence.live import LiveLink
+
+ESTABLISHED = "01"
+MIB = 2**20
+
+
+class Sockets:
+    """The TCP connections that these processes have with other hosts."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        # One of each network namespace.
+        self._pids = {_network(pid): pid for pid in pids}.values()
+        # They connect when they join, and a rank may have thousands of files open.
+        self._own = {inode for pid in pids for inode in _inodes(pid)}
+        # In a container of its own a rank sees interfaces that are not to be seen from here.
+        self._here = any(_network(pid) == _network("self") for pid in pids)
+        self._began = time.monotonic()
+        self._sent = self._counted()
+        self._met: Counter[tuple[str, str]] = Counter()
+        self._waiting: Counter[tuple[str, str]] = Counter()
+
+    def look(self) -> None:
+        """At the queues, in this moment."""
+        waiting: dict[tuple[str, str], int] = {}
+        for pid in self._pids:
+            for local, remote, unsent, inode in _connections(pid):
+                if inode in self._own and _elsewhere(local, remote):
+                    waiting[local, remote] = waiting.get((local, remote), 0) + unsent
+        self._met.update(waiting.keys())
+        self._waiting.update(way for way, unsent in waiting.items() if unsent)
+
+    def told(self) -> tuple[LiveLink, ...]:
+        """What was seen so far, by way."""
+        seconds = max(time.monotonic() - self._began, 1e-3)
+        sent = self._counted()
+        names = _names() if self._here else {}
+        speeds = psutil.net_if_stats() if self._here else {}
+        return tuple(
+            LiveLink(
+                local=local,
+                remote=remote,
+                queued=round(self._waiting[local, remote] / met, 3),
+                interface=name,
+                sent=round((sent[name] - self._sent[name]) / MIB / seconds, 3)
+                if name in sent and name in self._sent
+                else None,
+                speed=(speeds[name].speed or None) if name in speeds else None,
+            )
+            for (local, remote), met in sorted(self._met.items())
+            for name in [names.get(local, "")]
+        )
+
+    def _counted(self) -> Mapping[str, int]:
+        """Bytes that each interface has sent."""
+        if not self._here:
+            return {}
+        return {name: one.bytes_sent for name, one in psutil.net_io_counters(pernic=True).items()}
+
+
+def _network(pid: int | str) -> str:
+    """The network namespace of a process."""
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    return ""
+
+
+def _inodes(pid: int) -> Iterator[str]:
+    with suppress(OSError):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                target = str(one.readlink())
+                if target.startswith("socket:["):
+                    yield target[len("socket:[") : -1]
+
+
+def _connections(pid: int) -> Iterator[tuple[str, str, int, str]]:
+    """Local and remote address, bytes that are not yet at the other end, inode."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == ESTABLISHED:
+                    unsent = int(words[4].partition(":")[0], 16)
+                    yield _address(words[1]), _address(words[2]), unsent, words[9]
+
+
+def _address(told: str) -> str:
+    """The kernel writes addresses in words of 32 bits, each in the order of its own bytes."""
+    digits = told.partition(":")[0]
+    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    raw = b"".join(struct.pack("=I", word) for word in words)
+    found = ip_address(socket.inet_ntop(socket.AF_INET6 if len(raw) > 4 else socket.AF_INET, raw))
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(mapped or found)
+
+
+def _elsewhere(local: str, remote: str) -> bool:
+    return local != remote and not ip_address(remote).is_loopback
+
+
+def _names() -> Mapping[str, str]:
+    """The interface of each address of this host."""
+    return {
+        one.address.partition("%")[0]: name
+        for name, every in psutil.net_if_addrs().items()
+        for one in every
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+    }

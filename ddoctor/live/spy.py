@@ -1,0 +1,166 @@
+"""What the threads of a process do: by py-spy, which reads its memory and never stops it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+
+import msgspec
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.training import Frame
+from ddoctor.live.source import Source
+
+# At 10 samples a second py-spy takes a few thousandths of one core for each rank.
+RATE = 10
+# What py-spy needs to begin, and to end after the time that it was given.
+GRACE_SECONDS = 10.0
+PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
+MAIN = "MainThread"
+# Of any Python: the patient's is not always the one that ddoctor runs in.
+LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    file: str = ""
+    line: int | None = None
+
+
+class _Profile(msgspec.Struct):
+    name: str
+    samples: list[list[int]]
+
+
+class _Shared(msgspec.Struct):
+    frames: list[_Frame]
+
+
+class _Speedscope(msgspec.Struct):
+    profiles: list[_Profile]
+    shared: _Shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """What was seen of one thread, in the order of time."""
+
+    pid: int
+    tid: int
+    name: str
+    stacks: Sequence[tuple[Frame, ...]]
+    """Of each sample, the innermost frame last."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it is its process's main thread."""
+        return self.pid == self.tid
+
+
+class Spy:
+    """Looks at a process, and at those that it has started, for some seconds."""
+
+    def __init__(self, pid: int, source: Source, seconds: float, folder: Path) -> None:
+        """
+        Raises:
+            DoctorError: py-spy is not there.
+        """
+        self.pid, self._source = pid, source
+        self._seconds = seconds
+        self._result = folder / f"{pid}.json"
+        command = [
+            *(_program(), "record", "--pid", str(pid), "--subprocesses", "--nonblocking"),
+            *("--idle", "--threads", "--full-filenames", "--rate", str(RATE)),
+            *("--duration", str(max(1, round(seconds))), "--format", "speedscope"),
+            *("--output", str(self._result)),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+
+    def threads(self) -> tuple[tuple[Thread, ...], str]:
+        """What it saw; or nothing, and why."""
+        try:
+            _, told = self._process.communicate(timeout=self._seconds + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return (), "py-spy did not come to its end"
+        try:
+            return _read(self._result, self.pid, self._source), ""
+        except (OSError, msgspec.DecodeError):
+            return (), _why(told)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def _program() -> str:
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    program = which("py-spy", path=here)
+    if program is None:
+        raise DoctorError("py-spy is not there: python -m pip install py-spy")
+    return program
+
+
+def _why(told: str) -> str:
+    if "ermission denied" in told or "Operation not permitted" in told:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+        value = scope.read_text().strip() if scope.exists() else "0"
+        if os.geteuid() != 0 and value != "0":
+            return (
+                f"kernel.yama.ptrace_scope is {value}: run `sudo sysctl kernel.yama.ptrace_scope=0`"
+                ", or ddoctor as root"
+            )
+        return "ptrace is forbidden: the container needs the capability SYS_PTRACE"
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    return lines[0] if lines else "py-spy saw nothing"
+
+
+def _read(path: Path, pid: int, source: Source) -> tuple[Thread, ...]:
+    found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
+    # The process and the thread are frames, too, without a file.
+    frames = {
+        number: _frame(one, source) for number, one in enumerate(found.shared.frames) if one.file
+    }
+    threads = []
+    for profile in found.profiles:
+        match = PROFILE.search(profile.name)
+        if match is None:
+            continue
+        threads.append(
+            Thread(
+                pid=int(match["pid"] or pid),
+                tid=int(match["tid"]),
+                name=match["name"] or "",
+                stacks=[
+                    tuple(frames[one] for one in sample if one in frames)
+                    for sample in profile.samples
+                ],
+            )
+        )
+    return tuple(threads)
+
+
+def _frame(one: _Frame, source: Source) -> Frame:
+    of_user = not LIBRARY.search(one.file)
+    line = one.line or 0
+    return Frame(
+        file=one.file,
+        line=line,
+        function=one.name,
+        text=source.text(one.file, line) if of_user else "",
+        of_user=of_user,
+    )

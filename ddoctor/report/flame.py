@@ -1,0 +1,76 @@
+"""Where the ranks of a live run were met: their stacks merged, each box as wide as its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import Frame
+from ddoctor.standing import phase, standing
+
+# A box narrower than this is only a line.
+THINNEST = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A line of the user's code, or what was done there."""
+
+    name: str
+    text: str = ""
+    """The line itself."""
+    phase: str = ""
+    """Of what was done there; empty: this is a line that called another."""
+    share: float = 0.0
+    """Of the time of all ranks."""
+    ranks: str = ""
+    """Who was met there."""
+    inside: tuple[Box, ...] = ()
+    """The widest first."""
+
+    def width(self, within: float) -> float:
+        """In per cent of the box that it is in."""
+        return 100 * self.share / within
+
+
+@dataclass
+class _Node:
+    share: float = 0.0
+    ranks: set[int] = field(default_factory=set)
+    inside: dict[Frame | str, _Node] = field(default_factory=dict)
+
+
+def flame(evidence: Evidence) -> tuple[Box, ...]:
+    """The outermost boxes; empty: nobody looked, or nothing was seen."""
+    every = [one for one in standing(evidence.all(LiveLook)) if one.seen.samples]
+    root = _Node()
+    for one in every:
+        for met in one.seen.activities:
+            share = met.samples / one.seen.samples / len(every)
+            node = root
+            way: list[Frame | str] = [*met.calls, met.name]
+            for step in way:
+                node = node.inside.setdefault(step, _Node())
+                node.share += share
+                node.ranks.add(one.rank)
+    return tuple(_boxes(root, len(every)))
+
+
+def _boxes(node: _Node, count: int) -> Iterator[Box]:
+    for what, one in sorted(node.inside.items(), key=lambda item: -item[1].share):
+        if one.share < THINNEST:
+            continue
+        named = (
+            {"name": endings.place(what), "text": what.text}
+            if isinstance(what, Frame)
+            else {"name": what, "phase": phase(what)}
+        )
+        yield Box(
+            **named,
+            share=one.share,
+            ranks="all ranks" if len(one.ranks) == count else endings.ranks(one.ranks),
+            inside=tuple(_boxes(one, count)),
+        )

@@ -1,0 +1,132 @@
+"""What each rank of a live run was doing, as rows for a terminal, a page and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import PHASES
+from ddoctor.report.anatomy import Slice
+from ddoctor.standing import Standing, gone, named, phase, standing
+
+# Where the time of the samples went; shares below this are left out.
+NOTABLE = 0.1
+MOST_SHARES = 3
+# More ranks than these share their rows.
+MOST_ROWS = 16
+LONGEST_NAMES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRow:
+    """One rank, or several that do the same."""
+
+    rank: str
+    first: int
+    """The number of the first rank that it tells of."""
+    doing: str
+    """Where its main thread was met, and for what part of the look."""
+    state: str
+    """How its process was."""
+    slices: tuple[Slice, ...] = ()
+    """Where its time went, in the order of PHASES; empty: it stands."""
+    turns: tuple[Slice, ...] = ()
+    """The same in the order of time, of the first rank that it tells of."""
+
+
+def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
+    """The ranks that were looked at; of many, those together that do the same."""
+    every = standing(evidence.all(LiveLook))
+    if len(every) > MOST_ROWS:
+        groups: dict[str, list[Standing]] = {}
+        for one in every:
+            groups.setdefault(_mostly(one), []).append(one)
+        return tuple(_row(_names(rows), doing, rows) for doing, rows in groups.items())
+    several = len(evidence.all(LiveLook)) > 1
+    return tuple(
+        _row(f"rank {one.rank}" + (f" on {one.host}" if several else ""), _doing(one), [one])
+        for one in every
+    )
+
+
+def _row(rank: str, doing: str, rows: Sequence[Standing]) -> LiveRow:
+    return LiveRow(
+        rank=rank,
+        first=rows[0].rank,
+        doing=doing,
+        state=_state(rows),
+        slices=() if rows[0].stands else _slices(rows),
+        turns=tuple(_turns(rows[0])),
+    )
+
+
+def _turns(one: Standing) -> Iterator[Slice]:
+    for turn in one.seen.turns:
+        share = turn.samples / one.seen.samples
+        yield Slice(phase=phase(turn.name), seconds=share * one.seconds, share=share)
+
+
+def _slices(rows: Sequence[Standing]) -> tuple[Slice, ...]:
+    """The mean of several ranks."""
+    means = ((name, fmean(one.shares.get(name, 0.0) for one in rows)) for name in PHASES)
+    seconds = rows[0].seconds
+    return tuple(
+        Slice(phase=name, seconds=share * seconds, share=share) for name, share in means if share
+    )
+
+
+def _names(rows: Sequence[Standing]) -> str:
+    told = named(rows)
+    return told if len(told) <= LONGEST_NAMES else f"{len(rows)} ranks"
+
+
+def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """The head of the report: label and text."""
+    looks = evidence.all(LiveLook)
+    if not looks:
+        return
+    first = looks[0]
+    found = sorted(one.rank for look in looks for one in look.ranks)
+    yield "run", f"{' '.join(first.command)} ({first.job})"
+    yield "seen", f"{len(found)} of {first.world} ranks, for {first.seconds:.0f} s"
+    ended = gone(looks)
+    for one in ended:
+        yield "gone", f"rank {one.rank} was started on {one.host}, and is not there any more"
+    elsewhere = first.world - len(found) - len(ended)
+    if elsewhere > 0:
+        yield (
+            "not seen",
+            f"{elsewhere} rank{'s' if elsewhere > 1 else ''} of other hosts: attach there with "
+            "--bundle, too, and give all bundles to `ddoctor diagnose`",
+        )
+
+
+def _mostly(one: Standing) -> str:
+    if one.stands:
+        return _doing(one)
+    return f"mostly {one.doing}"
+
+
+def _doing(one: Standing) -> str:
+    if one.seen.unseen:
+        return one.seen.unseen
+    if one.seen.still:
+        return f"stands {one.where}"
+    told = [
+        f"{'waiting for others' if name == 'waiting' else name} {share:.0%}"
+        for name, share in sorted(one.shares.items(), key=lambda item: -item[1])
+        if share >= NOTABLE
+    ]
+    return ", ".join(told[:MOST_SHARES])
+
+
+def _state(rows: Sequence[Standing]) -> str:
+    held = {one.seen.state for one in rows if one.held}
+    if held:
+        return " or ".join(sorted(held))
+    busy = [min(one.seen.main_cpu_seconds / one.seconds, 1.0) for one in rows if one.seconds]
+    low, high = f"{min(busy, default=0.0):.0%}", f"{max(busy, default=0.0):.0%}"
+    return f"{low}{f' to {high}' if low != high else ''} on a CPU"

@@ -1,0 +1,74 @@
+"""What `ddoctor attach --watch` shows, as metrics that Prometheus collects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import start_http_server
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Report
+from ddoctor.standing import standing
+
+LOCAL = "127.0.0.1"
+PORTS = range(1, 65536)
+
+
+class Metrics(Collector):
+    """The last look, served to whoever asks."""
+
+    def __init__(self, where: str) -> None:
+        """``where``: a port of this machine alone, or ADDRESS:PORT.
+
+        Raises:
+            DoctorError: that is neither, or it is taken.
+        """
+        address, _, port = where.rpartition(":")
+        if not port.isdecimal() or int(port) not in PORTS:
+            raise DoctorError(f"--prometheus: no port from 1 to 65535 in '{where}'")
+        self._last: tuple[Report, Evidence] | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            start_http_server(int(port), address.strip("[]") or LOCAL, registry)
+        except OSError as error:
+            raise DoctorError(f"--prometheus {where}: {error.strerror or error}") from error
+
+    def show(self, report: Report, evidence: Evidence) -> None:
+        """From now on this is served."""
+        self._last = report, evidence
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the last look."""
+        phases = GaugeMetricFamily(
+            "ddoctor_phase_share", "Part of the look in a phase, 0 to 1.", labels=["rank", "phase"]
+        )
+        stands = GaugeMetricFamily(
+            "ddoctor_stands", "1: the rank was met at one place only.", labels=["rank"]
+        )
+        busy = GaugeMetricFamily(
+            "ddoctor_main_thread_cpu", "CPUs that the main thread kept busy.", labels=["rank"]
+        )
+        memory = GaugeMetricFamily(
+            "ddoctor_resident_bytes", "Resident memory of the rank.", labels=["rank"]
+        )
+        found = GaugeMetricFamily(
+            "ddoctor_finding", "1: was found.", labels=["cause", "severity", "ranks"]
+        )
+        if self._last is not None:
+            report, evidence = self._last
+            for one in standing(evidence.all(LiveLook)):
+                rank = str(one.rank)
+                for phase, share in one.shares.items():
+                    phases.add_metric([rank, phase], share)
+                stands.add_metric([rank], float(one.stands))
+                busy.add_metric([rank], one.seen.main_cpu_seconds / one.seconds)
+                memory.add_metric([rank], one.seen.resident * 2**20)
+            for finding in report.findings:
+                ranks = ",".join(map(str, finding.where.ranks))
+                found.add_metric([finding.cause, finding.severity.value, ranks], 1.0)
+        yield from (phases, stands, busy, memory, found)

@@ -1,0 +1,122 @@
+"""`ddoctor attach`: look once, or again and again, until somebody has seen enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from ddoctor import engine
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence
+from ddoctor.live import attach
+from ddoctor.models import Report
+from ddoctor.report import wording
+from ddoctor.report.output import progress
+
+if TYPE_CHECKING:
+    from ddoctor.report.metrics import Metrics
+
+QUIT = "q"
+
+Show = Callable[[Report, Evidence], None]
+
+
+def once(
+    pids: Sequence[int], job: str | None, seconds: float, *, redact: bool
+) -> tuple[Report, Evidence]:
+    """What a look tells; after Ctrl-C, what a first part of it did.
+
+    Raises:
+        DoctorError: there is nothing to look at.
+        KeyboardInterrupt: nothing was seen yet.
+    """
+    rows = attach.choose(pids, job)
+    last: tuple[Report, Evidence] | None = None
+    with progress() as started, suppress(KeyboardInterrupt):
+        started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {seconds:.0f} s")
+        for evidence in attach.observe(rows, *attach.parts(seconds), redact=redact):
+            last = engine.examine(evidence, "attach"), evidence
+            started(f"looking on; so far: {wording.so_far(last[0])}")
+    if last is None:
+        raise KeyboardInterrupt
+    return last
+
+
+def watch(
+    pids: Sequence[int],
+    job: str | None,
+    seconds: float,
+    *,
+    redact: bool,
+    metrics: Metrics | None,
+) -> tuple[Report, Evidence]:
+    """What the last look told.
+
+    Raises:
+        DoctorError: nobody would see it, or there is nothing to look at from the beginning.
+    """
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not has_terminal and metrics is None:
+        raise DoctorError("--watch needs a terminal; without one leave it out, and attach again")
+    rows = attach.choose(pids, job)
+    last: tuple[Report, Evidence] | None = None
+    with suppress(KeyboardInterrupt), _screen(seconds) if has_terminal else _nowhere() as show:
+        while True:
+            (evidence,) = attach.observe(rows, seconds, redact=redact)
+            report = engine.examine(evidence, "attach")
+            last = report, evidence
+            show(report, evidence)
+            if metrics is not None:
+                metrics.show(report, evidence)
+            try:
+                rows = attach.choose(pids, job)
+            except DoctorError:
+                break  # it has ended: what was seen last is told
+    if last is None:
+        raise KeyboardInterrupt
+    return last
+
+
+@contextmanager
+def _nowhere() -> Iterator[Show]:
+    yield lambda report, evidence: None
+
+
+@contextmanager
+def _screen(seconds: float) -> Iterator[Show]:
+    """The whole terminal, and a key that ends it, as Ctrl-C does."""
+    import termios
+    import tty
+
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from ddoctor.report.watch import History, screen
+
+    history, console = History(), Console()
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    Thread(target=_wait_for_key, daemon=True).start()
+    try:
+        with Live(f"looking for {seconds:.0f} s ...", console=console, screen=True) as display:
+
+            def show(report: Report, evidence: Evidence) -> None:
+                history.add(evidence)
+                lines = screen(report, evidence, history, console.width, console.height)
+                display.update(Group(*lines), refresh=True)
+
+            yield show
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _wait_for_key() -> None:
+    while key := os.read(sys.stdin.fileno(), 1):
+        if key.decode(errors="replace") == QUIT:
+            os.kill(os.getpid(), signal.SIGINT)
+            return

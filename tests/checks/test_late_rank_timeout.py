@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.live import LiveLook
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.live_look import in_collective, look, moving
+from tests.training_run import user
+
+CAUSE = "late-rank-timeout"
+TOKENS = user(20, "tokens = [encode(text) for text in texts]", "prepare")
+PREPARING = moving(0, {"rest": 100}, asleep=0.0, visits=1, line=TOKENS)
+
+
+def test_a_rank_that_prepares_while_the_others_wait(findings: Findings) -> None:
+    others = [in_collective(number, "barrier", 12) for number in (1, 2)]
+    (finding,) = findings(CAUSE, look(PREPARING, *others))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (0,)
+    assert "train.py:20 in prepare (`tokens = [encode(text) for text in texts]`)" in finding.because
+    assert "ranks 1-2 wait in barrier at train.py:12" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # It comes to the others now and then; they do something else, too; it sleeps.
+        look(moving(0, {"rest": 80, "collective": 20}), in_collective(1, "barrier", 12)),
+        look(PREPARING, moving(1, {"collective": 60, "forward": 40}, asleep=0.6)),
+        look(moving(0, {"rest": 100}, asleep=0.9, visits=1), in_collective(1, "barrier", 12)),
+        # All start; it saves; nobody waits for it.
+        look(moving(0, {"import": 100}, asleep=0.0, visits=1), in_collective(1, "barrier", 12)),
+        look(moving(0, {"checkpoint": 100}, asleep=0.0), in_collective(1, "barrier", 12)),
+        look(PREPARING),
+        look(PREPARING, moving(1, {"rest": 100}, asleep=0.0)),
+    ],
+)
+def test_quiet(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

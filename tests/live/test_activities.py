@@ -1,0 +1,188 @@
+"""Every row of the table of frames is met in a real process of the torch that is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddoctor import knowledge
+from ddoctor.evidence.known_frames import FrameRow, KnownFrames
+from ddoctor.evidence.training import Frame
+from ddoctor.live.activities import activities, activity
+from ddoctor.live.source import Source
+from ddoctor.live.spy import Spy
+from tests.training_run import ALL_REDUCE, ENGINE, library, user
+
+SECONDS = 12
+HERE = Source(psutil.Process())
+# One after the other, again and again, so that the samples meet each of them.
+ALL = """
+import importlib, os, sys, time
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoints
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+large = torch.zeros(2_000_000)
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+
+class Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(0.1)
+        return gradient
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("statistics", torch.zeros(8_000_000))
+
+    def forward(self, value):
+        time.sleep(0.05)
+        return (self.weight * value).sum()
+
+
+def begin():
+    iter(DataLoader(Slow(), num_workers=2))
+
+
+def importing():
+    sys.modules.pop("slow_module", None)
+    importlib.import_module("slow_module")
+
+
+with open("slow_module.py", "w") as file:
+    file.write("import time; time.sleep(0.2)")
+sys.path.insert(0, os.getcwd())
+sys.dont_write_bytecode = True
+matrix = torch.ones(700, 700, requires_grad=True)
+adam = torch.optim.Adam([nn.Parameter(large.clone())], foreach=False)
+adam.param_groups[0]["params"][0].grad = large
+model = Model()
+wrapped = DistributedDataParallel(model)
+here, workers = iter(DataLoader(Slow())), iter(DataLoader(Slow(), num_workers=1))
+done = [
+    lambda: torch.save(large, "weights.pt"),
+    lambda: checkpoints.save({"weights": large}, checkpoint_id="folder"),
+    lambda: dist.all_reduce(large),
+    lambda: next(here),
+    lambda: next(workers),
+    begin,
+    lambda: (matrix @ matrix @ matrix).sum().backward(),
+    lambda: Backward.apply(matrix).sum().backward(),
+    adam.step,
+    lambda: model(large[:2]),
+    wrapped._sync_buffers,
+    importing,
+]
+print("ready", flush=True)
+while True:
+    for one in done:
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end:
+            one()
+"""
+ALONE = """
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print("ready", flush=True)
+dist.init_process_group("gloo", store=store, rank=0, world_size=2)
+"""
+TABLE: KnownFrames = knowledge.load(KnownFrames)
+
+
+def _of(row: FrameRow, stack: tuple[Frame, ...]) -> bool:
+    return any(
+        frame.file.endswith(row.file) and frame.function.rpartition(".")[2] in row.functions
+        for frame in stack
+    )
+
+
+def _met(script: str, seconds: int, folder: Path) -> list[tuple[Frame, ...]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            threads, why = Spy(
+                process.pid, Source(psutil.Process(process.pid)), seconds, folder
+            ).threads()
+        finally:
+            process.kill()
+    assert not why
+    main = next(one for one in threads if one.pid == process.pid and one.is_main)
+    return list(main.stacks)
+
+
+@pytest.mark.ward
+def test_each_row_is_met(tmp_path: Path) -> None:
+    stacks = [*_met(ALL, SECONDS, tmp_path), *_met(ALONE, 2, tmp_path)]
+    assert [row for row in TABLE.frame if not any(_of(row, one) for one in stacks)] == []
+    assert {row.activity for row in TABLE.frame} == {activity(one) for one in stacks} - {"rest"}
+
+
+SAVE = library("torch/serialization.py", 970, "save")
+CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
+
+
+@pytest.mark.parametrize(
+    ("stack", "told"),
+    [
+        ((user(3), CALL, user(9)), "forward"),
+        ((user(3), SAVE, ALL_REDUCE), "checkpoint"),
+        ((user(3), CALL, ALL_REDUCE), "collective"),
+        ((user(3), ENGINE), "backward-or-wait"),
+        # Python runs within it: a function of the user's own, a hook.
+        ((user(3), ENGINE, user(9)), "backward"),
+        ((user(3), user(9)), "rest"),
+        ((), "rest"),
+        # A function of the same name in a file of the user's.
+        ((user(3, function="all_reduce"),), "rest"),
+    ],
+)
+def test_the_first_row_tells(stack: tuple[Frame, ...], told: str) -> None:
+    assert activity(stack) == told
+
+
+def test_the_most_frequent_comes_first_with_the_users_lines() -> None:
+    forward, backward = (user(3), CALL, user(9), CALL), (user(4), ENGINE)
+    first, second = activities([forward, backward, forward], HERE)
+    assert (first.name, first.samples, first.calls) == ("forward", 2, (user(3), user(9)))
+    assert (second.name, second.samples, second.calls) == ("backward-or-wait", 1, (user(4),))
+    assert (first.line, second.line) == (user(9), user(4))
+
+
+def test_the_same_line_on_two_ways() -> None:
+    helper = user(9, function="busy")
+    met = activities([(user(3), helper), (user(5), helper), (user(3), helper)], HERE)
+    assert [(one.calls[0], one.samples) for one in met] == [(user(3), 2), (user(5), 1)]
+
+
+def test_how_often_each_is_come_to() -> None:
+    forward, elsewhere, backward = (user(3), CALL), (user(5), CALL), (user(4), ENGINE)
+    met = activities([forward, elsewhere, backward, forward, forward], HERE)
+    assert {(one.name, one.visits) for one in met} == {("forward", 2), ("backward-or-wait", 1)}

@@ -1,0 +1,137 @@
+"""What cannot be looked at is said in one line, with what to do; and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.live.conftest import LIMIT_SECONDS, StartLive
+
+NOBODY = 65534
+WITH_TORCH = "import torch, time; print('ready', flush=True); time.sleep(1000)"
+
+
+def attach(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ddoctor", "attach", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+
+
+def told(*words: str) -> str:
+    """The one line of an attach that could not look."""
+    done = attach(*words)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ddoctor: ")
+    return line
+
+
+@contextmanager
+def python(code: str, **variables: str) -> Iterator[psutil.Popen]:
+    """A process that runs this, once it has said that it is ready."""
+    process = psutil.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert f"there is no process {process.pid}" in told(str(process.pid))
+
+
+def test_a_process_without_torch() -> None:
+    with python("import time; print('ready', flush=True); time.sleep(1000)") as process:
+        line = told(str(process.pid))
+        assert f"process {process.pid} is no Python process with torch in it" in line
+        assert "launcher" in line
+        assert process.is_running()
+
+
+@pytest.mark.parametrize("words", [("--seconds", "0"), ("--seconds", "1"), ("--seconds", "nan")])
+def test_no_time_to_look(words: tuple[str, ...]) -> None:
+    assert "at least 3" in told(*words)
+
+
+def test_two_jobs_on_one_host() -> None:
+    first = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    second = first | {"MASTER_PORT": "2"}
+    with python(WITH_TORCH, **first) as one, python(WITH_TORCH, **second) as two:
+        line = told(str(one.pid), str(two.pid))
+        assert "2 jobs run here" in line
+        assert "--job" in line
+        assert "there is no job 'third'" in told(str(one.pid), str(two.pid), "--job", "third")
+
+
+@pytest.mark.parametrize("looked", [0, pytest.param(1, marks=pytest.mark.ward)])
+def test_ctrl_c_in_the_middle(start: StartLive, looked: int) -> None:
+    """Before anything can be told, and after the first look, which is told of."""
+    live = start()
+    live.wait_for(5)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddoctor", "attach", str(live.launcher.pid), "--seconds", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    spies: set[int] = set()
+    # One for each rank in each look.
+    while len(spies) < 1 + 2 * looked:
+        assert process.poll() is None
+        children = psutil.Process(process.pid).children()
+        spies |= {one.pid for one in children if "py-spy" in one.name()}
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert "Traceback" not in errors
+    if looked:
+        assert re.search(r"2 of 2 ranks, for [3-6] s", output)
+        assert process.returncode in (0, 1)
+    else:
+        assert (process.returncode, errors) == (2, "ddoctor: interrupted\n")
+    # Nobody was left stopped.
+    live.wait_for(live.step(0) + 3)
+
+
+def _nobody_may_start_python() -> bool:
+    """Where it lies in a folder of root's own, say."""
+    try:
+        return subprocess.run([sys.executable, "-c", ""], user=NOBODY, cwd="/").returncode != 0
+    except PermissionError:
+        return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+@pytest.mark.skipif(_nobody_may_start_python(), reason="no other user may start this Python")
+def test_another_users_process() -> None:
+    with python(WITH_TORCH) as process:
+        done = subprocess.run(
+            [sys.executable, "-m", "ddoctor", "attach", str(process.pid)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            user=NOBODY,
+            cwd="/",
+        )
+    assert done.returncode == 2
+    assert f"process {process.pid} is another user's" in done.stderr

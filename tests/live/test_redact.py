@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import msgspec
+
+from ddoctor.evidence.live import LiveLook
+from ddoctor.live.redact import redacted
+from tests.live_look import block, in_collective, look, moving
+
+LOOP = (block(1, 60, "for batch in loader:"),)
+
+
+def plain(live: LiveLook) -> str:
+    return msgspec.json.encode(live).decode()
+
+
+def test_no_path_is_left_and_the_rest_is() -> None:
+    live = look(in_collective(0, "barrier", 22, LOOP), moving(1))
+    live = msgspec.structs.replace(live, command=("/home/me/run/train.py", "--data=/data/x", "3"))
+    short = redacted(live)
+    assert short.command == ("train.py", "--data=x", "3")
+    calling, inner = short.ranks[0].stack
+    assert calling.file == short.ranks[0].activities[0].within[0].file == "train.py"
+    assert inner.file == "torch/distributed/distributed_c10d.py"
+    assert (calling.line, calling.text, calling.of_user) == (22, "dist.barrier(loss)", True)
+    assert "/home/" not in plain(short)
+    assert short.ranks[1].activities[0].samples == live.ranks[1].activities[0].samples
+
+
+def test_what_is_short_already_stays() -> None:
+    short = redacted(look(moving(0), moving(1)))
+    assert redacted(short) == short

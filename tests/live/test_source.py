@@ -1,0 +1,78 @@
+"""The user's code as a process runs it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddoctor.live.source import Source
+from tests.training_run import library, user
+
+TRAIN = """\
+def main():
+    for epoch in range(3):
+        for batch in loader:
+            if rank == 0:
+                gather()
+            else:
+                wait()
+            while True:
+                step()
+        save()
+
+
+main()
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """The code of this process."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN)
+    os.utime("train.py", (0, 0))
+    return Source(psutil.Process())
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [(5, [2, 3, 4]), (7, [2, 3]), (9, [2, 3, 8]), (10, [2]), (13, []), (1, [])],
+)
+def test_what_a_line_stands_in(source: Source, line: int, lines: list[int]) -> None:
+    blocks = source.blocks([user(line, file="train.py")])
+    assert [one.line for one in blocks] == lines
+
+
+def test_loops_and_branches_with_their_text(source: Source) -> None:
+    epochs, batches, branch = source.blocks([user(5, file="train.py")])
+    assert (epochs.text, epochs.loop, epochs.end) == ("for epoch in range(3):", True, 10)
+    assert (batches.loop, batches.end) == (True, 9)
+    assert (branch.text, branch.loop, branch.end) == ("if rank == 0:", False, 7)
+
+
+def test_of_all_the_users_frames_the_innermost_last(source: Source) -> None:
+    stack = [user(10, file="train.py"), library("torch/x.py", 3, "f"), user(9, file="train.py")]
+    assert [one.line for one in source.blocks(stack)] == [2, 2, 3, 8]
+
+
+def test_the_text_of_a_line(source: Source, tmp_path: Path) -> None:
+    assert source.text("train.py", 4) == "if rank == 0:"
+    assert source.text(str(tmp_path / "train.py"), 5) == "gather()"
+    assert source.text("train.py", 99) == ""
+
+
+@pytest.mark.parametrize("text", ["def (", "\0", "\udcff"])
+def test_what_cannot_be_read_has_no_blocks(source: Source, text: str) -> None:
+    Path("broken.py").write_bytes(text.encode(errors="surrogateescape"))
+    os.utime("broken.py", (0, 0))
+    assert source.blocks([user(1, file="broken.py"), user(1, file="gone.py")]) == ()
+
+
+def test_what_was_written_since_is_not_what_runs(source: Source) -> None:
+    os.utime("train.py", (time.time() + 60, time.time() + 60))
+    assert source.text("train.py", 4) == ""
+    assert source.blocks([user(5, file="train.py")]) == ()

@@ -1,0 +1,256 @@
+"""Sick and sound trainings, started as anybody starts them, looked at from outside.
+
+As in `tests/ward`: the fault is provoked, and the first finding has to name it, its rank and the
+user's line.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.live.conftest import LIMIT_SECONDS, Live, StartLive
+
+AT_WORK = 20
+"""Steps after which a training is looked at; what happens in that step comes before its end."""
+IN_STEP_20 = "step == 20 and rank == 1"
+
+
+def stop(live: Live) -> None:
+    """As a scheduler, a debugger or Ctrl-Z does it."""
+    live.ranks()[1].send_signal(signal.SIGSTOP)
+
+
+def kill(live: Live) -> None:
+    """As the kernel does it for memory."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not all((live.folder / f"early{rank}").exists() for rank in (0, 1)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    live.ranks()[1].kill()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sick:
+    """A fault, and what is to be told of it."""
+
+    cause: str
+    parts: Mapping[str, Any]
+    rank: int | None = None
+    line: str = ""
+    """What stands at the line that is to be named; empty: none."""
+    wait_for: int = AT_WORK - 1
+    provoke: Callable[[Live], None] = field(default=lambda live: None)
+
+
+SICK = {
+    "slow in its own forward": Sick(
+        cause="straggler-rank",
+        parts={"forward": "if rank == 1: busy(0.04)"},
+        rank=1,
+        line="busy(0.04)",
+    ),
+    "slow inside of its backward": Sick(
+        cause="straggler-rank",
+        parts={"backward": "if rank == 1: busy(0.04)"},
+        rank=1,
+        line="busy(0.04)",
+    ),
+    "rank 0 draws in every step": Sick(
+        cause="rank0-extra-work",
+        parts={"work": "if rank == 0: busy(0.04)"},
+        rank=0,
+        line="if rank == 0: busy(0.04)",
+    ),
+    "a slow dataset": Sick(
+        cause="dataloader-bottleneck", parts={"item": "time.sleep(0.01)", "workers": 1}
+    ),
+    "a slow dataset on one rank, without workers": Sick(
+        cause="dataloader-bottleneck",
+        parts={"item": "if rank == 1: time.sleep(0.008)"},
+        rank=1,
+    ),
+    "a worker that holds a lock": Sick(
+        cause="dataloader-worker-deadlock",
+        parts={
+            "item": """
+                if rank == 1 and index == 200:
+                    lock = threading.Lock()
+                    lock.acquire()
+                    lock.acquire(timeout=1_000_000)
+                """,
+            "workers": 1,
+        },
+        rank=1,
+        line="lock.acquire(timeout=1_000_000)",
+    ),
+    "another branch": Sick(
+        cause="rank-dependent-control-flow",
+        parts={
+            "work": """
+                skip = step == 20 and rank == 1
+                if skip: dist.all_reduce(torch.ones(1))
+                if step == 20: dist.barrier()
+                """
+        },
+        line="dist.all_reduce(torch.ones(1))",
+    ),
+    "short of data": Sick(
+        cause="uneven-inputs-per-rank",
+        parts={"length": "240 if rank == 1 else 480", "after": "dist.barrier()"},
+        rank=1,
+        line="dist.barrier()",
+    ),
+    "a collective for rank 0 only": Sick(
+        cause="rank0-only-collective",
+        parts={
+            "work": """
+                if rank == 0 and step == 20:
+                    dist.barrier()
+                """
+        },
+        rank=0,
+        line="dist.barrier()",
+    ),
+    "stopped": Sick(cause="rank-stuck-outside-collective", parts={}, rank=1, provoke=stop),
+    "waiting for an answer": Sick(
+        cause="rank-stuck-outside-collective",
+        parts={"work": f"if {IN_STEP_20}: os.read(os.pipe()[0], 1)"},
+        rank=1,
+        line="os.read(",
+    ),
+    "killed, and its launcher lives on": Sick(
+        cause="dead-rank",
+        parts={
+            "plain": True,
+            "early": """
+                open(f"early{rank}", "w").close()
+                if rank == 1: time.sleep(1_000_000)
+                """,
+        },
+        rank=1,
+        wait_for=-3,
+        provoke=kill,
+    ),
+    "a different shape": Sick(
+        cause="mismatched-collective-shapes",
+        parts={
+            "work": """
+                if step == 20: exchange()
+                """,
+            "before": """
+                global exchange
+                def exchange():
+                    length = 4_000_000 if rank == 1 else 1_000_000
+                    dist.all_reduce(torch.ones(length))
+                    dist.barrier()
+                """,
+        },
+        rank=1,
+        line="dist.all_reduce(torch.ones(length))",
+    ),
+    "collects garbage": Sick(
+        cause="step-loop-overhead",
+        parts={"work": "gc.collect()"},
+        line="gc.collect()",
+    ),
+    "a slow disk": Sick(
+        cause="checkpoint-stall",
+        parts={
+            "before": """
+                global Slow
+                class Slow:
+                    def write(self, data):
+                        time.sleep(0.01)
+                        return len(data)
+                    def flush(self):
+                        pass
+                """,
+            "work": "if rank == 0 and step % 10 == 0: torch.save(torch.ones(8), Slow())",
+        },
+        rank=0,
+        line="torch.save(",
+    ),
+    "prepares before the first barrier": Sick(
+        cause="late-rank-timeout",
+        parts={
+            "before": """
+                if rank == 0:
+                    busy(1_000_000)
+                dist.barrier()
+                """
+        },
+        rank=0,
+        line="busy(1_000_000)",
+        wait_for=-1,
+    ),
+    "reads values back": Sick(
+        cause="step-loop-overhead",
+        parts={"work": "for _ in range(5000): print(torch.ones(1).item(), flush=True)"},
+        line="print(torch.ones(1).item(), flush=True)",
+    ),
+    "all on one core": Sick(
+        cause="cpu-affinity-wrong",
+        parts={"before": "os.sched_setaffinity(0, {0})", "work": "busy(0.02)"},
+    ),
+}
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("name", SICK)
+def test_sick(start: StartLive, name: str) -> None:
+    case = SICK[name]
+    live = start(**case.parts)
+    live.wait_for(case.wait_for)
+    case.provoke(live)
+    attached = live.attach("--seconds", "6")
+    first = attached.first
+    assert first["cause"] == case.cause, attached.report
+    assert first["severity"] != "note"
+    if case.rank is not None:
+        assert first["where"]["ranks"] == [case.rank]
+    if case.line:
+        assert live.place(case.line) in _told(first)
+
+
+def _told(finding: Mapping[str, Any]) -> str:
+    """With the lines of stacks as people write them."""
+    told = finding["because"] + "".join(fix["paste"] for fix in finding["fixes"])
+    return re.sub(r'File "[^"]*/([^"/]+)", line (\d+)', r"\1:\2", told)
+
+
+SOUND: Mapping[str, Mapping[str, Any]] = {
+    "with workers": {"workers": 1},
+    "without workers": {},
+    "long steps": {"work": "busy(1.5)"},
+    "draws now and then": {"work": "if rank == 0 and step % 100 == 0: busy(0.3)"},
+    "saves now and then": {
+        "work": "if rank == 0 and step % 200 == 0: torch.save(torch.ones(1000), 'x.pt')"
+    },
+    "evaluates now and then": {
+        "work": """
+            if step % 100 == 99:
+                for _ in range(20): busy(0.01)
+                dist.all_reduce(torch.ones(1))
+            """
+    },
+    "logs now and then": {"work": "if step % 10 == 0: print(step, flush=True)"},
+    "other lengths": {"work": "busy(0.002 * ((step * 7 + rank * 3) % 5))"},
+}
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("name", SOUND)
+def test_sound(start: StartLive, name: str) -> None:
+    live = start(**SOUND[name])
+    live.wait_for(2 if name == "long steps" else AT_WORK)
+    before = live.step(0)
+    attached = live.attach("--seconds", "6")
+    assert attached.causes == [], attached.report
+    assert live.step(0) > before

@@ -1,0 +1,134 @@
+"""Looks at live runs made by hand: what each rank's main thread was met at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddoctor.evidence.live import Activity, Block, LiveLink, LiveLook, LiveRank, LiveWorker
+from ddoctor.evidence.training import Frame
+from tests.training_run import ENGINE, library, user
+
+SECONDS = 10.0
+TRAINING: Mapping[str, int] = {
+    "forward": 30,
+    "backward-or-wait": 45,
+    "optimizer": 10,
+    "loader": 5,
+    "rest": 10,
+}
+"""Of a hundred samples, in a step that is as it should be."""
+LINE = user(40, "loss.backward()", "train")
+
+
+def moving(
+    number: int,
+    met: Mapping[str, int] = TRAINING,
+    *,
+    asleep: float = 0.1,
+    workers: int = 0,
+    visits: int = 20,
+    line: Frame = LINE,
+) -> LiveRank:
+    """A rank that goes from step to step."""
+    most_first = sorted(met.items(), key=lambda item: -item[1])
+    return LiveRank(
+        rank=number,
+        pid=100 + number,
+        state="running",
+        age_seconds=600.0,
+        cpu_seconds=9.0,
+        main_cpu_seconds=SECONDS * (1 - asleep),
+        asleep=asleep,
+        resident=900.0,
+        samples=sum(met.values()),
+        stack=(line,),
+        activities=tuple(
+            Activity(name=name, samples=samples, visits=visits, calls=(line,))
+            for name, samples in most_first
+        ),
+        workers=tuple(
+            LiveWorker(pid=200 + one, state="sleeping", cpu_seconds=4.0) for one in range(workers)
+        ),
+    )
+
+
+def standing(
+    number: int,
+    activity: str,
+    *stack: Frame,
+    state: str = "sleeping",
+    main_cpu: float = 0.0,
+    workers: tuple[LiveWorker, ...] = (),
+    within: tuple[Block, ...] = (),
+) -> LiveRank:
+    """A rank that was met at one place only."""
+    return LiveRank(
+        rank=number,
+        pid=100 + number,
+        state=state,
+        age_seconds=600.0,
+        cpu_seconds=main_cpu,
+        main_cpu_seconds=main_cpu,
+        asleep=1.0 - main_cpu / SECONDS,
+        resident=900.0,
+        samples=100,
+        stack=stack,
+        still=True,
+        activities=(
+            Activity(
+                name=activity,
+                samples=100,
+                calls=tuple(frame for frame in stack if frame.of_user),
+                within=within,
+            ),
+        ),
+        workers=workers,
+    )
+
+
+def block(line: int, end: int, text: str) -> Block:
+    """A loop or a branch of the function ``train``."""
+    return Block(
+        file=LINE.file,
+        function=LINE.function,
+        loop=text.startswith(("for", "while")),
+        text=text,
+        line=line,
+        end=end,
+    )
+
+
+def in_collective(
+    number: int, function: str, line: int, within: tuple[Block, ...] = (), *, text: str = ""
+) -> LiveRank:
+    """A rank that waits in a collective which this line of the user's calls."""
+    calling = user(line, text or f"dist.{function}(loss)", "train")
+    inner = library("torch/distributed/distributed_c10d.py", 3252, function)
+    return standing(number, "collective", calling, inner, within=within)
+
+
+def in_reduction(number: int, within: tuple[Block, ...] = ()) -> LiveRank:
+    """A rank that waits at the end of its backward pass for the gradients of the others."""
+    return standing(number, "backward-or-wait", LINE, ENGINE, within=within)
+
+
+def look(
+    *ranks: LiveRank,
+    seconds: float = SECONDS,
+    host: str = "node-0",
+    missing: tuple[int, ...] = (),
+    supervised: bool = True,
+    links: tuple[LiveLink, ...] = (),
+) -> LiveLook:
+    """All ranks of a job, on one host."""
+    return LiveLook(
+        host=host,
+        job="port 29500",
+        world=len(ranks) + len(missing),
+        seconds=seconds,
+        missing=missing,
+        supervised=supervised,
+        command=("train.py",),
+        ranks=ranks,
+        links=links,
+    )
