@@ -134,7 +134,11 @@ def test_a_killed_rank_is_told_by_its_signal(run: Launch) -> None:
 
 def test_a_killed_launcher_takes_its_ranks_along(run: Launch) -> None:
     def kill(name: str) -> None:
-        psutil.Process().children()[-1].kill()
+        # By its words: process numbers begin anew at some time, so the last child may be another.
+        (agent,) = [
+            one for one in psutil.Process().children() if "ddoctor.agent" in one.cmdline()
+        ]
+        agent.kill()
 
     runs, _ = run([SLOW], started=kill)
     assert outcomes(runs) == ["crashed"]
