@@ -1,9 +1,9 @@
 """What it costs a training to be recorded: under 1 % of the step, at short and at long steps.
 
-Blocks of steps without the recorder, with it, and while it rests take turns in one training of two
-ranks, and their time by steps done is compared, as well as that of their main thread on a CPU
-(``overhead_blocks``): two ranks that wait for each other differ by more from block to block than
-recording costs, what the main thread computes does not. Whole runs, too, bare and with
+Blocks of steps without the recorder and with it take turns in one training of two ranks, and their
+time by steps done is compared, as well as that of their main thread on a CPU (``overhead_blocks``):
+two ranks that wait for each other differ by more from block to block than recording costs, what the
+main thread computes does not. Whole runs, too, bare and with
 ``ddoctor.probe run`` in turns; with ``--peers`` beside torch's profiler, and TraceML where it is
 installed (``pip install traceml-ai``): these differ by some per cent from run to run.
 Exit code 1: what the main thread computes more is above the bound.
@@ -22,7 +22,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 from ddoctor.recorder.tape import SIZE
-from ddoctor.recorder.timeline import EVERY, FULL_STEPS, SHORT_SECONDS
+from ddoctor.recorder.timeline import EVERY
 
 SCRIPT = Path(__file__).with_name("overhead_script.py")
 ROOT = Path(__file__).parent.parent
@@ -31,9 +31,9 @@ BLOCKS = "benchmarks.overhead_blocks"
 # Width of the layers, and steps in a turn: about 5 ms and 50 ms a step with a core per rank.
 STEPS = {"short": (640, 800), "long": (2560, 80)}
 TURNS = 4
-# A block is shorter than the machine's moods.
-BLOCK_STEPS = {"short": 10, "long": 4}
-BLOCK_TURNS = {"short": 800, "long": 200}
+# Of short steps until recording and resting come round again; of long ones all are recorded.
+BLOCK_STEPS = {"short": EVERY, "long": 4}
+BLOCK_TURNS = {"short": 200, "long": 200}
 BOUND = 0.01
 MEMORY_BOUND = 50 * 2**20
 LIMIT_SECONDS = 600
@@ -61,36 +61,21 @@ def main() -> int:
 
 
 def _blocks(width: int, turns: int, name: str) -> float:
-    """Which share of the step its main thread is longer on a CPU in a long run."""
+    """Which share of the step its main thread is longer on a CPU."""
     with TemporaryDirectory() as folder:
         result = Path(folder) / "result"
         words = ["-m", BLOCKS, *map(str, (width, BLOCK_STEPS[name], turns, result))]
         _run([*TORCHRUN, *words], BLOCKS, result, ROOT)
         rows = [tuple(map(float, line.split())) for line in result.read_text().splitlines()]
     bare = median(row[0] for row in rows)
-    modes = ("in full", "at rest")
-    ratios, added = {}, {}
-    for place, mode in enumerate(modes, 1):
-        ratios[mode], longer = _typical([row[place] / row[0] for row in rows])
-        on_cpu = [row[len(modes) + 1 + place] - row[len(modes) + 1] for row in rows]
-        added[mode], more = _typical([1e6 * seconds for seconds in on_cpu])
-        print(
-            f"{name} steps ({1e3 * bare:.2f} ms bare), {mode}: {ratios[mode]:.4f} times as long "
-            f"(95 % sure: {longer[0]:.4f} to {longer[1]:.4f}; {turns} turns of {BLOCK_STEPS[name]} "
-            f"steps); its main thread {added[mode]:.0f} µs longer on a CPU "
-            f"({more[0]:.0f} to {more[1]:.0f}), {added[mode] / bare / 1e6:.2%} of the step",
-            flush=True,
-        )
-    if bare >= SHORT_SECONDS:
-        return added["in full"] / bare / 1e6
-    mixed = {
-        what: (by_mode["in full"] + (EVERY - 1) * by_mode["at rest"]) / EVERY
-        for what, by_mode in (("ratio", ratios), ("added", added))
-    }
-    share = mixed["added"] / bare / 1e6
+    ratio, longer = _typical([row[1] / row[0] for row in rows])
+    added, more = _typical([1e6 * (row[3] - row[2]) for row in rows])
+    share = added / bare / 1e6
     print(
-        f"{name} steps from the {FULL_STEPS}th on: {mixed['ratio']:.4f} times as long; its main "
-        f"thread {mixed['added']:.0f} µs longer on a CPU, {share:.2%} of the step",
+        f"{name} steps ({1e3 * bare:.2f} ms bare): {ratio:.4f} times as long when recorded "
+        f"(95 % sure: {longer[0]:.4f} to {longer[1]:.4f}; {turns} turns of {BLOCK_STEPS[name]} "
+        f"steps); the main thread {added:.0f} µs longer on a CPU "
+        f"({more[0]:.0f} to {more[1]:.0f}), {share:.2%} of the step",
         flush=True,
     )
     return share

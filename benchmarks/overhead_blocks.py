@@ -1,7 +1,8 @@
-"""Blocks of steps without the recorder, with it, and while it rests, in turns, in one training.
+"""Blocks of steps without the recorder and with it, in turns, in one training.
 
 Whole runs of the same script differ by more than recording costs; neighbouring blocks do not. What
-the recorder put into torch is taken out for every other block and put back for the next.
+the recorder put into torch is taken out for every other block and put back for the next. A block of
+short steps is as long as it takes until recording and resting come round again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ from torch.utils.data._utils import fetch  # noqa: TID253
 
 from benchmarks.overhead_script import WARM_UPS, Training
 from ddoctor.recorder import recorded
-from ddoctor.recorder import timeline as module
 from ddoctor.recorder.recorder import Recorder
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.tape import Tape
-from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.timeline import EVERY, Timeline
 
 OWNERS: Sequence[Any] = (
     torch,
@@ -52,9 +52,10 @@ HOOKS: Sequence[Any] = (
 RECORDER = Path(recorded.__file__).parent
 ABSENT = object()
 # Steps right after a switch are left out: what Python has learnt about the classes is void then,
-# and what was put in place lies in no cache of the CPU's. A run that is recorded has neither.
+# and what was put in place lies in no cache of the CPU's. A run without the recorder has neither,
+# one with it has both wherever the recorder wakes up.
 SETTLING = 5
-MODES = BARE, FULL, RESTING = ("bare", "full", "resting")
+MODES = BARE, RECORDED = ("bare", "recorded")
 
 
 class Switch:
@@ -111,9 +112,7 @@ def main() -> None:
         training = Training(width)
         training.train(WARM_UPS)
         recorder.end()
-        # Whether it rests is decided here.
-        timeline._rests = False
-        module.IN_A_ROW, module.EVERY = 1, sys.maxsize
+        training.train(-timeline.done % EVERY)
         switch.found()
         lines = []
         sampler = Sampler(timeline, recorder.write)
@@ -122,13 +121,14 @@ def main() -> None:
         for turn in range(turns):
             seconds, on_cpu = {}, {}
             for mode in MODES[:: 1 if turn % 2 else -1]:
-                switch.put(mode != BARE)
-                if mode == RESTING:
-                    timeline.swaps.out()
+                switch.put(mode == RECORDED)
                 for name, look in looks.items():
                     setattr(sampler, name, _nothing if mode == BARE else look)
-                timeline.busy = timeline.main if mode == FULL else -1
-                training.train(SETTLING)
+                if mode == BARE or steps % EVERY:
+                    training.train(SETTLING)
+                if mode == RECORDED and timeline._row_began is not None:
+                    # The bare steps between are none of the row.
+                    timeline._row_began = time.perf_counter()
                 before = timeline.done
                 dist.barrier()
                 began, cpu = time.perf_counter(), time.thread_time()

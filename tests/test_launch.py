@@ -135,9 +135,7 @@ def test_a_killed_rank_is_told_by_its_signal(run: Launch) -> None:
 def test_a_killed_launcher_takes_its_ranks_along(run: Launch) -> None:
     def kill(name: str) -> None:
         # By its words: process numbers begin anew at some time, so the last child may be another.
-        (agent,) = [
-            one for one in psutil.Process().children() if "ddoctor.agent" in one.cmdline()
-        ]
+        (agent,) = [one for one in psutil.Process().children() if "ddoctor.agent" in one.cmdline()]
         agent.kill()
 
     runs, _ = run([SLOW], started=kill)

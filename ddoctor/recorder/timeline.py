@@ -33,10 +33,11 @@ from ddoctor.recorder.tape import (
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
 
-# Recording a step takes 0.1 ms where the caches are cold. Of steps shorter than SHORT_SECONDS, once
-# so many have been recorded, only one in EVERY is: 32 in a row, the same on all ranks.
-FULL_STEPS, SHORT_SECONDS = 128, 0.02
-IN_A_ROW, EVERY = 32, 8
+# Recording a step takes 0.1 to 0.2 ms where the caches are cold. After the first ones, among which
+# is the warm-up, so many in a row of EVERY are recorded where they are shorter than SHORT_SECONDS:
+# the same on all ranks. A prime number: nothing that a script does every so many steps keeps pace.
+FULL_STEPS, SHORT_SECONDS = 32, 0.02
+IN_A_ROW, EVERY = 16, 127
 # Arrays, whose numbers lie side by side: of a list, each would be fetched from elsewhere.
 NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(COUNTS))
 
@@ -51,7 +52,6 @@ class Timeline:
         self.busy = self.main
         """The thread in which each phase of the step is recorded; none while the recorder rests.
         What is called in every step compares it itself, which costs less than to ask ``here``."""
-        self._rests = False
         self.swaps = Swaps()
         """What is out of its place while the recorder rests."""
         self.phase = REST
@@ -62,9 +62,14 @@ class Timeline:
         ``unwind``."""
         self.done = 0
         self.meetings = 0
-        self._begin = self._first = self.last = perf_counter()
+        self._begin = self.last = perf_counter()
+        self._row_began: float | None = None
+        self._row_edge = FULL_STEPS - IN_A_ROW
+        """The step at which the next row begins, or this one ends."""
         self._cpu = thread_time()
         self.device: DeviceClock | None = None
+        self.marking: DeviceClock | None = None
+        """The same; none while the recorder rests."""
         tape.head[PID] = os.getpid()
         tape.head[BEGAN] = self.last
         os.register_at_fork(after_in_child=self._forget)
@@ -81,8 +86,8 @@ class Timeline:
         self.last = self.head[SINCE] = now
         self.phase = phase
         self.head[PHASE] = phase
-        if self.device is not None:
-            self.marked = self.device.mark(phase)
+        if self.marking is not None:
+            self.marked = self.marking.mark(phase)
         return now
 
     def leave(self) -> float:
@@ -92,8 +97,8 @@ class Timeline:
         self.phase = self.open.pop() if self.open else REST
         self.last = self.head[SINCE] = now
         self.head[PHASE] = self.phase
-        if self.device is not None:
-            self.device.mark(self.phase)
+        if self.marking is not None:
+            self.marking.mark(self.phase)
         return now
 
     def unwind(self, depth: int) -> None:
@@ -107,23 +112,24 @@ class Timeline:
         del self.open[depth:]
         self.last = self.head[SINCE] = now
         self.head[PHASE] = self.phase
-        if self.device is not None:
-            self.device.mark(self.phase)
+        if self.marking is not None:
+            self.marking.mark(self.phase)
 
     marked = -1
     """The last mark on the GPU's stream with which a phase began."""
 
     def use_device(self, clock: DeviceClock) -> None:
         """From the next step on, the time is that of a GPU's stream."""
-        clock.begin(self.done, self.phase)
         self.device = clock
+        if self.busy == self.main:
+            self._mark_steps()
 
     def meeting(
         self, arrival: float, seconds: float, group: float, operation: float, mark: int = -1
     ) -> None:
         """This rank could go on only together with others, from a mark on the stream on."""
-        if self.device is not None and mark >= 0:
-            self.device.meeting(self.meetings, mark)
+        if self.marking is not None and mark >= 0:
+            self.marking.meeting(self.meetings, mark)
         place = MEETINGS_AT + self.meetings % MEETING_ROWS * MEETING.size
         MEETING.pack_into(self.memory, place, self.done, arrival, seconds, group, operation)
         self.meetings += 1
@@ -156,35 +162,52 @@ class Timeline:
         self.seconds[:] = NO_SECONDS
         self.counts[:] = NO_COUNTS
         self.done += 1
-        if self.done == FULL_STEPS // 2:
-            # The first ones take long: what is compiled, what is read for the first time.
-            self._first = now
-        elif self.done == FULL_STEPS:
-            self._rests = (now - self._first) / (FULL_STEPS // 2) < SHORT_SECONDS
-        if self._rests and self.done // IN_A_ROW % EVERY:
-            self.busy = -1
-            self.swaps.out()
-        if self.device is not None:
-            self.device.end_step(self.done, self.phase)
+        if self.marking is not None:
+            self.marking.end_step(self.done, self.phase)
+        if self.done == self._row_edge:
+            self._turn(now)
         self.head[DONE] = self.done
 
     def _pass_step(self) -> None:
         """Count a step that is not recorded; awake again when the next one is."""
         self.done += 1
         self.head[DONE] = self.done
-        if self.done // IN_A_ROW % EVERY == 0:
+        if self.done == self._row_edge:
             self.busy = self.main
             self.swaps.back()
             self._begin = self.last = perf_counter()
             self._cpu = thread_time()
             self.seconds[:] = NO_SECONDS
             self.counts[:] = NO_COUNTS
-            if self.device is not None:
-                self.device.begin(self.done, self.phase)
+            self._mark_steps()
+            self._turn(self.last)
+
+    def _mark_steps(self) -> None:
+        """From here on, where there is a GPU."""
+        self.marking = self.device
+        if self.marking is not None:
+            self.marking.begin(self.done, self.phase)
+
+    def _turn(self, now: float) -> None:
+        """A row begins; or it ends, and the recorder rests until the next if its steps were short.
+
+        The number of a step alone decides where rows are, so that all ranks leave out the same.
+        """
+        if self._row_began is None:
+            self._row_began = now
+            self._row_edge = self.done + IN_A_ROW
+            return
+        short = now - self._row_began < IN_A_ROW * SHORT_SECONDS
+        self._row_began = None
+        self._row_edge = self.done - self.done % EVERY + EVERY
+        if short:
+            self.busy = -1
+            self.marking = None
+            self.swaps.out()
 
     def _forget(self) -> None:
         """In a forked child: write to memory of its own, not into its parent's tape."""
         self.head = array("d", self.head)
         self.memory = bytearray(SIZE)
-        self.device = None
+        self.device = self.marking = None
         self.main = self.busy = -1

@@ -88,7 +88,8 @@ def test_the_memory_of_the_process(record: Record) -> None:
     assert {device for *_, device in memory} == {0.0}
     hooks = json.loads(ran.stdout)
     # On the eight parameters that are trained, and on none of them once it has looked.
-    assert [one // 8 for one in hooks[: ran.done]] == ran.counted("inspected")
+    recorded = [hooks[row.number] // 8 for row in ran.rows]
+    assert recorded == ran.counted("inspected")
     assert set(hooks) == {0, 8}
 
 

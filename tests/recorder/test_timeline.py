@@ -134,16 +134,16 @@ def test_too_many_leaves_do_no_harm(tape: Tape) -> None:
 
 def test_of_many_short_steps_one_in_eight_is_recorded(clock: Clock, tape: Tape) -> None:
     timeline = Timeline(tape)
-    for _ in range(500):
+    for _ in range(300):
         clock.now += SHORT_SECONDS / 2
         timeline.enter(COLLECTIVE)
         timeline.meeting(timeline.last, 0.25, 0.0, 3.0)
         timeline.leave()
         timeline.end_step()
-    assert timeline.done == tape.head[DONE] == 500
+    assert timeline.done == tape.head[DONE] == 300
     assert timeline.busy == -1
     rows = list(tape.rows())
-    assert [row.number for row in rows] == [*range(128), *range(256, 288)]
+    assert [row.number for row in rows] == [*range(32), *range(127, 143), *range(254, 270)]
     assert all(len(row.meetings) == 1 for row in rows)
     assert all(row.end - row.begin == pytest.approx(SHORT_SECONDS / 2) for row in rows)
 
@@ -155,6 +155,16 @@ def test_a_first_step_that_takes_long_does_not_count(clock: Clock, tape: Tape) -
         clock.now += SHORT_SECONDS / 2
         timeline.end_step()
     assert timeline.busy == -1
+
+
+def test_steps_that_become_longer_are_all_recorded_again(clock: Clock, tape: Tape) -> None:
+    timeline = Timeline(tape)
+    for step in range(600):
+        clock.now += SHORT_SECONDS / 2 if step < 100 or step > 400 else SHORT_SECONDS * 2
+        timeline.end_step()
+    rows = [row.number for row in tape.rows()]
+    # At the end of each row anew: the one from 381 on was the last of longer ones.
+    assert rows == [*range(32), *range(127, 524)]
 
 
 def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:
