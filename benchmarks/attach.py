@@ -9,21 +9,19 @@ Exit code 1: the median of the ratios is below the bound.
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 import psutil
 
+from benchmarks.attached import training
 from ddoctor.live import attach
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +30,7 @@ RANKS_AND_THREADS = ((2, 0), (4, 0), (2, 64))
 TURNS, SECONDS = 12, 5.0
 BOUND = 0.99
 ARMS = ("bare", "ddoctor", "py-spy")
-START_SECONDS = 120.0
+WARM_UPS = 100
 
 
 def main() -> int:
@@ -47,12 +45,14 @@ def main() -> int:
 
 def _measure(ranks: int, threads: int, turns: int) -> float:
     rates: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    with TemporaryDirectory() as name, _training(ranks, threads, Path(name)) as launcher:
+    with TemporaryDirectory() as name:
         counter = Path(name) / "steps"
-        for _ in range(turns):
-            # No arm always comes first.
-            for arm in random.sample(ARMS, len(ARMS)):
-                rates[arm].append(_rate(arm, launcher, counter, Path(name)))
+        script = ("-m", "benchmarks.attach_script", str(WIDTH), str(threads), str(counter))
+        with training(ranks, script, ROOT, lambda: _trains(counter)) as launcher:
+            for _ in range(turns):
+                # No arm always comes first.
+                for arm in random.sample(ARMS, len(ARMS)):
+                    rates[arm].append(_rate(arm, launcher, counter, Path(name)))
     print(
         f"{ranks} ranks, {threads} idle threads in each: "
         f"{1000 / median(rates['bare']):.2f} ms a step ({turns} turns of {SECONDS:.0f} s)"
@@ -72,7 +72,8 @@ def _rate(arm: str, launcher: psutil.Popen, counter: Path, folder: Path) -> floa
     """Steps a second while this looks at all ranks."""
     first, began = _steps(counter), time.perf_counter()
     if arm == "ddoctor":
-        list(attach.observe(attach.choose([launcher.pid], None), SECONDS, redact=False))
+        rows = attach.choose([launcher.pid], None)
+        list(attach.observe(rows, SECONDS, native=False, redact=False))
     elif arm == "py-spy":
         spies = [
             subprocess.Popen(
@@ -92,35 +93,12 @@ def _rate(arm: str, launcher: psutil.Popen, counter: Path, folder: Path) -> floa
     return (_steps(counter) - first) / (time.perf_counter() - began)
 
 
+def _trains(counter: Path) -> bool:
+    return counter.exists() and _steps(counter) >= WARM_UPS
+
+
 def _steps(counter: Path) -> int:
     return int(struct.unpack("q", counter.read_bytes())[0])
-
-
-@contextmanager
-def _training(ranks: int, threads: int, folder: Path) -> Iterator[psutil.Popen]:
-    """A training that has begun, and is ended afterwards."""
-    launcher = psutil.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={ranks}", "-m", "benchmarks.attach_script"),
-            *(str(WIDTH), str(threads), str(folder / "steps")),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not (folder / "steps").exists() or _steps(folder / "steps") < 100:
-            if time.monotonic() > deadline or not launcher.is_running():
-                raise SystemExit("the training did not begin")
-            time.sleep(0.2)
-        yield launcher
-    finally:
-        for one in [*launcher.children(recursive=True), launcher]:
-            one.kill()
-        launcher.wait()
 
 
 if __name__ == "__main__":

@@ -15,18 +15,19 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import psutil
 
+from benchmarks.attached import training
+
 RANKS, WORKERS, CULPRIT = 8, 4, 5
 LIMITS = {"stands": 5.0, "slow": 12.0}
 TURNS = 3
-START_SECONDS = 240.0
+MOST_SECONDS = 60.0
 SCRIPT = """
 import os, sys, time
 import torch
@@ -85,7 +86,7 @@ def main() -> int:
 
 
 def _turn(kind: str) -> float:
-    with TemporaryDirectory() as folder, _training(kind, Path(folder)) as launcher:
+    with TemporaryDirectory() as name, _training(kind, Path(name)) as launcher:
         command = [sys.executable, "-m", "ddoctor", "attach", str(launcher.pid)]
         ours, theirs = os.openpty()
         began = time.perf_counter()
@@ -95,7 +96,7 @@ def _turn(kind: str) -> float:
         named = f"rank {CULPRIT} ".encode()
         try:
             while named not in b" ".join(said.split()):
-                if time.perf_counter() - began > START_SECONDS:
+                if time.perf_counter() - began > MOST_SECONDS:
                     raise SystemExit(f"nothing was said of rank {CULPRIT}: {said.decode()}")
                 if select.select([ours], [], [], 1.0)[0]:
                     said += os.read(ours, 4096)
@@ -103,6 +104,13 @@ def _turn(kind: str) -> float:
         finally:
             attached.send_signal(signal.SIGINT)
             _drain(attached, ours)
+
+
+def _training(kind: str, folder: Path) -> AbstractContextManager[psutil.Popen]:
+    (folder / "train.py").write_text(SCRIPT)
+    begun = [folder / f"trains{rank}" for rank in range(RANKS)]
+    script = ("train.py", kind, str(CULPRIT), str(WORKERS))
+    return training(RANKS, script, folder, lambda: all(one.exists() for one in begun))
 
 
 def _drain(attached: subprocess.Popen[bytes], ours: int) -> None:
@@ -113,33 +121,6 @@ def _drain(attached: subprocess.Popen[bytes], ours: int) -> None:
             if select.select([ours], [], [], 0.2)[0]:
                 os.read(ours, 4096)
     os.close(ours)
-
-
-@contextmanager
-def _training(kind: str, folder: Path) -> Iterator[psutil.Popen]:
-    """Eight ranks that have trained for some steps; they are ended afterwards."""
-    (folder / "train.py").write_text(SCRIPT)
-    launcher = psutil.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={RANKS}", "train.py", kind, str(CULPRIT), str(WORKERS)),
-        ],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not all((folder / f"trains{rank}").exists() for rank in range(RANKS)):
-            if time.monotonic() > deadline or not launcher.is_running():
-                raise SystemExit("the training did not begin")
-            time.sleep(0.2)
-        yield launcher
-    finally:
-        for one in [*launcher.children(recursive=True), launcher]:
-            one.kill()
-        launcher.wait()
 
 
 if __name__ == "__main__":

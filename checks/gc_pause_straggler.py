@@ -14,9 +14,20 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import RankUse
+from ddoctor.lateness import NOTABLE
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import (
+    AGAIN,
+    COLLECTS,
+    FEWEST_SAMPLES,
+    collects_by_itself,
+    hung,
+    named,
+    standing,
+)
 from ddoctor.workload import spent
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -58,25 +69,67 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
             ranks=tuple(one.place.rank for one in paused),
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix(
-                summary="freeze what stays, and collect the rest at the same step on all ranks",
-                paste=(
-                    "import gc\n"
-                    "\n"
-                    "# once, after the model, the data and the first steps are there:\n"
-                    "gc.collect()\n"
-                    "gc.freeze()\n"
-                    "gc.disable()\n"
-                    "# in the loop, on every rank:\n"
-                    f"if step % {EVERY} == 0:\n"
-                    "    gc.collect(1)"
-                ),
-                language="python",
-                caution="objects in cycles live until then; watch the memory of the host",
-                expected_gain=f"{share:.0%} of the step",
-            ),
+        fixes=(_freeze(share),),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+        return
+    met = [[row for row in one.seen.activities if collects_by_itself(row)] for one in every]
+    shares = [
+        sum(row.samples for row in rows) / one.seen.samples
+        for one, rows in zip(every, met, strict=True)
+    ]
+    share = max(shares, default=0.0)
+    visits = sum(max((row.visits for row in rows), default=0) for rows in met)
+    if share < NOTABLE / 2 or visits < AGAIN:
+        return
+    paused = [one for one, part in zip(every, shares, strict=True) if part >= share / 2]
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"garbage collection, begun by Python itself, stopped {named(paused)} for up to "
+            f"{share:.0%} of the time, and all wait for whoever is in it"
         ),
+        evidence=tuple(
+            Observation(
+                name=f"in garbage collection, rank {one.rank}",
+                value=round(100 * part),
+                unit="% of time",
+            )
+            for one, part in zip(every, shares, strict=True)
+        ),
+        where=Where()
+        if len(paused) == len(every)
+        else Where(
+            hosts=tuple(dict.fromkeys(one.host for one in paused)),
+            ranks=tuple(one.rank for one in paused),
+        ),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(_freeze(share),),
+    )
+
+
+def _freeze(share: float) -> Fix:
+    return Fix(
+        summary="freeze what stays, and collect the rest at the same step on all ranks",
+        paste=(
+            "import gc\n"
+            "\n"
+            "# once, after the model, the data and the first steps are there:\n"
+            "gc.collect()\n"
+            "gc.freeze()\n"
+            "gc.disable()\n"
+            "# in the loop, on every rank:\n"
+            f"if step % {EVERY} == 0:\n"
+            "    gc.collect(1)"
+        ),
+        language="python",
+        caution="objects in cycles live until then; watch the memory of the host",
+        expected_gain=f"{share:.0%} of the step",
     )
 
 
@@ -104,7 +157,7 @@ def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bo
             if flags.rank == rank.place.rank and events and flags.collected >= events / 2:
                 return True
         met = lines.of(rank.place.rank, "gc") if lines is not None else ()
-        if met and "collect(" in met[0].text:
+        if met and COLLECTS in met[0].text:
             return True
     return False
 

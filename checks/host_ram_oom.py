@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from ddoctor import endings
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import gone
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
 
@@ -105,6 +107,26 @@ def _evidence(
         )
 
 
+def killed_in_a_live_run(
+    live: tuple[LiveLook, ...], logs: tuple[KernelLog, ...]
+) -> Iterator[Finding]:
+    kills = {log.host: _of_a_run(log) for log in logs}
+    for one in gone(live):
+        # Not whoever came to its own end, and was not killed.
+        if one.finished or not kills.get(one.host):
+            continue
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"rank {one.rank} was started on {one.host} and is not there any more, and since "
+                f"the start of the run the kernel log says '{kills[one.host][-1]}'"
+            ),
+            where=Where(hosts=(one.host,), ranks=(one.rank,)),
+            fixes=(_FEWER_COPIES,),
+        )
+
+
 def killed_in_cgroup(
     memory: Memory, kernel: Kernel | None, run: TrainingRun | None
 ) -> Iterator[Finding]:
@@ -128,15 +150,20 @@ def killed_in_cgroup(
     )
 
 
-def killed_by_the_kernel(log: KernelLog, run: TrainingRun | None) -> Iterator[Finding]:
-    kills = [line for line in log.oom_kills if OF_A_RUN.search(line)]
+def killed_by_the_kernel(
+    log: KernelLog, run: TrainingRun | None, live: LiveLook | None
+) -> Iterator[Finding]:
+    kills = _of_a_run(log)
     if not kills or any(_names(line, one) for one in _killed(run) for line in kills):
         return
+    if live is not None and any(not one.finished for one in gone([live])):
+        return
+    since = "boot" if live is None else "the start of the run"
     yield Finding(
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
         because=(
-            f"the kernel log since boot tells of {len(kills)} processes of a run killed for "
+            f"the kernel log since {since} tells of {len(kills)} processes of a run killed for "
             f"memory, the last: {kills[-1]}; whether that was the run in question its time settles "
             "(`dmesg -T`)"
         ),
@@ -145,6 +172,10 @@ def killed_by_the_kernel(log: KernelLog, run: TrainingRun | None) -> Iterator[Fi
         ),
         fixes=(_FEWER_COPIES,),
     )
+
+
+def _of_a_run(log: KernelLog) -> list[str]:
+    return [line for line in log.oom_kills if OF_A_RUN.search(line)]
 
 
 def _more(memory: Memory, kernel: Kernel | None) -> Fix:

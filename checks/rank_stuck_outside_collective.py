@@ -17,15 +17,13 @@ from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, hung, others, places, stack, standing, whole
+from ddoctor.standing import HELD, Standing, hung, others, places, stack, standing, whole
 
 EXPLAINS = ("first-failure-masked",)
 
-# psutil's names of process states, and what holds a process in them.
+# What holds a rank of a probe, by psutil's name of its state, or the probe's own.
 HOLDERS = {
-    "stopped": "stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
-    "tracing-stop": "held by a debugger or tracer",
-    "disk-sleep": "asleep in the kernel, in a read or write that does not return",
+    **HELD,
     "silent": "not heard of any more: stopped as a whole, cut off, or its host is down",
 }
 
@@ -118,11 +116,7 @@ def _standing(
                 caution="first find out who stopped it, and why",
             )
             if first.seen.state == "stopped"
-            else Fix(
-                summary="repair what that line waits for, or give it a limit of its own",
-                paste=stack(first),
-                language="text",
-            ),
+            else _repair(stack(first)),
         ),
     )
 
@@ -151,11 +145,7 @@ def _in_training(
             ranks=tuple(one.rank for one in rows),
         ),
         fixes=(
-            Fix(
-                summary="repair what that line waits for, or give it a limit of its own",
-                paste=endings.traceback(first),
-                language="text",
-            )
+            _repair(endings.traceback(first))
             if first.stack
             else Fix(
                 summary="repeat it, and look at the stack of that rank while it hangs",
@@ -165,6 +155,14 @@ def _in_training(
                 ),
             ),
         ),
+    )
+
+
+def _repair(stack: str) -> Fix:
+    return Fix(
+        summary="repair what that line waits for, or give it a limit of its own",
+        paste=stack,
+        language="text",
     )
 
 

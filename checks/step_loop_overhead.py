@@ -117,7 +117,8 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
 
 def _extra(met: Activity) -> bool:
     """Whether it was at a line beside the model that needs to run in few steps only."""
-    return met.name == "rest" and met.line is not None and bool(_does(met.line))
+    beside = met.name in ("rest", standing.IN_COLLECTION)
+    return beside and met.line is not None and bool(_does(met.line))
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:

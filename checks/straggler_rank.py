@@ -192,7 +192,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     found = late_in_a_look(every)
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
-    if found.beside_the_training and found.again:
+    if found.collects_by_itself or (found.beside_the_training and found.again):
         return
     rank, line = found.one, found.line
     at = f" at {endings.place(line)}" if line is not None else ""

@@ -151,6 +151,10 @@ def attach(
             metavar="[ADDRESS:]PORT", help="Serve what --watch sees; to this machine alone."
         ),
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="Into native code, too: each sample stops its process."),
+    ] = False,
     redact: Annotated[
         bool, typer.Option("--redact", help="Names of files in place of their paths.")
     ] = False,
@@ -173,9 +177,11 @@ def attach(
         raise DoctorError("--prometheus serves what --watch sees: give both")
     if watch:
         metrics = Metrics(prometheus) if prometheus is not None else None
-        report, evidence = watching.watch(pids or (), job, span, redact=redact, metrics=metrics)
+        report, evidence = watching.watch(
+            pids or (), job, span, native=native, redact=redact, metrics=metrics
+        )
     else:
-        report, evidence = watching.once(pids or (), job, span, redact=redact)
+        report, evidence = watching.once(pids or (), job, span, native=native, redact=redact)
     if bundle is not None:
         bundles.write(bundle, evidence)
     outputs.write(report, evidence)

@@ -143,7 +143,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
     results = diagnose(evidence, checks)
     # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
     own = "of_training" if command == "run" else None
-    if any(evidence) and all(section.of_attaching for section in evidence):
+    if evidence.all(LiveLook):
         own = "of_attaching"
     told = {
         way.check

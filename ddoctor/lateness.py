@@ -13,9 +13,11 @@ from ddoctor.standing import (
     AGAIN,
     FEWEST_SAMPLES,
     FOR_OTHERS,
+    IN_COLLECTION,
     IN_ENGINE,
     MOSTLY,
     Standing,
+    collects_by_itself,
     hung,
     named,
     standing,
@@ -58,6 +60,13 @@ class Late:
     def beside_the_training(self) -> bool:
         """Whether it is rank 0, with something that none of the others does."""
         return self.one.rank == 0 and self.activity == "rest"
+
+    @property
+    def collects_by_itself(self) -> bool:
+        """Whether it is in garbage collections that Python begins."""
+        return self.activity == IN_COLLECTION and any(
+            map(collects_by_itself, self.one.seen.activities)
+        )
 
 
 def late(every: Sequence[Standing]) -> Late | None:

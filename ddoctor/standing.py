@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddoctor import endings
 from ddoctor.evidence.host import cpu_list
-from ddoctor.evidence.live import Block, LiveLook, LiveRank
+from ddoctor.evidence.live import Activity, Block, LiveLook, LiveRank
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix
@@ -29,6 +29,9 @@ HELD = {
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
 }
 IN_ENGINE = "backward-or-wait"
+IN_COLLECTION = "gc"
+# A line of the script's own that begins a garbage collection.
+COLLECTS = "collect("
 PHASE_OF = {
     **dict.fromkeys(FOR_OTHERS, "waiting"),
     **dict.fromkeys(("loader-wait", "loader-start"), "loader"),
@@ -184,6 +187,11 @@ class Standing:
 DISTRIBUTED = "torch/distributed/"
 # Within one line.
 DECIDES = re.compile(r"\b(?:if|and|or)\b")
+
+
+def collects_by_itself(met: Activity) -> bool:
+    """Whether it was a garbage collection that Python began, not the script."""
+    return met.name == IN_COLLECTION and not (met.line is not None and COLLECTS in met.line.text)
 
 
 def phase(activity: str) -> str:

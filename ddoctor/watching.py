@@ -27,7 +27,7 @@ Show = Callable[[Report, Evidence], None]
 
 
 def once(
-    pids: Sequence[int], job: str | None, seconds: float, *, redact: bool
+    pids: Sequence[int], job: str | None, seconds: float, *, native: bool, redact: bool
 ) -> tuple[Report, Evidence]:
     """What a look tells; after Ctrl-C, what a first part of it did.
 
@@ -39,7 +39,8 @@ def once(
     last: tuple[Report, Evidence] | None = None
     with progress() as started, suppress(KeyboardInterrupt):
         started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {seconds:.0f} s")
-        for evidence in attach.observe(rows, *attach.parts(seconds), redact=redact):
+        parts = attach.parts(seconds)
+        for evidence in attach.observe(rows, *parts, native=native, redact=redact):
             last = engine.examine(evidence, "attach"), evidence
             started(f"looking on; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -52,6 +53,7 @@ def watch(
     job: str | None,
     seconds: float,
     *,
+    native: bool,
     redact: bool,
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
@@ -67,7 +69,7 @@ def watch(
     last: tuple[Report, Evidence] | None = None
     with suppress(KeyboardInterrupt), _screen(seconds) if has_terminal else _nowhere() as show:
         while True:
-            (evidence,) = attach.observe(rows, seconds, redact=redact)
+            (evidence,) = attach.observe(rows, seconds, native=native, redact=redact)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             show(report, evidence)

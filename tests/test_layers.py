@@ -67,6 +67,7 @@ ALLOWED = {
     "ddoctor/lateness.py": {"ddoctor.evidence", "ddoctor.models", "ddoctor.standing"},
     "ddoctor/standing.py": {"ddoctor.endings", "ddoctor.evidence", "ddoctor.models"},
     "ddoctor/live": {
+        "ddoctor.collect",
         "ddoctor.errors",
         "ddoctor.evidence",
         "ddoctor.host_use",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 from threading import Thread
@@ -36,11 +36,15 @@ def collectors() -> Iterator[Collector]:
         yield from import_module(f"{__name__}.{module.name}").COLLECTORS
 
 
-def collect(waiting_for: Callable[[str], None]) -> Iterator[Section | Absence]:
-    """Run all collectors side by side; ``waiting_for`` hears which one is still at work."""
+def collect(
+    waiting_for: Callable[[str], None], chosen: Iterable[Collector] | None = None
+) -> Iterator[Section | Absence]:
+    """Run all collectors, or those chosen, side by side; ``waiting_for`` hears which one is still
+    at work."""
     host = socket.gethostname()
     deadline = time.monotonic() + LIMIT_SECONDS
-    for task in [_Task(collector) for collector in collectors()]:
+    every = collectors() if chosen is None else chosen
+    for task in [_Task(collector) for collector in every]:
         waiting_for(task.label)
         task.join(max(0.0, deadline - time.monotonic()))
         outcome = task.outcome

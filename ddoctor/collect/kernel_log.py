@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -36,13 +37,15 @@ class Line(NamedTuple):
     text: str
 
 
-def kernel_log(device: Path = Path("/dev/kmsg")) -> KernelLog:
-    """What the kernel has logged since its boot, as far as its buffer or the journal reaches."""
+def kernel_log(device: Path = Path("/dev/kmsg"), *, within: float = inf) -> KernelLog:
+    """What the kernel has logged since its boot, or within so many seconds, as far as its buffer or
+    the journal reaches."""
     try:
         source, lines = str(device), list(_parsed(_read(device)))
     except OSError as error:
         source, lines = "journalctl", list(_journal(f"{device}: {error.strerror}"))
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    lines = [line for line in lines if now - line.time <= within]
     return KernelLog(
         source=source,
         xids=tuple(_xids(lines, now)),

@@ -16,6 +16,8 @@ class FrameRow(Part, frozen=True, kw_only=True):
     functions: tuple[str, ...]
     innermost: bool = False
     """Only where it is the innermost frame."""
+    native: bool = False
+    """Functions of native code, which are seen only where it is asked for them."""
     source: str
 
 
@@ -25,3 +27,8 @@ class KnownFrames(Known, frozen=True, kw_only=True):
     table: ClassVar[str] = "frames.toml"
 
     frame: tuple[FrameRow, ...]
+
+    @property
+    def native(self) -> frozenset[str]:
+        """The functions of native code that tell of something."""
+        return frozenset(name for row in self.frame if row.native for name in row.functions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.errors import DoctorError
@@ -11,9 +12,12 @@ from ddoctor.live import patients
 from ddoctor.live.look import Look, called
 from ddoctor.live.patients import Found, Patient
 from ddoctor.live.redact import redacted
+from ddoctor.live.surroundings import surroundings
 
 USUAL_SECONDS, WATCHING_SECONDS = 10.0, 4.0
 LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
+# Short looks before the rest of a long one.
+SOON = 2
 
 
 def span(seconds: float | None, *, watch: bool) -> float:
@@ -39,7 +43,7 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
         DoctorError: there is none, there are several, or a process is not what was asked for.
     """
     found = patients.named(pids) if pids else patients.find()
-    jobs = {called(rows[0]): rows for rows in found.jobs.values()}
+    jobs = _by_name(found)
     if not jobs:
         raise DoctorError(_nobody(found))
     if job is not None:
@@ -53,23 +57,41 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
     return rows
 
 
-def observe(rows: Sequence[Patient], *seconds: float, redact: bool) -> Iterator[Evidence]:
-    """What is seen of these ranks after so many seconds, and after so many more; ``redact``: with
-    the names of files in place of their paths.
+def _by_name(found: Found) -> Mapping[str, tuple[Patient, ...]]:
+    names = Counter(called(rows[0]) for rows in found.jobs.values())
+    return {
+        # In two containers they may be called the same.
+        name if names[name] == 1 else f"process {rows[0].process.pid}": rows
+        for rows in found.jobs.values()
+        for name in [called(rows[0])]
+    }
+
+
+def observe(
+    rows: Sequence[Patient], *seconds: float, native: bool, redact: bool
+) -> Iterator[Evidence]:
+    """What is seen of these ranks after so many seconds, and after so many more; ``native``: also
+    in code that is not Python's; ``redact``: with the names of files in place of their paths.
 
     Raises:
         DoctorError: py-spy is not there.
     """
-    look = Look(rows)
-    for more in seconds:
+    look = Look(rows, native=native)
+    for number, more in enumerate(seconds, 1):
         look.more(more)
         live, use = look.told()
-        yield Evidence([redacted(live) if redact else live, use])
+        # Not before something can be told of the ranks themselves.
+        host = surroundings(rows) if number == len(seconds) else ()
+        yield Evidence([redacted(live) if redact else live, use, *host])
 
 
 def parts(seconds: float) -> tuple[float, ...]:
-    """Of a look that takes long: a short one, of which something can be told soon, and the rest."""
-    return (LEAST_SECONDS, seconds - LEAST_SECONDS) if seconds >= 2 * LEAST_SECONDS else (seconds,)
+    """Of a look that takes long: short ones, after which something can be told soon, and the rest.
+
+    After the first a run that stands still is told, after the second a slow one.
+    """
+    short = min(SOON, int(seconds / LEAST_SECONDS) - 1)
+    return (*[LEAST_SECONDS] * short, seconds - short * LEAST_SECONDS)
 
 
 def _nobody(found: Found) -> str:

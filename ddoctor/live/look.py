@@ -6,12 +6,15 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
+from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
@@ -25,6 +28,8 @@ FEWEST_SAMPLES = 5
 LOOK_EVERY_SECONDS = 0.05
 # Of these, one goes to the sockets, too: a host may have thousands.
 SOCKETS_EVERY = 10
+# py-spy stops a process while it reads the native frames of all its threads.
+MOST_THREADS = 32
 # The words of a job's key that people know it by, in the order of the key.
 CALLED = ("run", "Slurm job", "endpoint")
 
@@ -32,8 +37,10 @@ CALLED = ("run", "Slurm job", "endpoint")
 class Look:
     """The ranks of one job on this host, for as long as it is asked for more."""
 
-    def __init__(self, patients: Sequence[Patient]) -> None:
+    def __init__(self, patients: Sequence[Patient], *, native: bool) -> None:
         self._patients = patients
+        self._native = {one.process.pid: native and not _threads(one) for one in patients}
+        self._too_many = [one for one in patients if native and _threads(one)]
         self._host = socket.gethostname()
         self._sources = {one.process.pid: Source(one.process) for one in patients}
         self._uses = {
@@ -57,8 +64,8 @@ class Look:
             spies: dict[int, Spy] = {}
             deadline = time.monotonic() + seconds
             for pid, source in self._sources.items():
-                spies[pid] = Spy(pid, source, seconds, Path(folder))
-                cleanup.callback(spies[pid].stop)
+                spies[pid] = Spy(pid, source, seconds, Path(folder), native=self._native[pid])
+                cleanup.callback(self._let_go, spies[pid])
             for use in self._uses.values():
                 use.mark()
                 use.look()
@@ -79,6 +86,17 @@ class Look:
                     stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
 
+    def _let_go(self, spy: Spy) -> None:
+        """Who reads native code stops the process for it; ended just then, it leaves it stopped."""
+        if not spy.stop():
+            return
+        (patient,) = (one for one in self._patients if one.process.pid == spy.pid)
+        for process in (patient.process, *patient.workers):
+            with suppress(psutil.Error):
+                held = process.status() == psutil.STATUS_STOPPED
+                if held and self._first[process.pid].state != psutil.STATUS_STOPPED:
+                    process.resume()
+
     def told(self) -> tuple[LiveLook, RankUse]:
         """What was seen so far."""
         last = glances(self._patients)
@@ -94,6 +112,13 @@ class Look:
             supervised=first.supervised,
             ranks=tuple(self._rank(one, last) for one in self._patients),
             links=self._sockets.told(),
+            unseen=tuple(
+                Unseen(
+                    what=f"the native code of rank {one.rank}",
+                    why=f"to look at {_threads(one)} threads would stop it for long",
+                )
+                for one in self._too_many
+            ),
         )
         use = RankUse(
             host=self._host,
@@ -150,12 +175,20 @@ class Look:
         return main.stacks if main is not None else ()
 
 
+def _threads(patient: Patient) -> int:
+    """How many there are, if too many to stop the process for each look at all of them; else 0."""
+    with suppress(psutil.Error):
+        most = max(one.num_threads() for one in (patient.process, *patient.workers))
+        return most if most > MOST_THREADS else 0
+    return 0
+
+
 def called(patient: Patient) -> str:
     """The job's name as people say it."""
     if len(patient.job) == 1:
         return f"process {patient.process.pid}"
     # torchrun's own names are random: their beginning is enough.
-    run, slurm, address, port = patient.job
+    run, slurm, address, port, _ = patient.job
     job = (run[:8], slurm, f"{address}:{port}".strip(":"))
     words = [f"{kind} {word}" for kind, word in zip(CALLED, job, strict=False) if word]
     return words[0] if words else f"process {patient.process.pid}"

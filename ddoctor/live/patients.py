@@ -33,8 +33,8 @@ class Patient:
     rank: int
     world: int
     job: tuple[str, ...]
-    """The same for all ranks of a job: the values of JOB_NAMES; of a script without a launcher, its
-    PID alone."""
+    """The same for all ranks of a job: the values of JOB_NAMES, and the network in which these hold;
+    of a script without a launcher, its PID alone."""
     command: tuple[str, ...]
     local: tuple[int, ...] = ()
     """All ranks that were started on this host, as its environment tells; empty: it does not."""
@@ -75,7 +75,15 @@ class _Seen:
 
     @property
     def job(self) -> tuple[str, ...]:
-        return tuple(self.environment.get(name, "") for name in JOB_NAMES)
+        names = (self.environment.get(name, "") for name in JOB_NAMES)
+        return (*names, self._network())
+
+    def _network(self) -> str:
+        """Which one, where the ranks meet on this host: each container has a localhost of its own."""
+        if self.environment.get("MASTER_ADDR") in LOOPBACK:
+            with suppress(OSError):
+                return os.readlink(f"/proc/{self.process.pid}/ns/net")
+        return ""
 
     @property
     def launches(self) -> bool:

@@ -13,7 +13,9 @@ from shutil import which
 
 import msgspec
 
+from ddoctor import knowledge
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
@@ -24,6 +26,7 @@ GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
 MAIN = "MainThread"
 # Of any Python: the patient's is not always the one that ddoctor runs in.
+NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
 
@@ -66,16 +69,20 @@ class Thread:
 class Spy:
     """Looks at a process, and at those that it has started, for some seconds."""
 
-    def __init__(self, pid: int, source: Source, seconds: float, folder: Path) -> None:
-        """
+    def __init__(
+        self, pid: int, source: Source, seconds: float, folder: Path, *, native: bool = False
+    ) -> None:
+        """``native``: with frames of native code, for which each sample stops the process.
+
         Raises:
             DoctorError: py-spy is not there.
         """
-        self.pid, self._source = pid, source
+        self.pid, self._source, self._native = pid, source, native
         self._seconds = seconds
         self._result = folder / f"{pid}.json"
         command = [
-            *(_program(), "record", "--pid", str(pid), "--subprocesses", "--nonblocking"),
+            *(_program(), "record", "--pid", str(pid), "--subprocesses"),
+            "--native" if native else "--nonblocking",
             *("--idle", "--threads", "--full-filenames", "--rate", str(RATE)),
             *("--duration", str(max(1, round(seconds))), "--format", "speedscope"),
             *("--output", str(self._result)),
@@ -97,14 +104,16 @@ class Spy:
             self.stop()
             return (), "py-spy did not come to its end"
         try:
-            return _read(self._result, self.pid, self._source), ""
+            return _read(self._result, self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
             return (), _why(told)
 
-    def stop(self) -> None:
-        """Look no more."""
+    def stop(self) -> bool:
+        """Look no more; whether it was still at it, and may have left somebody stopped."""
+        early = self._native and self._process.poll() is None
         self._process.kill()
         self._process.communicate()
+        return early
 
 
 def _program() -> str:
@@ -129,11 +138,15 @@ def _why(told: str) -> str:
     return lines[0] if lines else "py-spy saw nothing"
 
 
-def _read(path: Path, pid: int, source: Source) -> tuple[Thread, ...]:
+def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread, ...]:
     found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
-    # The process and the thread are frames, too, without a file.
+    table: KnownFrames = knowledge.load(KnownFrames)
+    # The process and the thread are frames, too, without a file. Of native code only what tells of
+    # something: its other frames are not the same for two samples.
     frames = {
-        number: _frame(one, source) for number, one in enumerate(found.shared.frames) if one.file
+        number: _frame(one, source)
+        for number, one in enumerate(found.shared.frames)
+        if one.file and not (native and _is_native(one) and one.name not in table.native)
     }
     threads = []
     for profile in found.profiles:
@@ -154,8 +167,13 @@ def _read(path: Path, pid: int, source: Source) -> tuple[Thread, ...]:
     return tuple(threads)
 
 
+def _is_native(one: _Frame) -> bool:
+    """Without debug information it has no line, with it the file is none of Python's."""
+    return not one.line or NATIVE.search(one.file) is not None
+
+
 def _frame(one: _Frame, source: Source) -> Frame:
-    of_user = not LIBRARY.search(one.file)
+    of_user = not (LIBRARY.search(one.file) or _is_native(one))
     line = one.line or 0
     return Frame(
         file=one.file,

@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
-from ddoctor.launched import DIALECTS, Place, leave_it_to_rank_0, place
+from ddoctor.launched import Place, dialect, leave_it_to_rank_0, place
 from ddoctor.recorder import script
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _place() -> Place:
-    if any(os.environ.get(names[0]) for names in DIALECTS):
+    if dialect(os.environ) is not None:
         return place()
     return Place(
         rank=0,

@@ -3,11 +3,14 @@ from __future__ import annotations
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import LINE, TRAINING, look, moving, standing
+from tests.training_run import user
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "gc-pause-straggler"
@@ -66,3 +69,44 @@ def test_quiet_where_the_script_itself_collects(findings: Findings) -> None:
     assert findings(CAUSE, section, use) == ()
     met = {("gc", 50, "gc.collect()"): 12, ("forward", 20, "model(batch)"): 30}
     assert findings(CAUSE, section, lines(met, met)) == ()
+
+
+COLLECTING = {**TRAINING, "gc": 25}
+
+
+@pytest.mark.parametrize(
+    ("both", "ranks"), [(True, ()), (False, (1,))], ids=["by turns", "one of them"]
+)
+def test_in_a_live_run(findings: Findings, both: bool, ranks: tuple[int, ...]) -> None:
+    live = look(moving(0, COLLECTING if both else TRAINING), moving(1, COLLECTING))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == ranks
+    assert "20% of the time" in finding.because
+    assert "gc.freeze()" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, {**TRAINING, "gc": 5}), moving(1, {**TRAINING, "gc": 5})),
+        look(moving(0), moving(1, COLLECTING, visits=1)),
+        look(
+            moving(0, COLLECTING, line=user(12, "gc.collect()", "train")),
+            moving(1, COLLECTING, line=user(12, "gc.collect()", "train")),
+        ),
+        look(standing(0, "gc", LINE), standing(1, "gc", LINE)),
+    ],
+    ids=["none", "little", "once", "by the script", "all stand"],
+)
+def test_quiet_in_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()
+
+
+def test_a_live_rank_that_collects_more_than_others_is_no_straggler(findings: Findings) -> None:
+    waiting = {**TRAINING, "collective": 60}
+    live = look(moving(0, waiting), moving(1, {**TRAINING, "gc": 60}))
+    assert findings("straggler-rank", live) == ()
+    (finding,) = findings(CAUSE, live)
+    assert finding.where.ranks == (1,)

@@ -6,10 +6,12 @@ from msgspec.structs import replace
 from ddoctor import engine
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
 from tests.training_run import echoing, ending, raised, run
 
 CAUSE = "host-ram-oom"
@@ -136,3 +138,35 @@ def test_old_kills_are_told_as_ever_beside_a_sound_run(findings: Findings) -> No
     section = run(ending(0, "stopped"), ending(1, "stopped"))
     (finding,) = findings(CAUSE, section, memory(32 * GIB, 3))
     assert finding.severity is Severity.NOTE
+
+
+def test_a_rank_of_a_live_run_that_is_gone(findings: Findings) -> None:
+    live = look(moving(0), host="a", missing=(1,), supervised=False)
+    (finding,) = findings(CAUSE, live, log("python3.11"))
+    assert (finding.severity, finding.where.ranks) == (Severity.ERROR, (1,))
+    assert "since the start of the run the kernel log says" in finding.because
+    report = engine.examine(Evidence([live, log("python3.11")]), "attach")
+    assert report.findings[0].cause == CAUSE
+    assert "dead-rank" in report.findings[0].consequences
+
+
+@pytest.mark.parametrize(
+    ("live", "kernel_log"),
+    [
+        # Killed for another reason; another process was killed; on another host.
+        (look(moving(0), host="a", missing=(1,), supervised=False), log()),
+        (look(moving(0), host="a", missing=(1,), supervised=False), log("java")),
+        (look(moving(0), host="b", missing=(1,), supervised=False), log("java")),
+        # It came to its own end; nobody is missing.
+        (look(moving(0), host="a", missing=(1,), supervised=True), log()),
+        (look(moving(0), moving(1), host="a"), log()),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook, kernel_log: KernelLog) -> None:
+    assert findings(CAUSE, live, kernel_log) == ()
+
+
+def test_a_kill_during_a_live_run_in_which_nobody_is_missing_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(moving(0), moving(1), host="a"), log("pt_data_worker"))
+    assert finding.severity is Severity.NOTE
+    assert "since the start of the run" in finding.because

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,15 @@ def test_pcie_errors_are_counted_by_device_and_severity(tmp_path: Path) -> None:
 def test_processes_killed_for_memory(tmp_path: Path, line: str) -> None:
     (kill,) = kernel_log(log(tmp_path, line)).oom_kills
     assert "4711 (python)" in kill
+
+
+def test_only_what_came_within_some_time(tmp_path: Path) -> None:
+    lines = [f"Out of memory: Killed process {pid} (python)" for pid in (1, 2, 3)]
+    file = log(tmp_path, *lines)
+    age = time.clock_gettime(time.CLOCK_MONOTONIC)
+    # One second after the other since the boot.
+    assert len(kernel_log(file).oom_kills) == 3
+    assert kernel_log(file, within=age - 1.5).oom_kills == tuple(lines[1:])
 
 
 def test_nothing_of_note(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ while True:
         while time.monotonic() < end:
             one()
 """
+COLLECTING = """
+kept = []
+for _ in range(600_000):
+    kept.append([kept])
+print("ready", flush=True)
+while True:
+    kept.append([kept])
+"""
 ALONE = """
 import torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -121,16 +129,17 @@ def _of(row: FrameRow, stack: tuple[Frame, ...]) -> bool:
     )
 
 
-def _met(script: str, seconds: int, folder: Path) -> list[tuple[Frame, ...]]:
+def _met(
+    script: str, seconds: int, folder: Path, *, native: bool = False
+) -> list[tuple[Frame, ...]]:
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            threads, why = Spy(
-                process.pid, Source(psutil.Process(process.pid)), seconds, folder
-            ).threads()
+            source = Source(psutil.Process(process.pid))
+            threads, why = Spy(process.pid, source, seconds, folder, native=native).threads()
         finally:
             process.kill()
     assert not why
@@ -140,7 +149,11 @@ def _met(script: str, seconds: int, folder: Path) -> list[tuple[Frame, ...]]:
 
 @pytest.mark.ward
 def test_each_row_is_met(tmp_path: Path) -> None:
-    stacks = [*_met(ALL, SECONDS, tmp_path), *_met(ALONE, 2, tmp_path)]
+    stacks = [
+        *_met(ALL, SECONDS, tmp_path),
+        *_met(ALONE, 2, tmp_path),
+        *_met(COLLECTING, 3, tmp_path, native=True),
+    ]
     assert [row for row in TABLE.frame if not any(_of(row, one) for one in stacks)] == []
     assert {row.activity for row in TABLE.frame} == {activity(one) for one in stacks} - {"rest"}
 

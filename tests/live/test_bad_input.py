@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.live.conftest import LIMIT_SECONDS, StartLive
+from tests.namespace import Within, namespace
 
 NOBODY = 65534
 WITH_TORCH = "import torch, time; print('ready', flush=True); time.sleep(1000)"
@@ -38,10 +39,10 @@ def told(*words: str) -> str:
 
 
 @contextmanager
-def python(code: str, **variables: str) -> Iterator[psutil.Popen]:
+def python(code: str, within: Within = (), **variables: str) -> Iterator[psutil.Popen]:
     """A process that runs this, once it has said that it is ready."""
     process = psutil.Popen(
-        [sys.executable, "-c", code],
+        [*within, sys.executable, "-c", code],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         text=True,
@@ -82,6 +83,20 @@ def test_two_jobs_on_one_host() -> None:
         assert "2 jobs run here" in line
         assert "--job" in line
         assert "there is no job 'third'" in told(str(one.pid), str(two.pid), "--job", "third")
+
+
+def test_two_jobs_that_are_called_the_same() -> None:
+    """As in two containers, each with a localhost of its own."""
+    words = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    with (
+        namespace() as within,
+        python(WITH_TORCH, **words) as one,
+        python(WITH_TORCH, within, **words) as two,
+    ):
+        line = told(str(one.pid), str(two.pid))
+        assert "2 jobs run here" in line
+        assert f"'process {one.pid}' with 1 rank" in line
+        assert f"'process {two.pid}' with 1 rank" in line
 
 
 @pytest.mark.parametrize("looked", [0, pytest.param(1, marks=pytest.mark.ward)])

@@ -46,6 +46,8 @@ class Sick:
     line: str = ""
     """What stands at the line that is to be named; empty: none."""
     wait_for: int = AT_WORK - 1
+    words: tuple[str, ...] = ()
+    """More of the command."""
     provoke: Callable[[Live], None] = field(default=lambda live: None)
 
 
@@ -160,6 +162,18 @@ SICK = {
         parts={"work": "gc.collect()"},
         line="gc.collect()",
     ),
+    "pauses to collect garbage": Sick(
+        cause="gc-pause-straggler",
+        parts={
+            "before": """
+                global kept
+                kept = [[] for _ in range(1_000_000)]
+                gc.set_threshold(700, 10, 2)
+                """,
+            "work": "waste = [[] for _ in range(10_000)]",
+        },
+        words=("--native",),
+    ),
     "a slow disk": Sick(
         cause="checkpoint-stall",
         parts={
@@ -209,7 +223,7 @@ def test_sick(start: StartLive, name: str) -> None:
     live = start(**case.parts)
     live.wait_for(case.wait_for)
     case.provoke(live)
-    attached = live.attach("--seconds", "6")
+    attached = live.attach("--seconds", "6", *case.words)
     first = attached.first
     assert first["cause"] == case.cause, attached.report
     assert first["severity"] != "note"
