@@ -33,7 +33,7 @@ class Patient:
     rank: int
     world: int
     job: tuple[str, ...]
-    """The same for all ranks of a job: the values of JOB_NAMES, and the network in which these hold;
+    """The same for all ranks of a job: the values of JOB_NAMES, and the network in which they hold;
     of a script without a launcher, its PID alone."""
     command: tuple[str, ...]
     local: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class _Seen:
         return (*names, self._network())
 
     def _network(self) -> str:
-        """Which one, where the ranks meet on this host: each container has a localhost of its own."""
+        """Where the ranks meet on this host, which one: each container has a localhost."""
         if self.environment.get("MASTER_ADDR") in LOOPBACK:
             with suppress(OSError):
                 return os.readlink(f"/proc/{self.process.pid}/ns/net")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.live.conftest import LIMIT_SECONDS, StartLive
-from tests.namespace import Within, namespace
+from tests.namespace import namespace
 
 NOBODY = 65534
 WITH_TORCH = "import torch, time; print('ready', flush=True); time.sleep(1000)"
@@ -39,7 +39,7 @@ def told(*words: str) -> str:
 
 
 @contextmanager
-def python(code: str, within: Within = (), **variables: str) -> Iterator[psutil.Popen]:
+def python(code: str, *within: str, **variables: str) -> Iterator[psutil.Popen]:
     """A process that runs this, once it has said that it is ready."""
     process = psutil.Popen(
         [*within, sys.executable, "-c", code],
@@ -91,7 +91,7 @@ def test_two_jobs_that_are_called_the_same() -> None:
     with (
         namespace() as within,
         python(WITH_TORCH, **words) as one,
-        python(WITH_TORCH, within, **words) as two,
+        python(WITH_TORCH, *within, **words) as two,
     ):
         line = told(str(one.pid), str(two.pid))
         assert "2 jobs run here" in line
@@ -99,13 +99,22 @@ def test_two_jobs_that_are_called_the_same() -> None:
         assert f"'process {two.pid}' with 1 rank" in line
 
 
-@pytest.mark.parametrize("looked", [0, pytest.param(1, marks=pytest.mark.ward)])
-def test_ctrl_c_in_the_middle(start: StartLive, looked: int) -> None:
+@pytest.mark.parametrize(
+    ("looked", "words"),
+    [
+        (0, ()),
+        (0, ("--native",)),
+        pytest.param(1, (), marks=pytest.mark.ward),
+        pytest.param(1, ("--native",), marks=pytest.mark.ward),
+    ],
+)
+def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, ...]) -> None:
     """Before anything can be told, and after the first look, which is told of."""
     live = start()
     live.wait_for(5)
+    asked = ("attach", str(live.launcher.pid), "--seconds", "60", *words)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddoctor", "attach", str(live.launcher.pid), "--seconds", "60"],
+        [sys.executable, "-m", "ddoctor", *asked],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
