@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor import endings, hunger, standing
 from ddoctor.evidence.feeding import JUDGED, NOTABLE, Feed, feeds, place, starved
-from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.evidence.workers import advise, worker_fix
@@ -67,7 +69,38 @@ def longer_than_the_items(
         ),
         where=place(late, steps),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
-        fixes=(*workers, _ahead_of_the_run(loader)),
+        fixes=(*workers, _ahead_of_the_run(loader.collate or "collate", loader.name)),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    rows = hunger.hungry(every)
+    frame = hunger.collating(rows)
+    if frame is None:
+        return
+    share = min(map(hunger.at_the_loader, rows))
+    workers = len(rows[0].seen.workers)
+    met = rows[0].seen.activities
+    line = next((one.line for one in met if one.name in hunger.LOADING), None)
+    where = endings.place(frame) if frame.of_user else f"in {frame.function} of torch"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{standing.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
+            f"and {f'the {workers} workers are' if workers else 'there it is'} mostly met putting "
+            f"batches together, {where}, not reading their items"
+        ),
+        evidence=(
+            Observation(name="at the loader", value=round(100 * share), unit="% of time"),
+            Observation(name="workers", value=workers),
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in rows})), ranks=tuple(one.rank for one in rows)
+        ),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(_ahead_of_the_run(frame.function, endings.place(line)),),
     )
 
 
@@ -170,16 +203,16 @@ def _share(name: str, feed: Feed, seconds: float) -> Observation:
     )
 
 
-def _ahead_of_the_run(loader: Loader) -> Fix:
+def _ahead_of_the_run(collate: str, loader: str) -> Fix:
+    """Of the function that puts batches together, for the loader at this line."""
     return Fix(
-        summary=f"do less in {loader.collate or 'collate'}: per item, or once before the run",
+        summary=f"do less in {collate}: per item, or once before the run",
         paste=(
-            f"# what {loader.collate or 'collate'} does to each item (tokenising, decoding): once\n"
+            f"# what {collate} does to each item (tokenising, decoding): once\n"
             'torch.save([prepare(dataset[index]) for index in range(len(dataset))], "items.pt")\n'
             "# and collate only stacks\n"
             'dataset = torch.load("items.pt", mmap=True)\n'
-            "DataLoader(…, collate_fn=torch.utils.data.default_collate)"
-            f"  # {loader.name}"
+            f"DataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}"
         ),
         language="python",
         caution="random augmentation must stay in __getitem__; lengths that differ need padding",

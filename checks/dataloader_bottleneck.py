@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor import endings, lateness, standing
+from ddoctor import endings, hunger, lateness, standing
 from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, first_batch, of_batches, place, starved
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
@@ -35,9 +35,6 @@ EXPLAINS = (
 # The first epoch pays for what is done once; two after it that cost the same are no accident.
 EPOCHS = 3
 TOGETHER = 10
-# Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
-STARVED = 0.5
-LOADING = ("loader", "loader-wait", "loader-start")
 
 
 def too_slow_for_the_step(
@@ -68,28 +65,24 @@ def too_slow_for_the_step(
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing.standing(live)
-    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+    rows = hunger.hungry(every)
+    if not rows or hunger.collating(rows) is not None:
         return
     found = lateness.late(every)
-    if found is not None and found.activity.startswith("loader"):
-        yield _live([found.one], found.lost, f" {lateness.others_wait(found, every)}")
-    hungry = [one for one in every if _at_the_loader(one) >= STARVED]
-    if found is None and every and len(hungry) == len(every):
-        yield _live(hungry, min(map(_at_the_loader, hungry)), "")
-
-
-def _at_the_loader(one: standing.Standing) -> float:
-    return sum(met.samples for met in one.seen.activities if met.name in LOADING) / one.seen.samples
+    if found is not None:
+        yield _live(rows, found.lost, f" {lateness.others_wait(found, every)}")
+    else:
+        yield _live(rows, min(map(hunger.at_the_loader, rows)), "")
 
 
 def _live(rows: Sequence[standing.Standing], lost: float, meanwhile: str) -> Finding:
     first = rows[0]
     line = next(
-        (met.line for met in first.seen.activities if met.name in LOADING and met.line), None
+        (met.line for met in first.seen.activities if met.name in hunger.LOADING and met.line), None
     )
     at = f" at {endings.place(line)}" if line is not None else ""
     workers = len(first.seen.workers)
-    share = _at_the_loader(first)
+    share = hunger.at_the_loader(first)
     who = first.who if len(rows) == 1 else standing.named(rows)
     what = "waits for batches of its workers" if workers else "loads batches itself"
     return Finding(

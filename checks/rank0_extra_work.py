@@ -34,11 +34,12 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         return
     line = found.line
     text = f" (`{line.text}`)" if line is not None and line.text else ""
+    what = "works outside of the model" if found.activity == "rest" else f"is in {found.activity}"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{found.one.who} works outside of the model for {found.share:.0%} of the time longer "
+            f"{found.one.who} {what} for {found.share:.0%} of the time longer "
             f"than the others, mostly at {endings.place(line) or 'a line of no file'}{text}, "
             f"{lateness.others_wait(found, every)}"
         ),

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor import endings, lateness, standing
 from ddoctor.evidence.feeding import NOTABLE, feeds, first_batch, of_batches, place, restart
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
 
 # The first epoch pays for what is done once; two after it that cost the same are no accident.
 EPOCHS = 3
+STARTING = "loader-start"
+CAUTION = "what the script changes in the dataset between epochs, its workers then do not see"
 
 
 def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> Iterator[Finding]:
@@ -39,7 +43,7 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
     if run is not None and run.framework == "transformers":
         lines.append("# or, where Trainer makes it: dataloader_persistent_workers=True")
     memory = (loader.worker_memory or 0) * loader.num_workers / 1024
-    caution = "what the script changes in the dataset between epochs, its workers then do not see"
+    caution = CAUTION
     if memory:
         caution += f"; they keep their {memory:.2g} GiB a rank between epochs"
     yield Finding(
@@ -76,6 +80,50 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
                 caution=caution,
                 expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
                 settings=("loader.persistent_workers=true",),
+            ),
+        ),
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+        return
+    rows = [one for one in every if one.seen.visits(STARTING) >= standing.AGAIN]
+    rows = [one for one in rows if one.seen.share(STARTING) >= lateness.NOTABLE]
+    if not rows:
+        return
+    first = max(rows, key=lambda one: one.seen.share(STARTING))
+    share, calls = first.seen.share(STARTING), first.seen.calls(STARTING)
+    at = endings.place(calls[-1]) if calls else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{standing.named(rows)}: the main thread starts loader workers again and again"
+            f"{f' at {at}' if at else ''}, {share:.0%} of the time"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"starting workers, rank {one.rank}",
+                value=round(100 * one.seen.share(STARTING)),
+                unit="% of time",
+            )
+            for one in rows
+        ),
+        where=Where()
+        if len(rows) == len(every)
+        else Where(
+            hosts=tuple(dict.fromkeys(one.host for one in rows)),
+            ranks=tuple(one.rank for one in rows),
+        ),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="keep the workers from epoch to epoch",
+                paste=f"DataLoader(…, persistent_workers=True)  # {at}".rstrip(" #"),
+                language="python",
+                caution=CAUTION,
             ),
         ),
     )

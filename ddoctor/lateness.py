@@ -30,6 +30,8 @@ NOTABLE = 0.2
 NEVER, ALWAYS = 0.05, 0.95
 # A line is a rank's own where the others are met a quarter as often, or less.
 OWN_LINE = 4.0
+# What a rank does that has no part in a step of the training.
+BESIDE = ("rest", "evaluation", "logging")
 # The late rank waits at most so much of what the others do.
 WAITS_LESS = 0.5
 
@@ -59,7 +61,7 @@ class Late:
     @property
     def beside_the_training(self) -> bool:
         """Whether it is rank 0, with something that none of the others does."""
-        return self.one.rank == 0 and self.activity == "rest"
+        return self.one.rank == 0 and self.activity in BESIDE
 
     @property
     def collects_by_itself(self) -> bool:

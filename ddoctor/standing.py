@@ -36,7 +36,8 @@ PHASE_OF = {
     **dict.fromkeys(FOR_OTHERS, "waiting"),
     **dict.fromkeys(("loader-wait", "loader-start"), "loader"),
     IN_ENGINE: "backward",
-    "import": "rest",
+    **dict.fromkeys(("import", "logging"), "rest"),
+    "compile": "forward",
 }
 """Activities that are not called as the phase of a step that they belong to."""
 FEWEST_SAMPLES = 20

@@ -18,6 +18,10 @@ TRAINING: Mapping[str, int] = {
 }
 """Of a hundred samples, in a step that is as it should be."""
 LINE = user(40, "loss.backward()", "train")
+FETCH = library("torch/utils/data/_utils/fetch.py", 54, "_MapDatasetFetcher.fetch")
+READING = (FETCH, user(12, "return decode(path)", "Items.__getitem__"))
+COLLATING = (FETCH, user(20, "return pad(items)", "collate"))
+"""What a worker is met at."""
 
 
 def moving(
@@ -28,8 +32,9 @@ def moving(
     workers: int = 0,
     visits: int = 20,
     line: Frame = LINE,
+    makes: tuple[Frame, ...] = READING,
 ) -> LiveRank:
-    """A rank that goes from step to step."""
+    """A rank that goes from step to step; ``makes``: what its workers are met at."""
     most_first = sorted(met.items(), key=lambda item: -item[1])
     return LiveRank(
         rank=number,
@@ -47,7 +52,8 @@ def moving(
             for name, samples in most_first
         ),
         workers=tuple(
-            LiveWorker(pid=200 + one, state="sleeping", cpu_seconds=4.0) for one in range(workers)
+            LiveWorker(pid=200 + one, state="sleeping", cpu_seconds=4.0, stack=makes)
+            for one in range(workers)
         ),
     )
 

@@ -44,6 +44,7 @@ ALLOWED = {
         "ddoctor.ddp_options",
         "ddoctor.endings",
         "ddoctor.evidence",
+        "ddoctor.hunger",
         "ddoctor.lateness",
         "ddoctor.mismatch",
         "ddoctor.models",
@@ -64,6 +65,7 @@ ALLOWED = {
     "ddoctor/mismatch.py": {"ddoctor.endings", "ddoctor.evidence"},
     "ddoctor/pairing.py": {"ddoctor.evidence"},
     "ddoctor/rails.py": {"ddoctor.evidence", "ddoctor.pairing"},
+    "ddoctor/hunger.py": {"ddoctor.evidence", "ddoctor.lateness", "ddoctor.standing"},
     "ddoctor/lateness.py": {"ddoctor.evidence", "ddoctor.models", "ddoctor.standing"},
     "ddoctor/standing.py": {"ddoctor.endings", "ddoctor.evidence", "ddoctor.models"},
     "ddoctor/live": {

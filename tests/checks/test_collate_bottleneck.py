@@ -3,10 +3,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from tests.conftest import Findings
+from tests.live_look import COLLATING, LINE, look, moving, standing
 from tests.training_loaders import loader_with
 
 CAUSE = "collate-bottleneck"
@@ -120,3 +122,39 @@ def test_quiet_about_copies_that_are_short_or_cannot_be_helped(
 ) -> None:
     section = loading(loader(pin_memory=pinned))
     assert findings(CAUSE, steps(0.001, to_device=to_device, device=device), section) == ()
+
+
+STARVED = {"loader-wait": 60, "forward": 15, "backward-or-wait": 20, "optimizer": 5}
+WAITING = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
+FORWARD = {"forward": 85, "backward-or-wait": 10, "optimizer": 5}
+
+
+def test_live_workers_that_put_batches_together(findings: Findings) -> None:
+    live = look(*(moving(one, STARVED, workers=2, makes=COLLATING) for one in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.where.ranks == (0, 1)
+    assert "train.py:20 in collate" in finding.because
+    assert "2 workers" in finding.because
+    assert "do less in collate" in finding.fixes[0].summary
+
+
+def test_one_live_rank_whose_worker_puts_batches_together(findings: Findings) -> None:
+    late = moving(1, {**STARVED, "loader-wait": 70}, asleep=0.05, workers=1, makes=COLLATING)
+    (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.75), late))
+    assert finding.where.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        # The items are read; the workers have nothing to do; nobody waits for them.
+        look(*(moving(one, STARVED, workers=2) for one in (0, 1))),
+        look(*(moving(one, STARVED, workers=2, makes=(LINE,)) for one in (0, 1))),
+        look(*(moving(one, workers=2, makes=COLLATING) for one in (0, 1))),
+        # Another rank is later.
+        look(moving(0, WAITING, asleep=0.75, workers=1, makes=COLLATING), moving(1, FORWARD)),
+        look(standing(0, "loader-wait", LINE), standing(1, "loader-wait", LINE)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

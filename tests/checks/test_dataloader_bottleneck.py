@@ -14,7 +14,7 @@ from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, 
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import LINE, TRAINING, in_reduction, look, moving, standing
+from tests.live_look import COLLATING, LINE, TRAINING, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
 
 CAUSE = "dataloader-bottleneck"
@@ -398,6 +398,8 @@ def test_one_live_rank_loads_its_batches_itself(findings: Findings) -> None:
         look(moving(0), moving(1)),
         look(moving(0, TRAINING, workers=4)),
         look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "loader": 20})),
+        # Putting the batches together is what takes the time.
+        look(*(moving(one, STARVED, workers=2, makes=COLLATING) for one in (0, 1))),
         # They stand still; too few samples.
         look(in_reduction(0), standing(1, "loader-wait", LINE)),
         look(moving(0, {"loader-wait": 9})),

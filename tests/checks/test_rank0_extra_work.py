@@ -76,9 +76,21 @@ WAITING = {"backward-or-wait": 70, "forward": 20, "optimizer": 5, "rest": 5}
 PICTURE = user(55, "draw(inputs, outputs)", "train")
 
 
-def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(findings: Findings) -> None:
-    live = look(moving(0, EXTRA, line=PICTURE), moving(1, WAITING, asleep=0.6))
+@pytest.mark.parametrize(
+    ("activity", "does"),
+    [
+        ("rest", "works outside of the model"),
+        ("evaluation", "is in evaluation"),
+        ("logging", "is in logging"),
+    ],
+)
+def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(
+    findings: Findings, activity: str, does: str
+) -> None:
+    extra = {activity if name == "rest" else name: share for name, share in EXTRA.items()}
+    live = look(moving(0, extra, line=PICTURE), moving(1, WAITING, asleep=0.6))
     (finding,) = findings(CAUSE, live)
+    assert does in finding.because
     assert finding.severity is Severity.WARNING
     assert finding.where.ranks == (0,)
     assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because

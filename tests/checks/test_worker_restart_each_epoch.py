@@ -3,12 +3,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.live_look import LINE, TRAINING, look, moving, standing
 from tests.training_loaders import loader_with
 
 CAUSE = "worker-restart-each-epoch"
@@ -115,3 +117,32 @@ def test_trainer_has_its_own_words(findings: Findings) -> None:
 )
 def test_quiet_where_little_is_lost(findings: Findings, section: Loader, edge: float) -> None:
     assert findings(CAUSE, steps(edge, ranks=1), loading(section)) == ()
+
+
+STARTING = {"loader-start": 35, "loader-wait": 15, "forward": 20, "backward-or-wait": 30}
+
+
+def test_a_live_run_that_starts_its_workers_again_and_again(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(moving(one, STARTING, workers=4) for one in (0, 1))))
+    assert finding.where.ranks == ()
+    assert "35% of the time" in finding.because
+    assert "persistent_workers=True" in finding.fixes[0].paste
+
+
+def test_one_rank_of_a_live_run_that_does(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(moving(0, TRAINING), moving(1, STARTING)))
+    assert finding.where.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # Little of it; once, at the beginning; nothing moves.
+        look(*(moving(one, {**TRAINING, "loader-start": 10}) for one in (0, 1))),
+        look(*(moving(one, STARTING, visits=1) for one in (0, 1))),
+        look(standing(0, "loader-start", LINE), standing(1, "loader-start", LINE)),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

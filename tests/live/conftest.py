@@ -21,13 +21,13 @@ from tests.conftest import STEERING, free_port
 
 LIMIT_SECONDS = 120
 TRAIN = """
-import gc, os, time
+import gc, itertools, os, time
 import threading
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 
 class Items(Dataset):
@@ -37,6 +37,11 @@ class Items(Dataset):
     def __getitem__(self, index):
 {item}
         return torch.randn(16)
+
+
+def collate(items):
+{collate}
+    return default_collate(items)
 
 
 class Passed(torch.autograd.Function):
@@ -87,7 +92,9 @@ def main():
     torch.manual_seed(rank)
     model = DDP(Model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step, batch in enumerate(DataLoader(Items(), batch_size=8, num_workers={workers})):
+    loader = DataLoader(Items(), batch_size=8, num_workers={workers}, collate_fn=collate)
+    batches = itertools.chain.from_iterable(loader for epoch in range({epochs}))
+    for step, batch in enumerate(batches):
         work(step)
         loss = model(batch).square().mean()
         optimizer.zero_grad()
@@ -121,7 +128,10 @@ for one in started:
     one.wait()
 """
 """A launcher that does not care."""
-PARTS = {"early": 4, "item": 8, "backward": 8, "forward": 8, "before": 4, "work": 4, "after": 4}
+PARTS = {
+    **dict.fromkeys(("item", "backward", "forward"), 8),
+    **dict.fromkeys(("early", "collate", "before", "work", "after"), 4),
+}
 """What a test may put into the script, and how far it is indented."""
 
 
@@ -218,6 +228,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         *,
         workers: int = 0,
         length: str = "1_000_000",
+        epochs: int = 1,
         ranks: int = 2,
         plain: bool = False,
         **parts: str,
@@ -227,7 +238,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
             for part, width in PARTS.items()
         }
         assert not parts
-        source = TRAIN.format(workers=workers, length=length, **code)
+        source = TRAIN.format(workers=workers, length=length, epochs=epochs, **code)
         (tmp_path / "train.py").write_text(source)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")

@@ -17,17 +17,18 @@ from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy
 from tests.training_run import ALL_REDUCE, ENGINE, library, user
 
-SECONDS = 12
+SECONDS = 15
 HERE = Source(psutil.Process())
 # One after the other, again and again, so that the samples meet each of them.
 ALL = """
-import importlib, os, sys, time
+import importlib, logging, os, sys, time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoints
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+from safetensors.torch import save_file
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -74,6 +75,21 @@ def importing():
     importlib.import_module("slow_module")
 
 
+def compiling():
+    torch._dynamo.reset()
+    torch.compile(lambda value: value + 1, backend="eager")(large[:2])
+
+
+def evaluate():
+    time.sleep(0.1)
+
+
+class Far(logging.Handler):
+    def emit(self, record):
+        time.sleep(0.1)
+
+
+logging.getLogger().addHandler(Far())
 with open("slow_module.py", "w") as file:
     file.write("import time; time.sleep(0.2)")
 sys.path.insert(0, os.getcwd())
@@ -97,6 +113,10 @@ done = [
     lambda: model(large[:2]),
     wrapped._sync_buffers,
     importing,
+    compiling,
+    evaluate,
+    lambda: logging.error("lost"),
+    lambda: save_file({"weights": large}, "weights.safetensors"),
 ]
 print("ready", flush=True)
 while True:

@@ -78,6 +78,27 @@ SICK = {
         parts={"item": "if rank == 1: time.sleep(0.008)"},
         rank=1,
     ),
+    "batches that are slow to put together": Sick(
+        cause="collate-bottleneck", parts={"collate": "time.sleep(0.08)", "workers": 1}
+    ),
+    "workers that are started in each epoch": Sick(
+        cause="worker-restart-each-epoch",
+        parts={"workers": 4, "length": "64", "epochs": 100_000},
+    ),
+    "rank 0 validates alone": Sick(
+        cause="rank0-extra-work",
+        parts={
+            "before": """
+                global validate
+                def validate():
+                    model = Model().eval()
+                    for _ in range(40): model(torch.randn(512, 16))
+                """,
+            "work": "if rank == 0 and step % 4 == 0: validate()",
+        },
+        rank=0,
+        line="if rank == 0 and step % 4 == 0: validate()",
+    ),
     "a worker that holds a lock": Sick(
         cause="dataloader-worker-deadlock",
         parts={
@@ -240,6 +261,7 @@ def _told(finding: Mapping[str, Any]) -> str:
 
 
 SOUND: Mapping[str, Mapping[str, Any]] = {
+    "workers that are started in each epoch": {"workers": 1, "length": "800", "epochs": 100_000},
     "with workers": {"workers": 1},
     "without workers": {},
     "long steps": {"work": "busy(1.5)"},

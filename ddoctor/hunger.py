@@ -1,0 +1,56 @@
+"""Who waits for data in a live run, and what of the loading takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddoctor.evidence.live import LiveWorker
+from ddoctor.evidence.training import Frame
+from ddoctor.lateness import late
+from ddoctor.standing import FEWEST_SAMPLES, Standing, hung
+
+# Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
+STARVED = 0.5
+LOADING = ("loader", "loader-wait")
+# torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
+FETCH = "torch/utils/data/_utils/fetch.py"
+OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
+# Of the workers that are at work, by one sample of each.
+MOST = 0.5
+
+
+def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
+    """The one rank that the others wait for while it waits for data, or all, if all do; none where
+    that cannot be told."""
+    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+        return ()
+    found = late(every)
+    if found is not None:
+        return (found.one,) if found.activity in LOADING else ()
+    return tuple(every) if all(at_the_loader(one) >= STARVED for one in every) else ()
+
+
+def at_the_loader(one: Standing) -> float:
+    """In what part of the time it waited for a batch, or made one itself; 0 to 1."""
+    return sum(one.seen.share(name) for name in LOADING)
+
+
+def collating(rows: Iterable[Standing]) -> Frame | None:
+    """Where batches are put together, if that is what takes the time, and not their items."""
+    at_work: list[Frame | None] = []
+    for one in rows:
+        makers: Sequence[LiveWorker | Standing] = one.seen.workers or (one,)
+        for maker in makers:
+            stack = maker.stack if isinstance(maker, LiveWorker) else maker.seen.stack
+            called = _called_by_fetch(stack)
+            if called:
+                dataset = called[0].function.rpartition(".")[2] in OF_THE_DATASET
+                at_work.append(None if dataset else called[0])
+    found = [frame for frame in at_work if frame is not None]
+    return found[0] if found and len(found) >= MOST * len(at_work) else None
+
+
+def _called_by_fetch(stack: Sequence[Frame]) -> Sequence[Frame]:
+    """What was called to make a batch, the innermost last; empty: none is being made."""
+    places = [number for number, frame in enumerate(stack) if frame.file.endswith(FETCH)]
+    return stack[places[-1] + 1 :] if places else ()
