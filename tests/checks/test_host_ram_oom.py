@@ -11,7 +11,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import look, moving
+from tests.live_look import in_collective, look, moving
 from tests.training_run import echoing, ending, raised, run
 
 CAUSE = "host-ram-oom"
@@ -141,7 +141,8 @@ def test_old_kills_are_told_as_ever_beside_a_sound_run(findings: Findings) -> No
 
 
 def test_a_rank_of_a_live_run_that_is_gone(findings: Findings) -> None:
-    live = look(moving(0), host="a", missing=(1,), supervised=False)
+    waiting = in_collective(0, "all_reduce", 30)
+    live = look(waiting, host="a", missing=(1,), supervised=False)
     (finding,) = findings(CAUSE, live, log("python3.11"))
     assert (finding.severity, finding.where.ranks) == (Severity.ERROR, (1,))
     assert "since the start of the run the kernel log says" in finding.because

@@ -193,7 +193,11 @@ class Live:
             time.sleep(0.1)
 
     def attach(self, *words: str) -> Attached:
-        """Look at it; whoever was there before is there afterwards, and as it was."""
+        """Look at it; whoever was there before is there afterwards, and as it was.
+
+        But for loader workers, which may end with their epoch.
+        """
+        ranks = self.launcher.children()
         before = {one.pid: one.status() for one in self.launcher.children(recursive=True)}
         done = subprocess.run(
             [
@@ -205,7 +209,7 @@ class Live:
             timeout=LIMIT_SECONDS,
         )
         now = {one.pid: one.status() for one in self.launcher.children(recursive=True)}
-        assert now.keys() == before.keys()
+        assert self.launcher.children() == ranks
         held = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
         assert {pid for pid in now if now[pid] in held} == {
             pid for pid in before if before[pid] in held

@@ -90,6 +90,7 @@ class Far(logging.Handler):
 
 
 logging.getLogger().addHandler(Far())
+compiling()  # the first time imports much
 with open("slow_module.py", "w") as file:
     file.write("import time; time.sleep(0.2)")
 sys.path.insert(0, os.getcwd())

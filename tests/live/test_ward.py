@@ -92,7 +92,7 @@ SICK = {
                 global validate
                 def validate():
                     model = Model().eval()
-                    for _ in range(40): model(torch.randn(512, 16))
+                    for _ in range(30): model(torch.randn(20_000, 16))
                 """,
             "work": "if rank == 0 and step % 4 == 0: validate()",
         },
