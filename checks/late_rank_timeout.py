@@ -29,7 +29,7 @@ OTHER_CAUSES = ("loader", "checkpoint")
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing(live)
     found = late(every)
-    if found is None or found.activity.startswith((*STARTING, *OTHER_CAUSES)):
+    if found is None or found.in_model or found.activity.startswith((*STARTING, *OTHER_CAUSES)):
         return
     one, rest = found.one, [row for row in every if row is not found.one]
     if not keeps_all_waiting(one, every) or not one.works:

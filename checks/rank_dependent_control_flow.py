@@ -48,6 +48,9 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     apart = places(every)
     if len(apart) < 2 or not hung(every) or not all(one.waits for one in every):
         return
+    # What a GPU waits in was begun at another line than that at which its host waits for it.
+    if any(one.at_gpu for one in every):
+        return
     told = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
     yield _told(
         f"all ranks wait, {told}; nothing moved for {every[0].seconds:.0f} s",

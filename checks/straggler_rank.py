@@ -26,8 +26,8 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
+from ddoctor.lateness import keeps_all_waiting, others_wait, waits
 from ddoctor.lateness import late as late_in_a_look
-from ddoctor.lateness import others_wait, waits
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.standing import phase, stack, standing
 from ddoctor.why_late import Reason, why
@@ -197,9 +197,10 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     rank, line = found.one, found.line
     at = f" at {endings.place(line)}" if line is not None else ""
     at += f" (`{line.text}`)" if line is not None and line.text else ""
-    doubt = "" if found.again else "; look again: it was met there once, which may be all"
+    sure = found.again or (found.in_model and keeps_all_waiting(rank, every))
+    doubt = "" if sure else "; look again: it was met there once, which may be all"
     yield Finding(
-        severity=Severity.WARNING if found.again else Severity.NOTE,
+        severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
             f"{rank.who} is in {phase(found.activity)}{at} for "

@@ -30,6 +30,7 @@ NOTABLE = 0.2
 NEVER, ALWAYS = 0.05, 0.95
 # A line is a rank's own where the others are met a quarter as often, or less.
 OWN_LINE = 4.0
+IN_MODEL = ("forward", "backward", "optimizer")
 # What a rank does that has no part in a step of the training.
 BESIDE = ("rest", "evaluation", "logging")
 # The late rank waits at most so much of what the others do.
@@ -57,6 +58,11 @@ class Late:
     def again(self) -> bool:
         """Whether it comes to that again and again, as far as one look tells."""
         return self.one.seen.visits(self.activity) >= AGAIN
+
+    @property
+    def in_model(self) -> bool:
+        """Whether it is slow at a part of the step that all ranks have."""
+        return self.activity in IN_MODEL
 
     @property
     def beside_the_training(self) -> bool:

@@ -28,6 +28,8 @@ HELD = {
     "tracing-stop": "held by a debugger or tracer",
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
 }
+# What is in the user's line where the host waits until a GPU has come so far.
+FROM_GPU = re.compile(r"\.(item|tolist|cpu|numpy)\(|\b(synchronize|print|float)\(")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
 # A line of the script's own that begins a garbage collection.
@@ -86,7 +88,19 @@ class Standing:
         """Whether it waits for other ranks, as far as one stack tells."""
         if self.held:
             return False
-        return self.doing in FOR_OTHERS or (self.in_reduction and not self.works)
+        asleep = self.in_reduction and not self.works
+        return self.doing in FOR_OTHERS or asleep or self.at_gpu
+
+    @property
+    def at_gpu(self) -> bool:
+        """Whether it waits for its GPU, which in a run that stands still waits for others."""
+        inner = itertools.takewhile(lambda frame: not frame.of_user, reversed(self.seen.stack))
+        return (
+            self.seen.on_gpu
+            and self.line is not None
+            and FROM_GPU.search(self.line.text) is not None
+            and all("torch/cuda/" in frame.file for frame in inner)
+        )
 
     @property
     def waiting(self) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from ddoctor.evidence.live import Activity, Block, LiveLink, LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.training import Frame
 from tests.training_run import ENGINE, library, user
@@ -90,6 +92,13 @@ def standing(
         ),
         workers=workers,
     )
+
+
+def on_gpu(number: int, line: int, text: str, *inner: Frame) -> LiveRank:
+    """A rank whose host spins until its GPU has come so far."""
+    frames = (user(line, text, "train"), *inner)
+    rank = standing(number, "rest", *frames, state="running", main_cpu=SECONDS)
+    return msgspec.structs.replace(rank, on_gpu=True)
 
 
 def block(line: int, end: int, text: str) -> Block:

@@ -10,9 +10,9 @@ from ddoctor.evidence.training import Frame
 from ddoctor.lateness import late
 from ddoctor.models import Verdict
 from ddoctor.standing import hung, standing, unjudged
-from tests.live_look import TRAINING, in_collective, in_reduction, look, moving
+from tests.live_look import TRAINING, in_collective, in_reduction, look, moving, on_gpu
 from tests.live_look import standing as stands
-from tests.training_run import user
+from tests.training_run import library, user
 
 
 def test_the_phases_of_a_step_add_up() -> None:
@@ -105,3 +105,29 @@ def test_the_way_that_only_the_late_rank_comes() -> None:
     more = late(standing([look(rank(0, often, waits=5), rank(1, often, waits=50))]))
     assert more is not None
     assert more.line == sort
+
+
+def test_gpus_that_all_wait_are_not_called_healthy() -> None:
+    """Their hosts spin, and yet nothing moves; at which lines they do says nothing of why."""
+    live = look(on_gpu(0, 44, "total += loss.item()"), on_gpu(1, 48, "losses.append(float(loss))"))
+    assert hung(standing([live]))
+    report = engine.examine(Evidence([live]), "attach")
+    assert report.verdict is Verdict.INCOMPLETE
+    (told,) = report.crashed
+    assert "rank 0 waits at train.py:44" in told.error
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        stands(1, "rest", user(44, "total += loss.item()"), main_cpu=9.5),
+        msgspec.structs.replace(
+            stands(1, "rest", user(44, "draw(losses)"), main_cpu=9.5), on_gpu=True
+        ),
+        on_gpu(1, 44, "total += loss.item()", library("numpy/core/numeric.py", 3, "dot")),
+    ],
+    ids=["no GPU", "another line", "within another library"],
+)
+def test_what_computes_does_not_wait_for_a_gpu(one: LiveRank) -> None:
+    live = look(in_reduction(0), one)
+    assert not hung(standing([live]))

@@ -80,6 +80,8 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """MiB during the look."""
     moved: float = 0.0
     """MiB that it read and wrote during the look, files, pipes and terminals together."""
+    on_gpu: bool = False
+    """Whether it has CUDA's driver in it."""
     samples: int = 0
     stack: tuple[Frame, ...] = ()
     """Where its main thread was met most often, the innermost last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,7 +14,10 @@ from ddoctor.evidence.live import Activity, Turn
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
-REST = "rest"
+COLLECTIVE, REST = "collective", "rest"
+# Of what was begun with async_op=True, without any frame of torch's: it is native code. Whoever
+# waits for a thread, an event or a process has frames of Python's library.
+WAIT = re.compile(r"\.wait\(")
 MOST_ACTIVITIES = 12
 MOST_STACKS = 10_000
 
@@ -45,6 +49,8 @@ def turns(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Turn, ...]:
 @lru_cache(MOST_STACKS)
 def activity(stack: tuple[Frame, ...]) -> str:
     """The first row of the table of which a frame is on the stack."""
+    if stack and stack[-1].of_user and WAIT.search(stack[-1].text):
+        return COLLECTIVE
     table: KnownFrames = knowledge.load(KnownFrames)
     for row in table.frame:
         for frame in stack[-1:] if row.innermost else stack:

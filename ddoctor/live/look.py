@@ -150,6 +150,7 @@ class Look:
             resident=round(new.resident, 1),
             growth=round(new.resident - old.resident, 1),
             moved=round(max(0.0, new.moved - old.moved), 2),
+            on_gpu=patient.on_gpu,
             samples=len(stacks),
             stack=stack,
             still=still,

@@ -21,7 +21,7 @@ PYTHON = re.compile(r"python[\d.]*t?|pt_data_worker")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
 # What multiprocessing starts beside those who work.
 HELPERS = re.compile(r"resource_tracker|forkserver|resource_sharer")
-TORCH = "libtorch"
+TORCH, DRIVER = "libtorch", "libcuda.so"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -40,6 +40,8 @@ class Patient:
     """All ranks that were started on this host, as its environment tells; empty: it does not."""
     supervised: bool = False
     """Whether torchrun, or who uses it, watches over it."""
+    on_gpu: bool = False
+    """Whether it has CUDA's driver in it."""
     omp_threads: str = ""
     """OMP_NUM_THREADS, as it was started with."""
     workers: tuple[psutil.Process, ...] = ()
@@ -72,6 +74,7 @@ class _Seen:
     command: tuple[str, ...]
     rank: int | None
     world: int
+    on_gpu: bool
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -146,7 +149,8 @@ def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
             if process.pid in own or not PYTHON.fullmatch(process.name()):
                 continue
             try:
-                if TORCH not in Path(f"/proc/{process.pid}/maps").read_text():
+                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                if TORCH not in maps:
                     continue
                 environment = process.environ()
             except (psutil.AccessDenied, PermissionError):
@@ -160,6 +164,7 @@ def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
                 command=tuple(process.cmdline()),
                 rank=rank,
                 world=world,
+                on_gpu=DRIVER in maps,
             )
     return seen, tuple(foreign)
 
@@ -192,6 +197,7 @@ def _patients(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[Patie
             command=one.command,
             local=_local(one),
             supervised="TORCHELASTIC_RUN_ID" in one.environment,
+            on_gpu=one.on_gpu,
             omp_threads=one.environment.get("OMP_NUM_THREADS", ""),
             workers=tuple(_workers(one, seen)),
         )

@@ -27,6 +27,9 @@ OPERATIONS: Final = (
     "scatter_object_list",
     "send",
     "recv",
+    # FSDP2's, since torch 2.13.
+    "all_gather_single",
+    "reduce_scatter_single",
 )
 DDP_REDUCE, DDP_BUFFERS, WAIT = range(3)
 FIRST_FUNCTION: Final = 3

@@ -33,6 +33,8 @@ def test_a_rank_that_prepares_while_the_others_wait(findings: Findings) -> None:
         # All start; it saves; nobody waits for it.
         look(moving(0, {"import": 100}, asleep=0.0, visits=1), in_collective(1, "barrier", 12)),
         look(moving(0, {"checkpoint": 100}, asleep=0.0), in_collective(1, "barrier", 12)),
+        # It is slow at a step.
+        look(moving(0, {"forward": 100}, asleep=0.0, visits=1), in_collective(1, "barrier", 12)),
         look(PREPARING),
         look(PREPARING, moving(1, {"rest": 100}, asleep=0.0)),
     ],

@@ -10,7 +10,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import in_collective, in_reduction, look, moving, standing
+from tests.live_look import in_collective, in_reduction, look, moving, on_gpu, standing
 from tests.training_run import ENGINE, LATE, echoing, ending, library, raised, run, user
 
 CAUSE = "rank-stuck-outside-collective"
@@ -181,6 +181,22 @@ def test_a_live_rank_that_stands_where_the_others_are_not(findings: Findings) ->
     assert "ranks 0,2 wait in backward at train.py:40 in train" in finding.because
 
 
+SYNCHRONIZE = library("torch/cuda/__init__.py", 1200, "synchronize")
+
+
+def test_a_live_rank_for_which_the_gpus_of_the_others_wait(findings: Findings) -> None:
+    """Their hosts are in no collective, and yet they wait for it."""
+    asleep = standing(1, "rest", user(30, "wait_for_file(path)", "load"))
+    live = look(
+        on_gpu(0, 44, "total += loss.item()"),
+        asleep,
+        on_gpu(2, 45, "torch.cuda.synchronize()", SYNCHRONIZE),
+    )
+    (finding,) = findings(CAUSE, live)
+    assert finding.where.ranks == (1,)
+    assert "rank 0 waits at train.py:44" in finding.because
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -213,6 +229,8 @@ def test_a_run_of_one_rank_that_is_stopped(findings: Findings) -> None:
         # The look was too short for a long step; a rank of one alone holds up nobody.
         look(in_reduction(0), standing(1, "rest", user(30)), seconds=2.0),
         look(standing(0, "rest", user(30))),
+        # All GPUs wait, for what nobody can see from here.
+        look(on_gpu(0, 44, "total += loss.item()"), on_gpu(1, 44, "total += loss.item()")),
     ],
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:

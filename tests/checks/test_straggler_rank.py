@@ -14,7 +14,7 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import TRAINING, look, moving
+from tests.live_look import TRAINING, in_collective, look, moving
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
 CAUSE = "straggler-rank"
@@ -314,6 +314,19 @@ def test_what_a_live_rank_does_once_is_a_note(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.7), evaluating))
     assert finding.severity is Severity.NOTE
     assert "look again" in finding.because
+
+
+def test_a_live_rank_whose_step_is_longer_than_the_look(findings: Findings) -> None:
+    slow = moving(1, {"forward": 100}, asleep=0.0, visits=1)
+    (finding,) = findings(CAUSE, look(in_collective(0, "all_gather_single", 30), slow))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (1,)
+
+
+def test_a_live_rank_that_starts_later_is_a_note(findings: Findings) -> None:
+    starting = moving(1, {"import": 100}, asleep=0.0, visits=1)
+    (finding,) = findings(CAUSE, look(in_collective(0, "barrier", 30), starting))
+    assert finding.severity is Severity.NOTE
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ ALL = """
 import importlib, logging, os, sys, time
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoints
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -105,6 +106,7 @@ done = [
     lambda: torch.save(large, "weights.pt"),
     lambda: checkpoints.save({"weights": large}, checkpoint_id="folder"),
     lambda: dist.all_reduce(large),
+    lambda: functional.wait_tensor(functional.all_reduce(large, "sum", dist.group.WORLD)),
     lambda: next(here),
     lambda: next(workers),
     begin,
@@ -193,6 +195,9 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         # Python runs within it: a function of the user's own, a hook.
         ((user(3), ENGINE, user(9)), "backward"),
         ((user(3), user(9)), "rest"),
+        # Native code that nobody has frames of; and what has.
+        ((user(3), user(9, "handle.wait()")), "collective"),
+        ((user(9, "ready.wait()"), library("threading.py", 629, "Event.wait")), "rest"),
         ((), "rest"),
         # A function of the same name in a file of the user's.
         ((user(3, function="all_reduce"),), "rest"),

@@ -148,6 +148,18 @@ SICK = {
         rank=1,
         line="os.read(",
     ),
+    "waiting for an answer, and the others for what they began": Sick(
+        cause="rank-stuck-outside-collective",
+        parts={
+            "work": f"""
+                if {IN_STEP_20}: os.read(os.pipe()[0], 1)
+                handle = dist.all_reduce(torch.ones(8), async_op=True)
+                handle.wait()
+                """
+        },
+        rank=1,
+        line="os.read(",
+    ),
     "killed, and its launcher lives on": Sick(
         cause="dead-rank",
         parts={
