@@ -62,12 +62,7 @@ def saving_stops_the_steps(
                 source="ByteRobust (SOSP'25): less than 0.9 %",
             ),
         ),
-        where=Where()
-        if everybody
-        else Where(
-            hosts=tuple(dict.fromkeys(rank.place.host for rank in savers)),
-            ranks=tuple(rank.place.rank for rank in savers),
-        ),
+        where=Where.of([rank.place for rank in savers], every=steps.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=tuple(_fixes(steps, events, share, run)),
     )
@@ -100,12 +95,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             )
             for one in savers
         ),
-        where=Where()
-        if len(savers) == len(every)
-        else Where(
-            hosts=tuple(sorted({one.host for one in savers})),
-            ranks=tuple(one.rank for one in savers),
-        ),
+        where=Where.of(savers, every=every),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_asynchronously(share), *(way_there(most, calls) if calls else ())),
     )

@@ -96,9 +96,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
             Observation(name="workers", value=workers),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in rows})), ranks=tuple(one.rank for one in rows)
-        ),
+        where=Where.of(rows),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_ahead_of_the_run(frame.function, endings.place(line)),),
     )

@@ -93,9 +93,7 @@ def _live(rows: Sequence[standing.Standing], lost: float, meanwhile: str) -> Fin
             Observation(name="workers", value=workers),
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in rows})), ranks=tuple(one.rank for one in rows)
-        ),
+        where=Where.of(rows),
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
             Fix(

@@ -62,12 +62,7 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
             f"{1000 * share * steps.step:.3g} ms on average"
         ),
         evidence=tuple(_rows(paused, count)),
-        where=Where()
-        if everybody
-        else Where(
-            hosts=tuple(dict.fromkeys(one.place.host for one in paused)),
-            ranks=tuple(one.place.rank for one in paused),
-        ),
+        where=Where.of([one.place for one in paused], every=steps.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_freeze(share),),
     )
@@ -102,12 +97,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             )
             for one, part in zip(every, shares, strict=True)
         ),
-        where=Where()
-        if len(paused) == len(every)
-        else Where(
-            hosts=tuple(dict.fromkeys(one.host for one in paused)),
-            ranks=tuple(one.rank for one in paused),
-        ),
+        where=Where.of(paused, every=every),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_freeze(share),),
     )

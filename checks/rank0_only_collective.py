@@ -52,10 +52,7 @@ def _finding(block: Block, inside: Sequence[Standing], outside: Sequence[Standin
             Observation(name=named(inside), value=first.where),
             Observation(name=named(outside), value=other.where),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in inside})),
-            ranks=tuple(one.rank for one in inside),
-        ),
+        where=Where.of(inside),
         fixes=(
             Fix(
                 summary="call it on all ranks, and let one of them write what comes of it",

@@ -105,10 +105,7 @@ def _standing(
                 name="its main thread was on a CPU", value=first.seen.main_cpu_seconds, unit="s"
             ),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in rows})),
-            ranks=tuple(one.rank for one in rows),
-        ),
+        where=Where.of(rows),
         fixes=(
             Fix(
                 summary="let it go on",
@@ -140,10 +137,7 @@ def _in_training(
             Observation(name="steps taken", value=first.steps),
             Observation(name="stood there for", value=round(first.doing_seconds, 1), unit="s"),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in rows})),
-            ranks=tuple(one.rank for one in rows),
-        ),
+        where=Where.of(rows),
         fixes=(
             _repair(endings.traceback(first))
             if first.stack

@@ -111,12 +111,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             )
             for one in rows
         ),
-        where=Where()
-        if len(rows) == len(every)
-        else Where(
-            hosts=tuple(dict.fromkeys(one.host for one in rows)),
-            ranks=tuple(one.rank for one in rows),
-        ),
+        where=Where.of(rows, every=every),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(

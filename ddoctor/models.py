@@ -6,10 +6,11 @@ written as JSON is these types and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
-from typing import Literal
+from typing import Literal, Protocol
 
 SCHEMA = 1
 
@@ -53,6 +54,15 @@ class Verdict(Enum):
     INCOMPLETE = "incomplete"
 
 
+class Placed(Protocol):
+    """A rank, as any evidence tells of it."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Where:
     """Which hosts, ranks and devices; an empty field means all of them or does not apply."""
@@ -60,6 +70,16 @@ class Where:
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[Placed], *, every: Sequence[object] = ()) -> Where:
+        """Of these ranks; nowhere in particular where they are as many as ``every``."""
+        if len(rows) == len(every):
+            return cls()
+        return cls(
+            hosts=tuple(sorted({one.host for one in rows})),
+            ranks=tuple(one.rank for one in rows),
+        )
 
     def meets(self, other: Where) -> bool:
         """Whether both may speak of the same place: no field names disjoint ones."""
