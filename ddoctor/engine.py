@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ddoctor import knowledge, standing
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
+from ddoctor.evidence.gpus import Gpus, KernelLog
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
@@ -42,6 +43,9 @@ ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 
 FEWEST_STEPS = 10
 """Of a training run; a slowdown has to persist over so many to be told (GREYHOUND, ATC'25)."""
+
+BESIDE_RANKS = (Gpus, KernelLog)
+"""What a look at a live run sees of its host, as `ddoctor doctor` does."""
 
 FEW = 6
 """More hosts than this are not named in a reason, only counted."""
@@ -143,7 +147,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
     results = diagnose(evidence, checks)
     # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
     own = "of_training" if command == "run" else None
-    if evidence.all(LiveLook):
+    if evidence.all(LiveLook) and all(
+        section.of_attaching or isinstance(section, BESIDE_RANKS) for section in evidence
+    ):
         own = "of_attaching"
     told = {
         way.check

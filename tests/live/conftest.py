@@ -101,8 +101,9 @@ def main():
         loss.backward()
         optimizer.step()
         busy(0.01)
-        with open(f"step{{rank}}", "w") as file:
+        with open(f"step{{rank}}.new", "w") as file:
             file.write(str(step))
+        os.replace(f"step{{rank}}.new", f"step{{rank}}")
     after()
 
 
