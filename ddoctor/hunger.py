@@ -22,12 +22,17 @@ MOST = 0.5
 def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
     """The one rank that the others wait for while it waits for data, or all, if all do; none where
     that cannot be told."""
-    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES or _unseen(one) for one in every):
         return ()
     found = late(every)
     if found is not None:
         return (found.one,) if found.activity in LOADING else ()
     return tuple(every) if all(at_the_loader(one) >= STARVED for one in every) else ()
+
+
+def _unseen(one: Standing) -> bool:
+    """Whether nothing is known of what its workers do."""
+    return bool(one.seen.workers) and not any(worker.stack for worker in one.seen.workers)
 
 
 def at_the_loader(one: Standing) -> float:

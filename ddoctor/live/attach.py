@@ -78,7 +78,8 @@ def observe(
     """
     look = Look(rows, native=native)
     for number, more in enumerate(seconds, 1):
-        look.more(more)
+        # A run that stands still is to be told soon, which mostly needs no worker.
+        look.more(more, workers=number > 1 or number == len(seconds))
         live, use = look.told()
         # Not before something can be told of the ranks themselves.
         host = surroundings(rows) if number == len(seconds) else ()

@@ -54,8 +54,8 @@ class Look:
         self._sockets = Sockets([one.process.pid for one in patients])
         self._asleep: dict[int, list[bool]] = {one.process.pid: [] for one in patients}
 
-    def more(self, seconds: float) -> None:
-        """Look for so long.
+    def more(self, seconds: float, *, workers: bool = True) -> None:
+        """Look for so long; ``workers``: at those, too, which takes longer to begin.
 
         Raises:
             DoctorError: py-spy is not there.
@@ -64,7 +64,14 @@ class Look:
             spies: dict[int, Spy] = {}
             deadline = time.monotonic() + seconds
             for pid, source in self._sources.items():
-                spies[pid] = Spy(pid, source, seconds, Path(folder), native=self._native[pid])
+                spies[pid] = Spy(
+                    pid,
+                    source,
+                    seconds,
+                    Path(folder),
+                    started=workers,
+                    native=self._native[pid],
+                )
                 cleanup.callback(self._let_go, spies[pid])
             for use in self._uses.values():
                 use.mark()

@@ -67,12 +67,20 @@ class Thread:
 
 
 class Spy:
-    """Looks at a process, and at those that it has started, for some seconds."""
+    """Looks at a process for some seconds."""
 
     def __init__(
-        self, pid: int, source: Source, seconds: float, folder: Path, *, native: bool = False
+        self,
+        pid: int,
+        source: Source,
+        seconds: float,
+        folder: Path,
+        *,
+        started: bool = True,
+        native: bool = False,
     ) -> None:
-        """``native``: with frames of native code, for which each sample stops the process.
+        """``started``: at those that it has started, too; ``native``: with frames of native code,
+        for which each sample stops the process.
 
         Raises:
             DoctorError: py-spy is not there.
@@ -81,7 +89,8 @@ class Spy:
         self._seconds = seconds
         self._result = folder / f"{pid}.json"
         command = [
-            *(_program(), "record", "--pid", str(pid), "--subprocesses"),
+            *(_program(), "record", "--pid", str(pid)),
+            *(["--subprocesses"] if started else []),
             "--native" if native else "--nonblocking",
             *("--idle", "--threads", "--full-filenames", "--rate", str(RATE)),
             *("--duration", str(max(1, round(seconds))), "--format", "speedscope"),
