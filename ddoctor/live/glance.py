@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ LEAST_SECONDS = 0.5
 class Glance:
     """What it has used so far, and how it is."""
 
+    moment: float
+    """Seconds of a steady clock."""
     state: str
     """psutil's name for it, or ``gone``."""
     cpu: float
@@ -31,6 +34,16 @@ class Glance:
     """MiB."""
     moved: float
     """MiB that it has read and written, from and to files, pipes and terminals."""
+    runnable: float | None
+    """Seconds that its main thread was on a CPU, or waited for one; None: the kernel does not
+    tell."""
+
+    def asleep(self, later: Glance) -> float | None:
+        """In what part of the time from this moment to that its main thread slept; 0 to 1."""
+        if self.runnable is None or later.runnable is None:
+            return None
+        share = (later.runnable - self.runnable) / max(later.moment - self.moment, 1e-3)
+        return min(max(1.0 - share, 0.0), 1.0)
 
     def used(self, later: Glance) -> Sequence[float]:
         """CPU seconds of each thread from this moment to that, the main thread first."""
@@ -52,25 +65,28 @@ def glances(patients: Sequence[Patient]) -> Mapping[int, Glance]:
     }
 
 
-def asleep(pid: int) -> Iterator[bool]:
-    """Whether its main thread sleeps now; nothing: it is gone."""
-    with suppress(OSError, IndexError):
-        told = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-        yield told.rpartition(")")[2].split()[0] == "S"
-
-
 def _glance(process: psutil.Process) -> Glance:
     with suppress(psutil.Error), process.oneshot():
         times = process.cpu_times()
         threads = {one.id: one.user_time + one.system_time for one in process.threads()}
         return Glance(
+            moment=time.monotonic(),
             state=str(process.status()),
             cpu=times.user + times.system,
             threads={process.pid: 0.0} | threads,
             resident=process.memory_info().rss / MIB,
             moved=_moved(process) / MIB,
+            runnable=_runnable(process.pid),
         )
-    return Glance(state=GONE, cpu=0.0, threads={process.pid: 0.0}, resident=0.0, moved=0.0)
+    return Glance(
+        moment=time.monotonic(),
+        state=GONE,
+        cpu=0.0,
+        threads={process.pid: 0.0},
+        resident=0.0,
+        moved=0.0,
+        runnable=None,
+    )
 
 
 def _moved(process: psutil.Process) -> int:
@@ -78,3 +94,11 @@ def _moved(process: psutil.Process) -> int:
         counted = process.io_counters()
         return int(counted.read_chars + counted.write_chars)
     return 0
+
+
+def _runnable(pid: int) -> float | None:
+    """Documentation/scheduler/sched-stats.rst: on a CPU, and in a run queue; in nanoseconds."""
+    with suppress(OSError, ValueError):
+        on_cpu, queued, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return (int(on_cpu) + int(queued)) / 1e9
+    return None

@@ -18,16 +18,15 @@ from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.glance import Glance, asleep, glances
+from ddoctor.live.glance import Glance, glances
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Thread
 
 FEWEST_SAMPLES = 5
-LOOK_EVERY_SECONDS = 0.05
-# Of these, one goes to the sockets, too: a host may have thousands.
-SOCKETS_EVERY = 10
+# At the sockets, where there are any to other hosts.
+LOOK_EVERY_SECONDS = 0.5
 # py-spy stops a process while it reads the native frames of all its threads.
 MOST_THREADS = 32
 # The words of a job's key that people know it by, in the order of the key.
@@ -47,12 +46,12 @@ class Look:
             one.process.pid: HostUse(one.process.pid, one.rank, self._host, len(patients))
             for one in patients
         }
+        self._with_workers = {one.process.pid for one in patients if one.workers}
         self._began = time.monotonic()
         self._first = glances(patients)
         self._threads: dict[tuple[int, int], Thread] = {}
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in patients])
-        self._asleep: dict[int, list[bool]] = {one.process.pid: [] for one in patients}
 
     def more(self, seconds: float, *, workers: bool = True) -> None:
         """Look for so long; ``workers``: at those, too, which takes longer to begin.
@@ -69,21 +68,15 @@ class Look:
                     source,
                     seconds,
                     Path(folder),
-                    started=workers,
+                    started=workers and pid in self._with_workers,
                     native=self._native[pid],
                 )
                 cleanup.callback(self._let_go, spies[pid])
             for use in self._uses.values():
                 use.mark()
                 use.look()
-            looks = 0
-            while time.monotonic() < deadline:
-                if looks % SOCKETS_EVERY == 0:
-                    self._sockets.look()
-                looks += 1
-                for pid, met in self._asleep.items():
-                    met.extend(asleep(pid))
-                time.sleep(LOOK_EVERY_SECONDS)
+            while (left := deadline - time.monotonic()) > 0:
+                time.sleep(min(LOOK_EVERY_SECONDS, left) if self._sockets.look() else left)
             for use in self._uses.values():
                 use.mark()
             for pid, spy in spies.items():
@@ -145,7 +138,7 @@ class Look:
         old, new = self._first[pid], last[pid]
         stacks = self._stacks(pid)
         stack, still = _most(stacks)
-        asleep = self._asleep[pid]
+        asleep = old.asleep(new)
         return LiveRank(
             rank=patient.rank,
             pid=pid,
@@ -153,7 +146,7 @@ class Look:
             age_seconds=round(time.time() - patient.process.create_time(), 1),
             cpu_seconds=round(max(0.0, new.cpu - old.cpu), 2),
             main_cpu_seconds=round(old.used(new)[0], 2),
-            asleep=round(sum(asleep) / len(asleep), 3) if asleep else None,
+            asleep=round(asleep, 3) if asleep is not None else None,
             resident=round(new.resident, 1),
             growth=round(new.resident - old.resident, 1),
             moved=round(max(0.0, new.moved - old.moved), 2),

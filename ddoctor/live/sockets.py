@@ -34,8 +34,8 @@ class Sockets:
         self._met: Counter[tuple[str, str]] = Counter()
         self._waiting: Counter[tuple[str, str]] = Counter()
 
-    def look(self) -> None:
-        """At the queues, in this moment."""
+    def look(self) -> bool:
+        """At the queues, in this moment; whether there are any."""
         waiting: dict[tuple[str, str], int] = {}
         for pid in self._pids:
             for local, remote, unsent, inode in _connections(pid):
@@ -43,6 +43,7 @@ class Sockets:
                     waiting[local, remote] = waiting.get((local, remote), 0) + unsent
         self._met.update(waiting.keys())
         self._waiting.update(way for way, unsent in waiting.items() if unsent)
+        return bool(waiting)
 
     def told(self) -> tuple[LiveLink, ...]:
         """What was seen so far, by way."""

@@ -16,6 +16,7 @@ from ddoctor.evidence.training import Frame
 # The kernel tells when a process began counted from the boot, whose time it knows in seconds.
 COARSE_SECONDS = 2.0
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+Node = ast.If | ast.For | ast.AsyncFor | ast.While
 
 
 class Source:
@@ -27,7 +28,7 @@ class Source:
             self._folder = Path(process.cwd())
             self._began = process.create_time()
         self._lines = cache(self._read)
-        self._tree = cache(self._parse)
+        self._nodes = cache(self._parse)
 
     def text(self, file: str, line: int) -> str:
         """The line, without its indentation; empty: not to be had."""
@@ -39,10 +40,7 @@ class Source:
         return tuple(block for frame in calls for block in self._blocks(frame))
 
     def _blocks(self, frame: Frame) -> Iterator[Block]:
-        tree = self._tree(frame.file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if not isinstance(node, (ast.If, *LOOPS)):
-                continue
+        for node in self._nodes(frame.file):
             first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
             if first <= frame.line <= last:
                 yield Block(
@@ -62,7 +60,9 @@ class Source:
                 return path.read_text().splitlines()
         return ()
 
-    def _parse(self, file: str) -> ast.Module | None:
+    def _parse(self, file: str) -> Sequence[Node]:
+        """The loops and branches of a file; none, if it cannot be read."""
         with suppress(SyntaxError, ValueError, RecursionError):
-            return ast.parse("\n".join(self._lines(file)))
-        return None
+            every = ast.walk(ast.parse("\n".join(self._lines(file))))
+            return [node for node in every if isinstance(node, Node)]
+        return ()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -21,6 +22,8 @@ from ddoctor.live.source import Source
 
 # At 10 samples a second py-spy takes a few thousandths of one core for each rank.
 RATE = 10
+# Of a CPU that somebody else wants, too, a process of this niceness gets a tenth.
+POLITE = 10
 # What py-spy needs to begin, and to end after the time that it was given.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
@@ -104,6 +107,9 @@ class Spy:
             text=True,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
+        with suppress(OSError):
+            # Where all CPUs are taken, the training comes first.
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
 
     def threads(self) -> tuple[tuple[Thread, ...], str]:
         """What it saw; or nothing, and why."""
