@@ -22,12 +22,12 @@ from ddoctor.live.glance import Glance, glances
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
-from ddoctor.live.spy import Spy, Thread
+from ddoctor.live.spy import RATE, RATE_OF_MANY_THREADS, Spy, Thread
 
 FEWEST_SAMPLES = 5
 # At the sockets, where there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
-# py-spy stops a process while it reads the native frames of all its threads.
+# py-spy looks at all threads, and for native frames it stops the process meanwhile.
 MOST_THREADS = 32
 # The words of a job's key that people know it by, in the order of the key.
 CALLED = ("run", "Slurm job", "endpoint")
@@ -38,8 +38,10 @@ class Look:
 
     def __init__(self, patients: Sequence[Patient], *, native: bool) -> None:
         self._patients = patients
-        self._native = {one.process.pid: native and not _threads(one) for one in patients}
-        self._too_many = [one for one in patients if native and _threads(one)]
+        many = {one.process.pid: _threads(one) for one in patients}
+        self._rates = {pid: RATE_OF_MANY_THREADS if many[pid] else RATE for pid in many}
+        self._native = {pid: native and not many[pid] for pid in many}
+        self._too_many = {one.rank: many[one.process.pid] for one in patients if native}
         self._host = socket.gethostname()
         self._sources = {one.process.pid: Source(one.process) for one in patients}
         self._uses = {
@@ -68,6 +70,7 @@ class Look:
                     source,
                     seconds,
                     Path(folder),
+                    rate=self._rates[pid],
                     started=workers and pid in self._with_workers,
                     native=self._native[pid],
                 )
@@ -77,6 +80,8 @@ class Look:
                 use.look()
             while (left := deadline - time.monotonic()) > 0:
                 time.sleep(min(LOOK_EVERY_SECONDS, left) if self._sockets.look() else left)
+            for spy in spies.values():
+                spy.end()
             for use in self._uses.values():
                 use.mark()
             for pid, spy in spies.items():
@@ -114,10 +119,11 @@ class Look:
             links=self._sockets.told(),
             unseen=tuple(
                 Unseen(
-                    what=f"the native code of rank {one.rank}",
-                    why=f"to look at {_threads(one)} threads would stop it for long",
+                    what=f"the native code of rank {rank}",
+                    why=f"to look at {threads} threads would stop it for long",
                 )
-                for one in self._too_many
+                for rank, threads in self._too_many.items()
+                if threads
             ),
         )
         use = RankUse(
@@ -177,7 +183,7 @@ class Look:
 
 
 def _threads(patient: Patient) -> int:
-    """How many there are, if too many to stop the process for each look at all of them; else 0."""
+    """How many there are, if too many to look at all of them ten times a second; else 0."""
     with suppress(psutil.Error):
         most = max(one.num_threads() for one in (patient.process, *patient.workers))
         return most if most > MOST_THREADS else 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from shutil import which
 
@@ -20,11 +22,12 @@ from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
-# At 10 samples a second py-spy takes a few thousandths of one core for each rank.
-RATE = 10
+# At 10 samples a second py-spy takes a few thousandths of one core for each rank; ten times as much
+# for one of 64 threads, at all of which it looks.
+RATE, RATE_OF_MANY_THREADS = 10, 4
 # Of a CPU that somebody else wants, too, a process of this niceness gets a tenth.
 POLITE = 10
-# What py-spy needs to begin, and to end after the time that it was given.
+# What py-spy may need to begin, and to write down what it saw.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
 MAIN = "MainThread"
@@ -79,24 +82,25 @@ class Spy:
         seconds: float,
         folder: Path,
         *,
+        rate: int = RATE,
         started: bool = True,
         native: bool = False,
     ) -> None:
-        """``started``: at those that it has started, too; ``native``: with frames of native code,
-        for which each sample stops the process.
+        """``rate``: samples a second; ``started``: at those that it has started, too; ``native``:
+        with frames of native code, for which each sample stops the process.
 
         Raises:
             DoctorError: py-spy is not there.
         """
         self.pid, self._source, self._native = pid, source, native
-        self._seconds = seconds
         self._result = folder / f"{pid}.json"
         command = [
             *(_program(), "record", "--pid", str(pid)),
             *(["--subprocesses"] if started else []),
             "--native" if native else "--nonblocking",
-            *("--idle", "--threads", "--full-filenames", "--rate", str(RATE)),
-            *("--duration", str(max(1, round(seconds))), "--format", "speedscope"),
+            *("--idle", "--threads", "--full-filenames", "--rate", str(rate)),
+            # Its own count of the time is off by a second: it ends when it is told to.
+            *("--duration", str(ceil(seconds + GRACE_SECONDS)), "--format", "speedscope"),
             *("--output", str(self._result)),
         ]
         self._process = subprocess.Popen(
@@ -111,10 +115,14 @@ class Spy:
             # Where all CPUs are taken, the training comes first.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
 
+    def end(self) -> None:
+        """It has seen enough."""
+        self._process.send_signal(signal.SIGINT)
+
     def threads(self) -> tuple[tuple[Thread, ...], str]:
-        """What it saw; or nothing, and why."""
+        """What it saw until its end; or nothing, and why."""
         try:
-            _, told = self._process.communicate(timeout=self._seconds + GRACE_SECONDS)
+            _, told = self._process.communicate(timeout=GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.stop()
             return (), "py-spy did not come to its end"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -162,7 +163,10 @@ def _met(
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             source = Source(psutil.Process(process.pid))
-            threads, why = Spy(process.pid, source, seconds, folder, native=native).threads()
+            spy = Spy(process.pid, source, seconds, folder, native=native)
+            time.sleep(seconds)
+            spy.end()
+            threads, why = spy.threads()
         finally:
             process.kill()
     assert not why
