@@ -19,7 +19,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import AGAIN, FEWEST_SAMPLES, hung, named, standing, way_there
+from ddoctor.standing import AGAIN, moves, named, standing, way_there
 
 EXPLAINS = ("scaling-efficiency-low",)
 
@@ -70,7 +70,7 @@ def saving_stops_the_steps(
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing(live)
-    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+    if not moves(every):
         return
     savers = [one for one in every if one.seen.share("checkpoint") >= NOTABLE]
     if not savers:

@@ -211,7 +211,7 @@ def _ahead_of_the_run(collate: str, loader: str) -> Fix:
             "# and collate only stacks\n"
             'dataset = torch.load("items.pt", mmap=True)\n'
             f"DataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}"
-        ),
+        ).rstrip(" #"),
         language="python",
         caution="random augmentation must stay in __getitem__; lengths that differ need padding",
     )

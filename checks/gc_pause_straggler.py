@@ -19,15 +19,7 @@ from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.lateness import NOTABLE
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import (
-    AGAIN,
-    COLLECTS,
-    FEWEST_SAMPLES,
-    collects_by_itself,
-    hung,
-    named,
-    standing,
-)
+from ddoctor.standing import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
 from ddoctor.workload import spent
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -70,7 +62,7 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing(live)
-    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+    if not moves(every):
         return
     met = [[row for row in one.seen.activities if collects_by_itself(row)] for one in every]
     shares = [

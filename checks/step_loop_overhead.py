@@ -90,7 +90,7 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing.standing(live)
-    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+    if not standing.moves(every):
         return
     met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in every}
     shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in every]

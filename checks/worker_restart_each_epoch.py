@@ -87,7 +87,7 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     every = standing.standing(live)
-    if standing.hung(every) or any(one.seen.samples < standing.FEWEST_SAMPLES for one in every):
+    if not standing.moves(every):
         return
     rows = [one for one in every if one.seen.visits(STARTING) >= standing.AGAIN]
     rows = [one for one in rows if one.seen.share(STARTING) >= lateness.NOTABLE]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
 from ddoctor.lateness import late
-from ddoctor.standing import FEWEST_SAMPLES, Standing, hung
+from ddoctor.standing import Standing, moves
 
 # Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
 STARVED = 0.5
@@ -22,7 +23,7 @@ MOST = 0.5
 def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
     """The one rank that the others wait for while it waits for data, or all, if all do; none where
     that cannot be told."""
-    if hung(every) or any(one.seen.samples < FEWEST_SAMPLES or _unseen(one) for one in every):
+    if not moves(every) or any(map(_unseen, every)):
         return ()
     found = late(every)
     if found is not None:
@@ -48,14 +49,16 @@ def collating(rows: Iterable[Standing]) -> Frame | None:
         for maker in makers:
             stack = maker.stack if isinstance(maker, LiveWorker) else maker.seen.stack
             called = _called_by_fetch(stack)
-            if called:
-                dataset = called[0].function.rpartition(".")[2] in OF_THE_DATASET
-                at_work.append(None if dataset else called[0])
+            if called is not None:
+                dataset = called.function.rpartition(".")[2] in OF_THE_DATASET
+                at_work.append(None if dataset else called)
     found = [frame for frame in at_work if frame is not None]
     return found[0] if found and len(found) >= MOST * len(at_work) else None
 
 
-def _called_by_fetch(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """What was called to make a batch, the innermost last; empty: none is being made."""
-    places = [number for number, frame in enumerate(stack) if frame.file.endswith(FETCH)]
-    return stack[places[-1] + 1 :] if places else ()
+def _called_by_fetch(stack: Sequence[Frame]) -> Frame | None:
+    """The function that was called to make a batch; None: no batch is being made."""
+    for frame, inner in pairwise(stack):
+        if frame.file.endswith(FETCH) and not inner.file.endswith(FETCH):
+            return inner
+    return None

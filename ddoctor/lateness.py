@@ -11,14 +11,13 @@ from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix, Observation
 from ddoctor.standing import (
     AGAIN,
-    FEWEST_SAMPLES,
     FOR_OTHERS,
     IN_COLLECTION,
     IN_ENGINE,
     MOSTLY,
     Standing,
     collects_by_itself,
-    hung,
+    moves,
     named,
     standing,
     whole,
@@ -79,7 +78,7 @@ class Late:
 
 def late(every: Sequence[Standing]) -> Late | None:
     """The one rank that keeps the others waiting; None: there is none, or the run stands still."""
-    if len(every) < 2 or hung(every) or any(one.seen.samples < FEWEST_SAMPLES for one in every):
+    if len(every) < 2 or not moves(every):
         return None
     least = min(every, key=lambda one: one.waiting)
     others = [one for one in every if one is not least]
@@ -142,9 +141,7 @@ def together(looks: Sequence[LiveLook]) -> float:
     """In what part of the time all ranks of a run that moves are in collectives, though none of
     them comes last; 0: in little of it, or not all were seen."""
     every = standing(looks)
-    if not whole(looks) or len(every) < 2 or hung(every) or late(every) is not None:
-        return 0.0
-    if any(one.seen.samples < FEWEST_SAMPLES for one in every):
+    if not whole(looks) or len(every) < 2 or not moves(every) or late(every) is not None:
         return 0.0
     share = min(one.waiting for one in every)
     return share if share >= MOSTLY else 0.0

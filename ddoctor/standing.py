@@ -265,6 +265,11 @@ def hung(every: Sequence[Standing]) -> bool:
     )
 
 
+def moves(every: Sequence[Standing]) -> bool:
+    """Whether the run gets on, and enough was seen of each rank to tell how."""
+    return not hung(every) and all(one.seen.samples >= FEWEST_SAMPLES for one in every)
+
+
 def unjudged(looks: Sequence[LiveLook]) -> str:
     """Why nothing can be told of a run that stands still, or that was not seen; empty: it can."""
     every = standing(looks)
