@@ -19,6 +19,15 @@ TRAINING: Mapping[str, int] = {
     "rest": 10,
 }
 """Of a hundred samples, in a step that is as it should be."""
+STARVED: Mapping[str, int] = {
+    "loader-wait": 60,
+    "forward": 15,
+    "backward-or-wait": 20,
+    "optimizer": 5,
+}
+"""The same, in a step that begins late for want of data."""
+WAITING: Mapping[str, int] = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
+"""The same, of a rank that waits for a later one; it sleeps most of that."""
 LINE = user(40, "loss.backward()", "train")
 FETCH = library("torch/utils/data/_utils/fetch.py", 54, "_MapDatasetFetcher.fetch")
 READING = (FETCH, user(12, "return decode(path)", "Items.__getitem__"))

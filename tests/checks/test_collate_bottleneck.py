@@ -8,7 +8,7 @@ from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from tests.conftest import Findings
-from tests.live_look import COLLATING, LINE, look, moving, standing
+from tests.live_look import COLLATING, LINE, STARVED, WAITING, look, moving, standing
 from tests.training_loaders import loader_with
 
 CAUSE = "collate-bottleneck"
@@ -124,8 +124,6 @@ def test_quiet_about_copies_that_are_short_or_cannot_be_helped(
     assert findings(CAUSE, steps(0.001, to_device=to_device, device=device), section) == ()
 
 
-STARVED = {"loader-wait": 60, "forward": 15, "backward-or-wait": 20, "optimizer": 5}
-WAITING = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
 FORWARD = {"forward": 85, "backward-or-wait": 10, "optimizer": 5}
 
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
@@ -14,7 +13,6 @@ from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, 
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import COLLATING, LINE, TRAINING, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
 
 CAUSE = "dataloader-bottleneck"
@@ -371,39 +369,3 @@ def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None
     assert "num_workers=1)" in fix.paste
     assert fix.settings == ()
     assert "once what else holds it up is mended" in fix.caution
-
-
-STARVED = {"loader-wait": 60, "forward": 15, "backward-or-wait": 20, "optimizer": 5}
-WAITING = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
-
-
-def test_all_live_ranks_wait_for_their_workers(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, look(*(moving(one, STARVED, workers=2) for one in range(4))))
-    assert finding.where.ranks == (0, 1, 2, 3)
-    assert "60%" in finding.because
-    assert "num_workers=4" in finding.fixes[0].paste
-
-
-def test_one_live_rank_loads_its_batches_itself(findings: Findings) -> None:
-    loading = {"loader": 70, "forward": 15, "backward-or-wait": 10, "optimizer": 5}
-    (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.7), moving(1, loading)))
-    assert finding.where.ranks == (1,)
-    assert "loads batches itself" in finding.because
-    assert "rank 0 waits for it" in finding.because
-
-
-@pytest.mark.parametrize(
-    "live",
-    [
-        look(moving(0), moving(1)),
-        look(moving(0, TRAINING, workers=4)),
-        look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "loader": 20})),
-        # Putting the batches together is what takes the time.
-        look(*(moving(one, STARVED, workers=2, makes=COLLATING) for one in (0, 1))),
-        # They stand still; too few samples.
-        look(in_reduction(0), standing(1, "loader-wait", LINE)),
-        look(moving(0, {"loader-wait": 9})),
-    ],
-)
-def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
-    assert findings(CAUSE, live) == ()

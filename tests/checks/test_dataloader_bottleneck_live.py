@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.live import LiveLook
+from tests.conftest import Findings
+from tests.live_look import (
+    COLLATING,
+    LINE,
+    STARVED,
+    TRAINING,
+    WAITING,
+    in_reduction,
+    look,
+    moving,
+    standing,
+)
+
+CAUSE = "dataloader-bottleneck"
+
+
+def test_all_live_ranks_wait_for_their_workers(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(moving(one, STARVED, workers=2) for one in range(4))))
+    assert finding.where.ranks == (0, 1, 2, 3)
+    assert "60%" in finding.because
+    assert "num_workers=4" in finding.fixes[0].paste
+
+
+def test_one_live_rank_loads_its_batches_itself(findings: Findings) -> None:
+    loading = {"loader": 70, "forward": 15, "backward-or-wait": 10, "optimizer": 5}
+    (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.7), moving(1, loading)))
+    assert finding.where.ranks == (1,)
+    assert "loads batches itself" in finding.because
+    assert "rank 0 waits for it" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        look(moving(0, TRAINING, workers=4)),
+        look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "loader": 20})),
+        # Putting the batches together is what takes the time.
+        look(*(moving(one, STARVED, workers=2, makes=COLLATING) for one in (0, 1))),
+        # They stand still; too few samples.
+        look(in_reduction(0), standing(1, "loader-wait", LINE)),
+        look(moving(0, {"loader-wait": 9})),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()
