@@ -17,11 +17,13 @@ from math import inf
 from typing import Literal
 
 from ddoctor.evidence.host import Memory, cpu_list
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.trend import trend
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import moves, standing
 
 EXPLAINS = ("host-ram-oom",)
 
@@ -36,6 +38,10 @@ SURE_GROWTH = 64.0
 OVER_SWING = 5.0
 # Slurm partitions commonly end a job after some days; what lasts for a week is not urgent.
 A_WEEK = 7 * 24.0
+# A look of some seconds tells nothing of what comes much later.
+AN_HOUR = 1.0
+# What a rank does in each step: who only loads or evaluates keeps what it has come to on purpose.
+TRAINING = ("backward", "backward-or-wait", "optimizer")
 # By whether it may be a cache of the dataset.
 CONFIDENCE = {
     "no": Confidence.CERTAIN,
@@ -80,6 +86,61 @@ def growing(
         if leaks:
             without_gc = not any(collected.get(leak.growth.rank, True) for leak in leaks)
             yield _finding(leaks, _full(every, free), _cache(leaks, loaders, free), without_gc)
+
+
+def in_a_live_run(
+    live: tuple[LiveLook, ...], hosts: tuple[Memory, ...] | None
+) -> Iterator[Finding]:
+    """Where memory grows so fast that it is full before anybody has looked again."""
+    if not moves(standing(live)):
+        return
+    free = {section.host: _free(section) for section in hosts or ()}
+    for look in live:
+        rows = [(one, workers) for one in look.ranks for workers in (False, True)]
+        rates = {row: _per_hour(*row, look.seconds) for row in rows}
+        growing = {row: rate for row, rate in rates.items() if rate is not None}
+        if growing and free.get(look.host, inf) <= AN_HOUR * sum(growing.values()):
+            yield _live(look, growing, free[look.host])
+
+
+def _per_hour(rank: LiveRank, workers: bool, seconds: float) -> float | None:
+    """MiB that it grows by; None: it does not surely grow, or this rank does not train."""
+    amounts = rank.workers_held if workers else rank.held
+    found = trend(range(len(amounts)), amounts)
+    if found is None or not found.steady or not any(map(rank.share, TRAINING)):
+        return None
+    if found.growth < max(SURE_GROWTH, OVER_SWING * found.swing):
+        return None
+    return found.growth / seconds * 3600
+
+
+def _live(look: LiveLook, growing: Mapping[tuple[LiveRank, bool], float], free: float) -> Finding:
+    rank, workers = max(growing, key=lambda row: growing[row])
+    amounts = rank.workers_held if workers else rank.held
+    hours = free / sum(growing.values())
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{_what(workers)} of rank {rank.rank} grew from {amounts[0]:.0f} to "
+            f"{amounts[-1]:.0f} MiB in {look.seconds:.0f} s, without a pause"
+            + (f" (the fastest of {len(growing)})" if len(growing) > 1 else "")
+            + f"; at this rate {look.host} is full in {_span(hours)}; a cache of the dataset looks "
+            "the same until its first epoch is over"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"growth of {_what(theirs)} of rank {one.rank}",
+                value=round(rate / 3600, 2),
+                unit="MiB/s",
+                source="a line through the memory that is its own",
+            )
+            for (one, theirs), rate in growing.items()
+        ),
+        where=Where(hosts=(look.host,), ranks=tuple(sorted({one.rank for one, _ in growing}))),
+        cost=Cost(value=round(sum(growing.values()) / MIB_PER_GIB, 2), unit="GiB/hour"),
+        fixes=tuple(_fixes(workers, without_gc=False)),
+    )
 
 
 def _leaks(rank: Growth) -> Iterator[Leak]:
@@ -150,7 +211,7 @@ def _finding(
 ) -> Finding:
     worst = max(leaks, key=lambda leak: leak.per_step)
     ranks = tuple(sorted(leak.growth.rank for leak in leaks))
-    what = "the DataLoader workers" if worst.workers else "the process"
+    what = _what(worst.workers)
     whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {cpu_list(ranks)}"
     growth = worst.growth
     because = (
@@ -188,6 +249,10 @@ def _finding(
         ),
         fixes=tuple(_fixes(worst.workers, without_gc)),
     )
+
+
+def _what(workers: bool) -> str:
+    return "the DataLoader workers" if workers else "the process"
 
 
 def _span(hours: float) -> str:

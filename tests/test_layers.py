@@ -77,6 +77,7 @@ ALLOWED = {
         "ddoctor.launched",
         "ddoctor.live",
         "ddoctor.processes",
+        "ddoctor.recorder.weight",
     },
     "ddoctor/recorder": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.recorder"},
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},

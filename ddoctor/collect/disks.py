@@ -20,11 +20,11 @@ class _Mount(NamedTuple):
     filesystem: str
 
 
-def disks() -> Disks:
+def disks(working_folder: Callable[[], Path] = Path.cwd) -> Disks:
     """The file systems of working folder, temporary folder and Hugging Face cache, each once."""
     seen: dict[int, Disk] = {}
     unseen = []
-    for role, find in FOLDERS.items():
+    for role, find in {"working folder": working_folder, **FOLDERS}.items():
         looked = _look(role, find)
         if isinstance(looked, Unseen):
             unseen.append(looked)
@@ -56,7 +56,6 @@ def temporary_folder() -> Path:
 
 
 FOLDERS: Mapping[str, Callable[[], Path]] = {
-    "working folder": Path.cwd,
     "temporary folder": temporary_folder,
     "Hugging Face cache": hugging_face_cache,
 }

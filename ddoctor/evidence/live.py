@@ -76,8 +76,10 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """In what part of the time its main thread slept; 0 to 1."""
     resident: float
     """MiB."""
-    growth: float = 0.0
-    """MiB during the look."""
+    held: tuple[float, ...] = ()
+    """MiB at even distances of time, without what the kernel can take back."""
+    workers_held: tuple[float, ...] = ()
+    """The same of its loader's workers, all together."""
     moved: float = 0.0
     """MiB that it read and wrote during the look, files, pipes and terminals together."""
     on_gpu: bool = False

@@ -83,7 +83,8 @@ def observe(
         live, use = look.told()
         # Not before something can be told of the ranks themselves.
         host = surroundings(rows) if number == len(seconds) else ()
-        yield Evidence([redacted(live) if redact else live, use, *host])
+        seen = (live, use, *host)
+        yield Evidence(map(redacted, seen) if redact else seen)
 
 
 def parts(seconds: float) -> tuple[float, ...]:

@@ -23,9 +23,10 @@ from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import RATE, RATE_OF_MANY_THREADS, Spy, Thread
+from ddoctor.recorder.weight import held
 
 FEWEST_SAMPLES = 5
-# At the sockets, where there are any to other hosts.
+# At memory, and at the sockets where there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
 # py-spy looks at all threads, and for native frames it stops the process meanwhile.
 MOST_THREADS = 32
@@ -52,6 +53,8 @@ class Look:
         self._began = time.monotonic()
         self._first = glances(patients)
         self._threads: dict[tuple[int, int], Thread] = {}
+        self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
+        """Of each rank, again and again: MiB that it has, and its workers together."""
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in patients])
 
@@ -78,8 +81,11 @@ class Look:
             for use in self._uses.values():
                 use.mark()
                 use.look()
+            linked = True
             while (left := deadline - time.monotonic()) > 0:
-                time.sleep(min(LOOK_EVERY_SECONDS, left) if self._sockets.look() else left)
+                linked = linked and self._sockets.look()
+                self._weigh()
+                time.sleep(min(LOOK_EVERY_SECONDS, left))
             for spy in spies.values():
                 spy.end()
             for use in self._uses.values():
@@ -90,6 +96,13 @@ class Look:
                     known = self._threads.get((one.pid, one.tid))
                     stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
+
+    def _weigh(self) -> None:
+        """Whose memory grows."""
+        for one in self._patients:
+            own, *workers = [held(pid.pid) for pid in (one.process, *one.workers)]
+            if own is not None:
+                self._held[one.process.pid].append((own, sum(map(float, filter(None, workers)))))
 
     def _let_go(self, spy: Spy) -> None:
         """Who reads native code stops the process for it; ended just then, it leaves it stopped."""
@@ -154,7 +167,8 @@ class Look:
             main_cpu_seconds=round(old.used(new)[0], 2),
             asleep=round(asleep, 3) if asleep is not None else None,
             resident=round(new.resident, 1),
-            growth=round(new.resident - old.resident, 1),
+            held=tuple(round(own, 1) for own, _ in self._held[pid]),
+            workers_held=tuple(round(theirs, 1) for _, theirs in self._held[pid]),
             moved=round(max(0.0, new.moved - old.moved), 2),
             on_gpu=patient.on_gpu,
             samples=len(stacks),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.section import Section
 
 # Of a word of a command, say ``--data=/data/x``.
 FOLDERS = re.compile(r"[^=\s]*/")
@@ -15,16 +15,22 @@ FOLDERS = re.compile(r"[^=\s]*/")
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib(?:64)?/python\d+\.\d+/")
 
 
-def redacted(look: LiveLook) -> LiveLook:
+# What names a place, in all sections that a look makes.
+PLACES = ("file", "path", "mount")
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+def redacted(section: SectionType) -> SectionType:
     """The same, with the names of files in place of their paths."""
-    return msgspec.convert(_shortened(msgspec.to_builtins(look)), LiveLook)
+    return msgspec.convert(_shortened(msgspec.to_builtins(section)), type(section))
 
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             name: _file(one)
-            if name == "file"
+            if name in PLACES and isinstance(one, str)
             else [FOLDERS.sub("", word) for word in one]
             if name == "command"
             else _shortened(one)

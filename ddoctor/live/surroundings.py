@@ -1,15 +1,21 @@
-"""What the host itself tells beside a look at its ranks: the GPUs, and the kernel's log."""
+"""What the host itself tells beside a look at its ranks: memory, disks, GPUs, the kernel's log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from ddoctor.collect import collect
+from ddoctor.collect.disks import disks
 from ddoctor.collect.gpus import gpus
+from ddoctor.collect.host import memory
 from ddoctor.collect.kernel_log import kernel_log
+from ddoctor.evidence.build_locks import BuildLocks
 from ddoctor.evidence.gpus import KernelLog
+from ddoctor.evidence.host import Disks
 from ddoctor.evidence.section import Section
+from ddoctor.live.build_locks import build_locks
 from ddoctor.live.patients import Patient
 
 
@@ -21,5 +27,18 @@ def surroundings(patients: Sequence[Patient]) -> tuple[Section, ...]:
     def log() -> KernelLog:
         return kernel_log(within=age)
 
-    found = collect(lambda label: None, (gpus, log))
+    def written() -> Disks:
+        return disks(lambda: _working_folder(patients[0].process.pid))
+
+    def locks() -> BuildLocks:
+        return build_locks(patients)
+
+    found = collect(lambda label: None, (memory, written, gpus, log, locks))
     return tuple(one for one in found if isinstance(one, Section))
+
+
+def _working_folder(pid: int) -> Path:
+    """Where a process works; by its path where that is the same folder outside of a container."""
+    seen = Path(f"/proc/{pid}/cwd")
+    here = seen.resolve()
+    return here if here.exists() and here.samefile(seen) else seen

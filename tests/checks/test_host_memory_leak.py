@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.host import Memory
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import TRAINING, look, moving
 from tests.training_loaders import loader_with
 
 CAUSE = "host-memory-leak"
@@ -201,3 +204,57 @@ def test_quiet(findings: Findings, course: Course) -> None:
 )
 def test_quiet_where_it_was_not_seen_for_long(findings: Findings, steps: Sequence[int]) -> None:
     assert findings(CAUSE, run(growth(lambda step: 320 + 20.0 * step, steps=steps))) == ()
+
+
+def holding(
+    rank: int,
+    per_look: float,
+    *,
+    workers: float = 0.0,
+    met: Mapping[str, int] = TRAINING,
+    bend: int = 20,
+) -> LiveRank:
+    """Grows for so many looks of half a second, MiB by look."""
+    return msgspec.structs.replace(
+        moving(rank, met),
+        held=tuple(900.0 + per_look * min(look, bend) for look in range(20)),
+        workers_held=tuple(400.0 + workers * look for look in range(20)),
+    )
+
+
+def test_memory_that_is_full_within_the_hour(findings: Findings) -> None:
+    live = look(holding(0, 0.5), holding(1, 10.0))
+    (finding,) = findings(CAUSE, live, memory(8 * GIB))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (1,)
+    assert "the process of rank 1 grew from 900 to 1090 MiB in 10 s" in finding.because
+    assert "node-0 is full in 7 minutes" in finding.because
+
+
+def test_memory_of_workers_seen_from_outside(findings: Findings) -> None:
+    live = look(*(holding(rank, 0.0, workers=10.0) for rank in range(2)))
+    (finding,) = findings(CAUSE, live, memory(8 * GIB))
+    assert finding.where.ranks == (0, 1)
+    assert finding.because.startswith("the DataLoader workers of rank 0 grew")
+    assert "(the fastest of 2)" in finding.because
+    assert "node-0 is full in 4 minutes" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("live", "free"),
+    [
+        (look(holding(0, 0.0), holding(1, 0.0)), 8),
+        # Little; it lasts for long; it has ended; it keeps what it predicts; nothing is known.
+        (look(holding(0, 2.0), holding(1, 2.0)), 8),
+        (look(holding(0, 10.0), holding(1, 10.0)), 1000),
+        (look(holding(0, 30.0, bend=10), holding(1, 30.0, bend=10)), 8),
+        (look(*(holding(rank, 10.0, met={"evaluation": 100}) for rank in range(2))), 8),
+        (look(moving(0), moving(1)), 8),
+    ],
+)
+def test_is_quiet_at_what_a_look_tells(findings: Findings, live: LiveLook, free: int) -> None:
+    assert findings(CAUSE, live, memory(free * GIB)) == ()
+
+
+def test_is_quiet_where_it_is_not_known_how_much_is_free(findings: Findings) -> None:
+    assert findings(CAUSE, look(holding(0, 10.0), holding(1, 10.0))) == ()

@@ -134,6 +134,7 @@ PARTS = {
     **dict.fromkeys(("early", "collate", "before", "work", "after"), 4),
 }
 """What a test may put into the script, and how far it is indented."""
+NOTHING_SET: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +237,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         epochs: int = 1,
         ranks: int = 2,
         plain: bool = False,
+        environment: Mapping[str, str] = NOTHING_SET,
         **parts: str,
     ) -> Live:
         code = {
@@ -251,7 +253,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         process = psutil.Popen(
             [sys.executable, *launcher, *(() if plain else ("train.py",))],
             cwd=tmp_path,
-            env={**inherited, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={**inherited, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ddoctor.evidence.build_locks import BuildLock, BuildLocks
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live.redact import redacted
 from tests.live_look import block, in_collective, look, moving
@@ -24,6 +25,11 @@ def test_no_path_is_left_and_the_rest_is() -> None:
     assert (calling.line, calling.text, calling.of_user) == (22, "dist.barrier(loss)", True)
     assert "/home/" not in plain(short)
     assert short.ranks[1].activities[0].samples == live.ranks[1].activities[0].samples
+
+
+def test_what_else_names_a_place() -> None:
+    lock = BuildLock(path="/home/me/extensions/fused_adam/lock", age_seconds=3.0)
+    assert redacted(BuildLocks(locks=(lock,))).locks[0].path == "lock"
 
 
 def test_what_is_short_already_stays() -> None:

@@ -237,6 +237,29 @@ SICK = {
         line="busy(1_000_000)",
         wait_for=-1,
     ),
+    "a lock that a build has left": Sick(
+        cause="stale-jit-extension-cache",
+        parts={
+            "environment": {"TORCH_EXTENSIONS_DIR": "extensions"},
+            "before": """
+                if rank == 1:
+                    from torch.utils import cpp_extension
+                    os.makedirs("extensions/scale")
+                    open("extensions/scale/lock", "w").close()
+                    cpp_extension.load_inline("scale", cpp_sources="")
+                """,
+        },
+        rank=1,
+        line='cpp_extension.load_inline("scale"',
+        wait_for=-1,
+    ),
+    "keeps what it has computed": Sick(
+        cause="host-memory-leak",
+        parts={
+            "before": "global kept; kept = []",
+            "work": "kept.append(torch.ones(500_000))",
+        },
+    ),
     "reads values back": Sick(
         cause="step-loop-overhead",
         parts={"work": "for _ in range(5000): print(torch.ones(1).item(), flush=True)"},

@@ -1,0 +1,116 @@
+"""A rank waits for a build of an extension that nobody makes any more.
+
+torch compiles an extension when it is first loaded (``torch.utils.cpp_extension.load``, the
+operators of DeepSpeed), and keeps others out meanwhile by a file named ``lock`` in the folder of
+the build. The file is not tied to the life of who made it: a build that was killed, for memory or
+with its job, leaves it behind, and from then on each run waits for it, without a word and without
+an end.
+
+Seen from outside: nothing moves before the first step, no compiler runs, and the stack ends in
+``file_baton.py``. After the file is deleted the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.evidence.build_locks import BuildLock, BuildLocks
+from ddoctor.evidence.live import LiveLook
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing, named, others, standing, way_there, whole
+
+EXPLAINS = (
+    "rank-stuck-outside-collective",
+    "late-rank-timeout",
+    "rank-missing-at-init",
+    "straggler-rank",
+    "rank0-extra-work",
+)
+
+WAITS, BUILDS = "torch/utils/file_baton.py", "_jit_compile"
+# The largest that are built at their first use, those of DeepSpeed, take some minutes; where the
+# folder is shared, another host may still be at it.
+AN_HOUR = 3600.0
+
+
+def in_a_live_run(
+    live: tuple[LiveLook, ...], locks: tuple[BuildLocks, ...] | None
+) -> Iterator[Finding]:
+    every = standing(live)
+    waiting = [one for one in every if _waits(one)]
+    if not waiting or any(_builds(one) for one in every if one not in waiting):
+        return
+    known = [lock for section in locks or () for lock in section.locks]
+    stale = [lock for lock in known if lock.holder is None]
+    # What a process of this host holds is being built; a lock in a folder of its own is not seen.
+    if stale or (not known and whole(live)):
+        yield _finding(waiting, every, stale)
+
+
+def _waits(one: Standing) -> bool:
+    return any(frame.file.endswith(WAITS) for frame in one.seen.stack)
+
+
+def _builds(one: Standing) -> bool:
+    return any(frame.function == BUILDS for frame in one.seen.stack)
+
+
+def _finding(
+    waiting: Sequence[Standing], every: Sequence[Standing], stale: Sequence[BuildLock]
+) -> Finding:
+    first = waiting[0]
+    oldest = max((lock.age_seconds for lock in stale), default=0.0)
+    subject = first.who if len(waiting) == 1 else named(waiting)
+    verb = "wait" if len(waiting) > 1 else "waits"
+    whose = (
+        f"{stale[0].path}, made {_ago(oldest)} ago, is held by no process of this host"
+        if stale
+        else "no rank of this run is at it"
+    )
+    return Finding(
+        severity=Severity.ERROR if stale else Severity.WARNING,
+        confidence=(
+            Confidence.CERTAIN
+            if oldest > AN_HOUR
+            else Confidence.LIKELY
+            if stale
+            else Confidence.POSSIBLE
+        ),
+        because=(
+            f"{subject} {verb} {first.where} until the build of an extension is done, and {whose}"
+            f"{others(every, waiting)}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=lock.path,
+                value=round(lock.age_seconds),
+                unit="s old",
+                source="no process of this host has it open, as a build would",
+            )
+            for lock in stale
+        ),
+        where=Where.of(waiting, every=every),
+        fixes=(
+            Fix(
+                summary="delete the lock: the run goes on by itself",
+                paste=" ".join(["rm", *(lock.path for lock in stale)])
+                if stale
+                else "find ~/.cache/torch_extensions $TORCH_EXTENSIONS_DIR -name lock -delete",
+                caution="not while another host builds in the same folder",
+            ),
+            Fix(
+                summary="build once before the run, in a folder of this environment's own",
+                paste=(
+                    "export TORCH_EXTENSIONS_DIR=$HOME/.cache/torch_extensions-$(hostname)\n"
+                    "python -c 'import the_extension'  # on one process of each host"
+                ),
+            ),
+            *way_there(first),
+        ),
+    )
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 2 * AN_HOUR else f"{seconds / 3600:.0f} hours"

@@ -1,0 +1,70 @@
+"""Where the ranks keep the extensions that torch builds for them, and what is locked there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ddoctor.evidence.build_locks import BuildLock, BuildLocks
+from ddoctor.live.patients import Patient
+
+# torch/utils/cpp_extension.py, _jit_compile
+LOCK = "lock"
+
+
+def build_locks(patients: Sequence[Patient]) -> BuildLocks:
+    """As far as the folders are those that torch chooses, or the environment names."""
+    files: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
+    for one in patients:
+        for root, path in _found(one):
+            with suppress(OSError):
+                state = (root / path.relative_to("/")).stat()
+                files.setdefault((state.st_dev, state.st_ino), (str(path), state))
+    return BuildLocks(
+        locks=tuple(
+            BuildLock(
+                path=path,
+                age_seconds=round(max(0.0, time.time() - state.st_mtime), 1),
+                holder=_holder(state),
+            )
+            for path, state in files.values()
+        )
+    )
+
+
+def _found(patient: Patient) -> Iterator[tuple[Path, Path]]:
+    """The root of a rank's file system, and a lock in it."""
+    with suppress(psutil.Error, OSError):
+        root = Path(f"/proc/{patient.process.pid}/root")
+        folder, pattern = _folder(patient.process.environ(), Path(patient.process.cwd()))
+        inside = root / folder.relative_to("/")
+        for path in inside.glob(pattern):
+            yield root, folder / path.relative_to(inside)
+
+
+def _folder(environment: Mapping[str, str], working: Path) -> tuple[Path, str]:
+    """torch/utils/cpp_extension.py, _get_build_directory: a folder for each extension, and where
+    nobody says where, within one for each Python and CUDA."""
+    if named := environment.get("TORCH_EXTENSIONS_DIR"):
+        return working / named, f"*/{LOCK}"
+    home = environment.get("HOME", "/")
+    cache = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    return working / cache / "torch_extensions", f"*/*/{LOCK}"
+
+
+def _holder(lock: os.stat_result) -> int | None:
+    """torch/utils/file_baton.py: who makes the lock keeps it open until it is released."""
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            for one in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    # Not stat() of each: on a network file system that is gone it would not return.
+                    named = os.readlink(one).rpartition("/")[2] == LOCK
+                    if named and os.path.samestat(one.stat(), lock):
+                        return process.pid
+    return None
