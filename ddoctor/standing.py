@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from ddoctor import endings
 from ddoctor.evidence.host import cpu_list
@@ -279,6 +280,9 @@ def unjudged(looks: Sequence[LiveLook]) -> str:
     away = looks[0].world - len(every) - len(gone(looks))
     least = min((one.waiting for one in every), default=0.0)
     if not hung(every):
+        few = [one for one in every if one.seen.samples < FEWEST_SAMPLES and not one.held]
+        if few:
+            return _too_few(few)
         told = f"all ranks here wait for others for at least {least:.0%} of the time"
         return f"{told}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
     if any(one.held for one in every):
@@ -293,6 +297,16 @@ def unjudged(looks: Sequence[LiveLook]) -> str:
     return (
         f"{told}, and none is elsewhere: what they brought to it differs "
         "(TORCH_DISTRIBUTED_DEBUG=DETAIL tells how), or nothing comes through the network"
+    )
+
+
+def _too_few(rows: Sequence[Standing]) -> str:
+    least = min(rows, key=lambda one: one.seen.samples)
+    longer = ceil(2 * least.seconds * FEWEST_SAMPLES / max(least.seen.samples, 1))
+    return (
+        f"{named(rows)} {'were' if len(rows) > 1 else 'was'} met {least.seen.samples} times in "
+        f"{least.seconds:.0f} s, and {FEWEST_SAMPLES} are needed to tell how a run gets on: look "
+        f"for longer, --seconds {longer}"
     )
 
 

@@ -43,6 +43,11 @@ UNSEEN = msgspec.structs.replace(
             look(*(stands(rank, "rest", user(30, "input()")) for rank in range(2))),
             "the run stands still: ranks 0-1 stand at train.py:30",
         ),
+        (
+            look(moving(0), moving(1, {"forward": 6, "backward-or-wait": 9})),
+            "rank 1 was met 15 times in 10 s, and 20 are needed to tell how a run gets on: look "
+            "for longer, --seconds 27",
+        ),
         (look(moving(0), UNSEEN), "what rank 1 does was not seen: ptrace is forbidden"),
     ],
 )

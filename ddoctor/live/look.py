@@ -22,7 +22,7 @@ from ddoctor.live.glance import Glance, glances
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
-from ddoctor.live.spy import RATE, RATE_OF_MANY_THREADS, Spy, Thread
+from ddoctor.live.spy import RATE, Spy, Thread, rate_at
 from ddoctor.recorder.weight import held
 
 FEWEST_SAMPLES = 5
@@ -40,7 +40,8 @@ class Look:
     def __init__(self, patients: Sequence[Patient], *, native: bool) -> None:
         self._patients = patients
         many = {one.process.pid: _threads(one) for one in patients}
-        self._rates = {pid: RATE_OF_MANY_THREADS if many[pid] else RATE for pid in many}
+        rate = rate_at(max(sum(many.values()), 1))
+        self._rates = {pid: rate if many[pid] else RATE for pid in many}
         self._native = {pid: native and not many[pid] for pid in many}
         self._too_many = {one.rank: many[one.process.pid] for one in patients if native}
         self._host = socket.gethostname()

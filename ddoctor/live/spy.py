@@ -22,9 +22,12 @@ from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
-# At 10 samples a second py-spy takes a few thousandths of one core for each rank; ten times as much
-# for one of 64 threads, at all of which it looks.
-RATE, RATE_OF_MANY_THREADS = 10, 4
+# Samples a second, at which py-spy takes a few thousandths of one core for a rank of few threads.
+RATE, LEAST_RATE = 10, 2
+# Of a core, for each thread in each sample; measured with 64 threads of a short stack.
+THREAD_SECONDS = 60e-6
+# Of all cores of the host: where none is to spare, it is taken from the training.
+AFFORDABLE = 0.008
 # Of a CPU that somebody else wants, too, a process of this niceness gets a tenth.
 POLITE = 10
 # What py-spy may need to begin, and to write down what it saw.
@@ -34,6 +37,12 @@ MAIN = "MainThread"
 # Of any Python: the patient's is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
+
+
+def rate_at(threads: int) -> int:
+    """Samples a second of each process, where it looks at so many threads on this host."""
+    seconds = AFFORDABLE * (os.cpu_count() or 1)
+    return min(RATE, max(LEAST_RATE, int(seconds / (THREAD_SECONDS * threads))))
 
 
 class _Frame(msgspec.Struct):
