@@ -47,7 +47,7 @@ def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     yield _finding(
         left_out,
         because=(
-            f"DDP stopped after {endings.steps(first)}, as parameters had got no gradient in "
+            f"DDP stopped {endings.when(run, first)}, as parameters had got no gradient in "
             f"the step before: {_by_rank(left_out)}{waiting}"
         ),
         confidence=Confidence.CERTAIN,

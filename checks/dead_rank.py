@@ -82,8 +82,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{subject} {why}{f' at {place}' if place else ''} after {endings.steps(first)}, "
-            f"{first.time:.1f} s after the start"
+            f"{subject} {why}{f' at {place}' if place else ''} {endings.when(run, first)}"
+            f"{'' if run.log else f', {first.time:.1f} s after the start'}"
             f"{f', the first of {more + 1} that failed' if more else ''}"
             f"{endings.others(run, told)}"
         ),
@@ -94,15 +94,18 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         ),
         where=Where(
             hosts=tuple(sorted({one.host for one in told})),
-            ranks=tuple(one.rank for one in told) if len(run.ranks) > 1 else (),
+            ranks=tuple(one.rank for one in told) if len(run.ranks) > 1 or run.log else (),
         ),
         fixes=(_training_fix(run, first),),
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def in_a_live_run(
+    live: tuple[LiveLook, ...], runs: tuple[TrainingRun, ...] | None
+) -> Iterator[Finding]:
     every = standing(live)
-    dead = [one for one in gone(live) if not one.finished]
+    told = {one.rank for run in runs or () for one in run.failures}
+    dead = [one for one in gone(live) if not one.finished and one.rank not in told]
     if not dead or not hung(every) or not all(one.waits for one in every):
         return
     hosts = tuple(sorted({one.host for one in dead}))

@@ -58,7 +58,7 @@ def killed_in_training(
             severity=Severity.ERROR,
             confidence=confidence,
             because=(
-                f"{whose}{endings.who(one)} was killed by SIGKILL after {endings.steps(one)}: "
+                f"{whose}{endings.who(one)} was killed by SIGKILL {endings.when(run, one)}: "
                 f"{because}{endings.others(run, [one])}"
             ),
             evidence=(Observation(name="exit code", value=one.exit_code or 0),),

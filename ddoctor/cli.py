@@ -155,6 +155,10 @@ def attach(
         bool,
         typer.Option("--native", help="Into native code, too: each sample stops its process."),
     ] = False,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="What the run writes; again for more than one."),
+    ] = None,
     redact: Annotated[
         bool, typer.Option("--redact", help="Names of files in place of their paths.")
     ] = False,
@@ -178,10 +182,12 @@ def attach(
     if watch:
         metrics = Metrics(prometheus) if prometheus is not None else None
         report, evidence = watching.watch(
-            pids or (), job, span, native=native, redact=redact, metrics=metrics
+            pids or (), job, span, native=native, redact=redact, logs=log or (), metrics=metrics
         )
     else:
-        report, evidence = watching.once(pids or (), job, span, native=native, redact=redact)
+        report, evidence = watching.once(
+            pids or (), job, span, native=native, redact=redact, logs=log or ()
+        )
     if bundle is not None:
         bundles.write(bundle, evidence)
     outputs.write(report, evidence)

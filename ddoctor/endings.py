@@ -15,7 +15,8 @@ TAKES = "_try_get_data"
 
 def who(one: RankEnding) -> str:
     """A rank, with its process."""
-    return f"rank {one.rank} (pid {one.pid} on {one.host})"
+    process = f"pid {one.pid} on {one.host}" if one.pid else one.host
+    return f"rank {one.rank} ({process})"
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -27,6 +28,11 @@ def ranks(numbers: Iterable[int]) -> str:
 def steps(one: RankEnding) -> str:
     """How far it came."""
     return f"{one.steps} step{'' if one.steps == 1 else 's'}"
+
+
+def when(run: TrainingRun, one: RankEnding) -> str:
+    """How far it came; or who tells that it ended."""
+    return f"as {run.log} tells" if run.log else f"after {steps(one)}"
 
 
 def place(frame: Frame | None) -> str:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,13 @@ Show = Callable[[Report, Evidence], None]
 
 
 def once(
-    pids: Sequence[int], job: str | None, seconds: float, *, native: bool, redact: bool
+    pids: Sequence[int],
+    job: str | None,
+    seconds: float,
+    *,
+    native: bool,
+    redact: bool,
+    logs: Sequence[Path],
 ) -> tuple[Report, Evidence]:
     """What a look tells; after Ctrl-C, what a first part of it did.
 
@@ -42,7 +49,8 @@ def once(
     with progress() as started, suppress(KeyboardInterrupt):
         started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {seconds:.0f} s")
         parts = attach.parts(seconds)
-        for evidence in attach.observe(rows, *parts, native=native, redact=redact):
+        looks = attach.observe(rows, *parts, native=native, redact=redact, logs=logs)
+        for evidence in looks:
             last = engine.examine(evidence, "attach"), evidence
             started(f"looking on; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -63,6 +71,7 @@ def watch(
     *,
     native: bool,
     redact: bool,
+    logs: Sequence[Path],
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
     """What the last look told.
@@ -77,7 +86,7 @@ def watch(
     last: tuple[Report, Evidence] | None = None
     with suppress(KeyboardInterrupt), _screen(seconds) if has_terminal else _nowhere() as show:
         while True:
-            (evidence,) = attach.observe(rows, seconds, native=native, redact=redact)
+            (evidence,) = attach.observe(rows, seconds, native=native, redact=redact, logs=logs)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             show(report, evidence)

@@ -141,6 +141,9 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     """The classes of the optimizers that took steps, the most frequent first."""
     framework: str = ""
     """accelerate, transformers, lightning, …, as far as they were imported."""
+    log: str = ""
+    """The file that tells of these ranks, where nothing was recorded: it knows no steps, and when
+    they ended only in part."""
 
     @property
     def failures(self) -> tuple[RankEnding, ...]:

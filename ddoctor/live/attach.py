@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.live import patients
-from ddoctor.live.look import Look, called
+from ddoctor.live.logs import last_words
+from ddoctor.live.look import Look, called, script
 from ddoctor.live.patients import Found, Patient
 from ddoctor.live.redact import redacted
 from ddoctor.live.surroundings import surroundings
@@ -68,14 +72,20 @@ def _by_name(found: Found) -> Mapping[str, tuple[Patient, ...]]:
 
 
 def observe(
-    rows: Sequence[Patient], *seconds: float, native: bool, redact: bool
+    rows: Sequence[Patient],
+    *seconds: float,
+    native: bool,
+    redact: bool,
+    logs: Sequence[Path] = (),
 ) -> Iterator[Evidence]:
     """What is seen of these ranks after so many seconds, and after so many more; ``native``: also
-    in code that is not Python's; ``redact``: with the names of files in place of their paths.
+    in code that is not Python's; ``redact``: with the names of files in place of their paths;
+    ``logs``: what they have written, for the last words of those who are gone.
 
     Raises:
-        DoctorError: py-spy is not there.
+        DoctorError: py-spy is not there, or a log cannot be read.
     """
+    ended = tuple(_ended(rows, logs))
     look = Look(rows, native=native)
     for number, more in enumerate(seconds, 1):
         # A run that stands still is to be told soon, which mostly needs no worker.
@@ -83,8 +93,22 @@ def observe(
         live, use = look.told()
         # Not before something can be told of the ranks themselves.
         host = surroundings(rows) if number == len(seconds) else ()
-        seen = (live, use, *host)
+        seen = (live, use, *ended, *host)
         yield Evidence(map(redacted, seen) if redact else seen)
+
+
+def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRun]:
+    """Of those who are gone, what the logs tell."""
+    first = min((rank for one in rows for rank in one.local), default=0)
+    host = socket.gethostname()
+    if ranks := last_words(logs, patients.missing(rows), first, host):
+        yield TrainingRun(
+            host=host,
+            command=script(rows[0].command),
+            seconds=0.0,
+            ranks=ranks,
+            log=" and ".join(path.name for path in logs),
+        )
 
 
 def parts(seconds: float) -> tuple[float, ...]:

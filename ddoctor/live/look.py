@@ -126,7 +126,7 @@ class Look:
             job=called(first),
             world=first.world,
             seconds=round(seconds, 1),
-            command=_script(first.command),
+            command=script(first.command),
             missing=missing(self._patients),
             supervised=first.supervised,
             ranks=tuple(self._rank(one, last) for one in self._patients),
@@ -216,7 +216,7 @@ def called(patient: Patient) -> str:
     return words[0] if words else f"process {patient.process.pid}"
 
 
-def _script(command: Sequence[str]) -> tuple[str, ...]:
+def script(command: Sequence[str]) -> tuple[str, ...]:
     """The command without the interpreter and its options."""
     words = list(command[1:])
     while words and words[0].startswith("-") and words[0] != "-m":

@@ -56,6 +56,12 @@ def python(code: str, *within: str, **variables: str) -> Iterator[psutil.Popen]:
         process.communicate()
 
 
+def test_a_log_that_is_not_there() -> None:
+    with python(WITH_TORCH) as process:
+        line = told(str(process.pid), "--log", "none.log")
+    assert line == "ddoctor: --log: none.log cannot be read: No such file or directory"
+
+
 def test_a_process_that_is_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()

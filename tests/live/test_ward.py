@@ -36,6 +36,14 @@ def kill(live: Live) -> None:
     live.ranks()[1].kill()
 
 
+def wait_until_gone(live: Live) -> None:
+    """Until the second rank is no more."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while len(live.ranks()) > 1 or not (live.folder / "cache").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sick:
     """A fault, and what is to be told of it."""
@@ -47,7 +55,7 @@ class Sick:
     """What stands at the line that is to be named; empty: none."""
     wait_for: int = AT_WORK - 1
     words: tuple[str, ...] = ()
-    """More of the command."""
+    """More of the command; ``{folder}``: where it trains."""
     provoke: Callable[[Live], None] = field(default=lambda live: None)
 
 
@@ -173,6 +181,22 @@ SICK = {
         wait_for=-3,
         provoke=kill,
     ),
+    "a folder that another rank has made, and a log": Sick(
+        cause="shared-filesystem-race",
+        parts={
+            "plain": True,
+            "early": """
+                os.dup2(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+                while rank == 1 and not os.path.exists("cache"): time.sleep(0.1)
+                os.mkdir("cache")
+                """,
+        },
+        rank=1,
+        line='os.mkdir("cache")',
+        wait_for=-3,
+        words=("--log", "{folder}/log"),
+        provoke=wait_until_gone,
+    ),
     "a different shape": Sick(
         cause="mismatched-collective-shapes",
         parts={
@@ -279,7 +303,8 @@ def test_sick(start: StartLive, name: str) -> None:
     live = start(**case.parts)
     live.wait_for(case.wait_for)
     case.provoke(live)
-    attached = live.attach("--seconds", "6", *case.words)
+    words = (word.format(folder=live.folder) for word in case.words)
+    attached = live.attach("--seconds", "6", *words)
     first = attached.first
     assert first["cause"] == case.cause, attached.report
     assert first["severity"] != "note"

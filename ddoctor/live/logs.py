@@ -1,0 +1,140 @@
+"""What a log tells of the ranks that are not there any more: how they ended, and their last words.
+
+Of the ranks that run, their stacks tell more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.live.spy import LIBRARY
+
+# Of a log that grows for weeks, the end.
+MOST_BYTES = 64 * 2**20
+# torchrun (--tee) puts the role and the local rank before each line.
+ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d+)\]:")
+# torch puts the rank before an exception that nobody catches (torch/distributed, distributed_c10d),
+# srun (--label) the task before each line.
+NAMED = re.compile(r"\[rank(\d+)\]: ?| *(\d+): ")
+BEGINS = "Traceback (most recent call last):"
+FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+# Python marks the place within the line.
+MARKS = re.compile(r"^[\s~^]*$")
+RAISED = re.compile(r"^(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+# What no message of an exception has: the next line of another one who writes.
+ANOTHER = re.compile(r"^\[[EWIF]\d{4} |^[EWIF]\d{4} ")
+# torch/distributed/elastic/multiprocessing/errors, the table that torchrun prints in the end.
+RANK = re.compile(r"^\s*rank\s*:\s*(\d+) ")
+EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+
+
+def last_words(
+    paths: Sequence[Path], gone: Sequence[int], first: int, host: str
+) -> tuple[RankEnding, ...]:
+    """Of the ranks that are gone from this host, the first of which is ``first``.
+
+    Raises:
+        DoctorError: a file cannot be read.
+    """
+    found: dict[int, RankEnding] = {}
+    for path in paths:
+        lines = _lines(path)
+        nameless = gone[0] if len(gone) == 1 else None
+        for rank, exception in (*_raised(lines, first, nameless), *_exits(lines)):
+            known = found.get(rank) or RankEnding(
+                rank=rank, host=host, pid=0, outcome="failed", steps=0
+            )
+            found[rank] = msgspec.structs.replace(known, **exception)
+    return tuple(found[rank] for rank in sorted(found) if rank in gone)
+
+
+def _lines(path: Path) -> Sequence[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MOST_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        raise DoctorError(f"--log: {path} cannot be read: {error.strerror}") from None
+
+
+def _raised(
+    lines: Sequence[str], first: int, nameless: int | None
+) -> Iterator[tuple[int, dict[str, object]]]:
+    """Who raised what, and where; of several of one rank the last is the one that ended it.
+
+    ``nameless``: the rank that is meant where a line does not say which; None: it is not known.
+    """
+    each: dict[int, list[str]] = {}
+    for line in lines:
+        rank, words = _said(line, first)
+        rank = nameless if rank is None else rank
+        if rank is not None:
+            each.setdefault(rank, []).append(words)
+    for rank, said in each.items():
+        if (told := _exception(said)) is not None:
+            yield rank, told
+
+
+def _said(line: str, first: int) -> tuple[int | None, str]:
+    """Who, as far as the line says it, and what."""
+    rank = None
+    if role := ROLE.match(line):
+        rank, line = first + int(role[1]), line[role.end() :]
+    if named := NAMED.match(line):
+        rank, line = int(named[1] or named[2]), line[named.end() :]
+    return rank, line
+
+
+def _exception(said: Sequence[str]) -> dict[str, object] | None:
+    begins = [number for number, line in enumerate(said) if line == BEGINS]
+    if not begins:
+        return None
+    stack: list[Frame] = []
+    rest = iter(said[begins[-1] + 1 :])
+    for line in rest:
+        if frame := FRAME.match(line):
+            stack.append(_frame(frame))
+        elif line.startswith("    ") and stack:
+            if not MARKS.match(line) and not stack[-1].text:
+                stack[-1] = msgspec.structs.replace(stack[-1], text=line.strip())
+        elif raised := RAISED.match(line):
+            message = [raised["message"] or ""]
+            for more in rest:
+                if ANOTHER.match(more) or not more:
+                    break
+                message.append(more)
+            name = raised["exception"].rpartition(".")[2]
+            return {"exception": name, "message": "\n".join(message), "stack": tuple(stack)}
+        else:
+            return None
+    return None
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    return Frame(
+        file=match["file"],
+        line=int(match["line"]),
+        function=match["function"],
+        of_user=not LIBRARY.search(match["file"]),
+    )
+
+
+def _exits(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, object]]]:
+    """Exit codes and process numbers, as torchrun lists them."""
+    rank = None
+    for line in lines:
+        if match := RANK.match(line):
+            rank = int(match[1])
+        elif (match := EXIT.match(line)) and rank is not None:
+            code, pid = int(match[1]), int(match[2])
+            yield (
+                rank,
+                {"exit_code": code, "pid": pid, "outcome": "killed" if code < 0 else "failed"},
+            )
+            rank = None
