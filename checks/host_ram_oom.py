@@ -1,11 +1,12 @@
-"""The kernel has killed processes of a run because host memory ran out.
+"""Host memory ran out: the kernel has killed processes of a run, or swaps them out.
 
 Optimizer states offloaded to the CPU, many DataLoader workers with large prefetch queues, Python
 lists of samples that every worker copies piece by piece, or every rank loading the whole model: a
 process dies with exit code -9, "Killed" or "DataLoader worker is killed by signal: Killed", and the
-other ranks then wait for it.
+other ranks then wait for it. With swap, all of it goes on, at the speed of a disk.
 
-Seen from outside: ``dmesg | grep -i 'killed process'``, and ``memory.events`` of the cgroup.
+Seen from outside: ``dmesg | grep -i 'killed process'``, ``memory.events`` of the cgroup, and the
+columns si and so of ``vmstat 1``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import gone
+from ddoctor.standing import Standing, gone, moves, named, standing
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = (
+    "dead-rank",
+    "first-failure-masked",
+    "straggler-rank",
+    "rank0-extra-work",
+    "dataloader-bottleneck",
+)
 
 SIGKILL = 9
 
@@ -32,6 +39,11 @@ GIB = 2**30
 OF_A_RUN = re.compile(
     r"\((python[\d.]*|pt_main_thread|pt_data_\w+|torchrun|accelerate|deepspeed)\)"
 )
+
+# A page from a disk takes 0.1 to 10 ms: so many a second take a tenth of the time or more.
+FAULTS_PER_SECOND = 100.0
+# What was put aside and is never touched slows nothing.
+SWAPPED_MIB = 64.0
 
 # torch/utils/data/_utils/signal_handling.py: SIGKILL by its name, of a worker.
 WORKER_KILLED = "is killed by signal: Killed"
@@ -125,6 +137,48 @@ def killed_in_a_live_run(
             where=Where(hosts=(one.host,), ranks=(one.rank,)),
             fixes=(_FEWER_COPIES,),
         )
+
+
+def swapping_in_a_live_run(
+    live: tuple[LiveLook, ...], hosts: tuple[Memory, ...] | None
+) -> Iterator[Finding]:
+    every = standing(live)
+    rows = [one for one in every if _swaps(one)]
+    if not rows or not moves(every):
+        return
+    worst = max(rows, key=lambda one: one.seen.faults / one.seconds)
+    short = ", ".join(
+        f"{section.host} has {section.available / GIB:.1f} GiB left"
+        for section in hosts or ()
+        if section.host in {one.host for one in rows}
+    )
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{named(rows)} {'have' if len(rows) > 1 else 'has'} memory in swap and "
+            f"{'wait' if len(rows) > 1 else 'waits'} for it: {worst.seen.swapped / 1024:.1f} GiB "
+            f"of rank {worst.rank} are on a disk, from which {worst.seen.faults} pages had to come "
+            f"in {worst.seconds:.0f} s{f'; {short}' if short else ''}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"pages from a disk, rank {one.rank}",
+                value=round(one.seen.faults / one.seconds),
+                unit="per second",
+                expected=FAULTS_PER_SECOND,
+                source="majflt of /proc/PID/stat",
+            )
+            for one in rows
+        ),
+        where=Where.of(rows, every=every),
+        fixes=(_FEWER_COPIES,),
+    )
+
+
+def _swaps(one: Standing) -> bool:
+    often = one.seen.faults >= FAULTS_PER_SECOND * one.seconds
+    return often and one.seen.swapped >= SWAPPED_MIB
 
 
 def killed_in_cgroup(

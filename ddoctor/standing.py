@@ -29,6 +29,8 @@ HELD = {
     "tracing-stop": "held by a debugger or tracer",
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
 }
+# psutil's names, and ours, for a process that was there when the look began.
+ENDED = ("zombie", "gone")
 # What is in the user's line where the host waits until a GPU has come so far.
 FROM_GPU = re.compile(r"\.(item|tolist|cpu|numpy)\(|\b(synchronize|print|float)\(")
 IN_ENGINE = "backward-or-wait"
@@ -68,6 +70,11 @@ class Standing:
     def held(self) -> str:
         """What holds it from outside; empty: nothing."""
         return HELD.get(self.seen.state, "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end while it was looked at."""
+        return self.seen.state in ENDED
 
     @property
     def stands(self) -> bool:
@@ -261,19 +268,25 @@ def hung(every: Sequence[Standing]) -> bool:
     a part was not seen.
     """
     return bool(every) and all(
-        one.seconds >= SHORTEST_SECONDS and (one.held or (one.seen.still and not one.moves))
+        one.seconds >= SHORTEST_SECONDS
+        and not one.ended
+        and (one.held or (one.seen.still and not one.moves))
         for one in every
     )
 
 
 def moves(every: Sequence[Standing]) -> bool:
     """Whether the run gets on, and enough was seen of each rank to tell how."""
-    return not hung(every) and all(one.seen.samples >= FEWEST_SAMPLES for one in every)
+    seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in every)
+    return seen and not hung(every)
 
 
 def unjudged(looks: Sequence[LiveLook]) -> str:
     """Why nothing can be told of a run that stands still, or that was not seen; empty: it can."""
     every = standing(looks)
+    ended = [one for one in every if one.ended]
+    if ended:
+        return f"{named(ended)} ended while it was looked at: attach again to see what became of it"
     unseen = [one for one in every if one.seen.unseen and not one.held]
     if unseen:
         return f"what {named(unseen)} {_does(unseen)} was not seen: {unseen[0].seen.unseen}"

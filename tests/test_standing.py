@@ -48,6 +48,14 @@ UNSEEN = msgspec.structs.replace(
             "rank 1 was met 15 times in 10 s, and 20 are needed to tell how a run gets on: look "
             "for longer, --seconds 27",
         ),
+        (
+            look(in_reduction(0), msgspec.structs.replace(stands(1, "forward"), state="zombie")),
+            "rank 1 ended while it was looked at",
+        ),
+        (
+            look(moving(0), msgspec.structs.replace(moving(1), state="gone")),
+            "rank 1 ended while it was looked at: attach again",
+        ),
         (look(moving(0), UNSEEN), "what rank 1 does was not seen: ptrace is forbidden"),
     ],
 )

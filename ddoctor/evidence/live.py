@@ -80,6 +80,10 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """MiB at even distances of time, without what the kernel can take back."""
     workers_held: tuple[float, ...] = ()
     """The same of its loader's workers, all together."""
+    swapped: float = 0.0
+    """MiB that the kernel has moved to a disk."""
+    faults: int = 0
+    """Pages that it waited for during the look, until a disk had brought them."""
     moved: float = 0.0
     """MiB that it read and wrote during the look, files, pipes and terminals together."""
     on_gpu: bool = False

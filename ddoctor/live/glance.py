@@ -34,6 +34,8 @@ class Glance:
     """MiB."""
     moved: float
     """MiB that it has read and written, from and to files, pipes and terminals."""
+    faults: int
+    """Pages that it has waited for until a disk brought them."""
     runnable: float | None
     """Seconds that its main thread was on a CPU, or waited for one; None: the kernel does not
     tell."""
@@ -76,6 +78,7 @@ def _glance(process: psutil.Process) -> Glance:
             threads={process.pid: 0.0} | threads,
             resident=process.memory_info().rss / MIB,
             moved=_moved(process) / MIB,
+            faults=_faults(process.pid),
             runnable=_runnable(process.pid),
         )
     return Glance(
@@ -85,6 +88,7 @@ def _glance(process: psutil.Process) -> Glance:
         threads={process.pid: 0.0},
         resident=0.0,
         moved=0.0,
+        faults=0,
         runnable=None,
     )
 
@@ -93,6 +97,13 @@ def _moved(process: psutil.Process) -> int:
     with suppress(psutil.Error, NotImplementedError, AttributeError):
         counted = process.io_counters()
         return int(counted.read_chars + counted.write_chars)
+    return 0
+
+
+def _faults(pid: int) -> int:
+    """proc(5): majflt."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[9])
     return 0
 
 

@@ -23,7 +23,7 @@ from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import RATE, Spy, Thread, rate_at
-from ddoctor.recorder.weight import held
+from ddoctor.recorder.weight import held, swapped
 
 FEWEST_SAMPLES = 5
 # At memory, and at the sockets where there are any to other hosts.
@@ -171,6 +171,8 @@ class Look:
             held=tuple(round(own, 1) for own, _ in self._held[pid]),
             workers_held=tuple(round(theirs, 1) for _, theirs in self._held[pid]),
             moved=round(max(0.0, new.moved - old.moved), 2),
+            swapped=round(swapped(pid) or 0.0, 1),
+            faults=max(0, new.faults - old.faults),
             on_gpu=patient.on_gpu,
             samples=len(stacks),
             stack=stack,

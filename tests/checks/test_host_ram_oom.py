@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ddoctor import engine
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
@@ -171,3 +171,25 @@ def test_a_kill_during_a_live_run_in_which_nobody_is_missing_is_a_note(findings:
     (finding,) = findings(CAUSE, look(moving(0), moving(1), host="a"), log("pt_data_worker"))
     assert finding.severity is Severity.NOTE
     assert "since the start of the run" in finding.because
+
+
+def paging(rank: int, faults: int, swapped: float) -> LiveRank:
+    return replace(moving(rank), faults=faults, swapped=swapped)
+
+
+def test_a_rank_that_swaps(findings: Findings) -> None:
+    live = look(paging(0, 3, 0.0), paging(1, 9000, 2048.0), host="a")
+    (finding,) = findings(CAUSE, live, memory(64 * GIB, 0))
+    assert (finding.severity, finding.where.ranks) == (Severity.WARNING, (1,))
+    assert "2.0 GiB of rank 1 are on a disk, from which 9000 pages had to come" in finding.because
+    assert "; a has " in finding.because
+
+
+@pytest.mark.parametrize(
+    ("faults", "swapped"),
+    [(0, 0.0), (9000, 0.0), (20, 4096.0), (900, 2048.0), (9000, 3.0)],
+    ids=["neither", "files", "never touched", "seldom", "little"],
+)
+def test_quiet_on_what_slows_nothing(findings: Findings, faults: int, swapped: float) -> None:
+    live = look(paging(0, 0, 0.0), paging(1, faults, swapped), host="a")
+    assert findings(CAUSE, live, memory(64 * GIB, 0)) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -141,6 +142,28 @@ def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, .
         assert (process.returncode, errors) == (2, "ddoctor: interrupted\n")
     # Nobody was left stopped.
     live.wait_for(live.step(0) + 3)
+
+
+def test_a_rank_that_ends_meanwhile(start: StartLive) -> None:
+    live = start(plain=True)
+    live.wait_for(5)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ddoctor", "attach", str(live.launcher.pid)),
+            *("--seconds", "3", "--json", "-"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not any("py-spy" in one.name() for one in psutil.Process(process.pid).children()):
+        assert process.poll() is None
+    live.ranks()[1].kill()
+    output, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert "Traceback" not in errors
+    report = json.loads(output)
+    assert (report["verdict"], report["findings"]) == ("incomplete", [])
+    assert "ended while it was looked at" in report["crashed"][0]["error"]
 
 
 def _nobody_may_start_python() -> bool:

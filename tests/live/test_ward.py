@@ -6,11 +6,14 @@ user's line.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +158,19 @@ SICK = {
         parts={"work": f"if {IN_STEP_20}: os.read(os.pipe()[0], 1)"},
         rank=1,
         line="os.read(",
+    ),
+    "in a call of the kernel that does not return": Sick(
+        cause="rank-stuck-outside-collective",
+        parts={
+            "work": f"""
+                if {IN_STEP_20}:
+                    os.mkfifo("fifo")
+                    opens = (os.POSIX_SPAWN_OPEN, 0, "fifo", os.O_RDONLY, 0)
+                    os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[opens])
+                """
+        },
+        rank=1,
+        line='os.posix_spawn("/bin/true"',
     ),
     "waiting for an answer, and the others for what they began": Sick(
         cause="rank-stuck-outside-collective",
@@ -350,3 +366,38 @@ def test_sound(start: StartLive, name: str) -> None:
     attached = live.attach("--seconds", "6")
     assert attached.causes == [], attached.report
     assert live.step(0) > before
+
+
+@pytest.fixture
+def swap(tmp_path: Path) -> Iterator[None]:
+    """Room on a disk for memory."""
+    path = tmp_path / "swap"
+    path.write_bytes(bytes(512 * 2**20))
+    path.chmod(0o600)
+    for command in ("mkswap", "swapon"):
+        if subprocess.run([command, path], capture_output=True).returncode:
+            pytest.skip("swap cannot be added here")
+    yield
+    subprocess.run(["swapoff", path], check=True)
+
+
+@pytest.mark.ward
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root adds swap")
+def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
+    # 21: MADV_PAGEOUT of madvise(2), what the kernel does by itself where memory is short.
+    live = start(
+        before="""
+            global memory
+            import mmap
+            memory = mmap.mmap(-1, 256 * 2**20)
+            memory.write(b"x" * len(memory))
+            """,
+        work="""
+            if rank == 1:
+                if step % 20 == 0: memory.madvise(21)
+                sum(memory[step % 20 * 8192 * 400 : (step % 20 + 1) * 8192 * 400 : 4096])
+            """,
+    )
+    live.wait_for(AT_WORK)
+    first = live.attach("--seconds", "6").first
+    assert (first["cause"], first["where"]["ranks"]) == ("host-ram-oom", [1]), first
