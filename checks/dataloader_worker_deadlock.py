@@ -39,25 +39,13 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         return
     for one in every:
         if one.doing == "loader-wait":
-            stuck = [worker for worker in one.seen.workers if _stuck(worker)]
+            stuck = [worker for worker in one.seen.workers if worker.stuck]
             yield _standing(one, stuck, every)
-
-
-def _stuck(worker: LiveWorker) -> bool:
-    """Whether it stands, and not where a worker waits for what to load next."""
-    idle = any(
-        frame.file.endswith("torch/utils/data/_utils/worker.py")
-        and after.file.endswith("multiprocessing/queues.py")
-        for frame, after in zip(worker.stack, worker.stack[1:], strict=False)
-    )
-    return worker.still and not idle
 
 
 def _standing(one: Standing, stuck: Sequence[LiveWorker], every: Sequence[Standing]) -> Finding:
     first = stuck[0] if stuck else None
-    line = (
-        next((frame for frame in reversed(first.stack) if frame.of_user), None) if first else None
-    )
+    line = first.line if first is not None else None
     where = f" at {endings.place(line)}" if line is not None else ""
     text = f" (`{line.text}`)" if line is not None and line.text else ""
     because = f"{one.who} waits for a batch {one.where}"

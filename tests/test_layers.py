@@ -33,6 +33,7 @@ ALLOWED = {
         "ddoctor.errors",
         "ddoctor.evidence",
         "ddoctor.knowledge",
+        "ddoctor.lateness",
         "ddoctor.models",
         "ddoctor.report",
         "ddoctor.scaling",

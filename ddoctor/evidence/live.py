@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
@@ -59,6 +60,21 @@ class LiveWorker(Part, frozen=True, kw_only=True):
     """Where its main thread was met most often, the innermost last."""
     still: bool = False
     """Whether it was there in all samples."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it stands, and not where a worker waits for what to load next."""
+        idle = any(
+            frame.file.endswith("torch/utils/data/_utils/worker.py")
+            and after.file.endswith("multiprocessing/queues.py")
+            for frame, after in pairwise(self.stack)
+        )
+        return self.still and not idle
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost of the user's own frames."""
+        return next((frame for frame in reversed(self.stack) if frame.of_user), None)
 
 
 class LiveRank(Part, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from ddoctor.report.facts import comparisons, facts, most_telling
 from ddoctor.report.flame import flame
 from ddoctor.report.heat import heats
 from ddoctor.report.hosts import SIDE_BY_SIDE, close_up, gpu_rows, holders, host_table
+from ddoctor.report.live_waits import waits
 from ddoctor.report.recorded import training
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def render(report: Report, evidence: Evidence) -> str:
         sweeps=[_sweep(section) for section in most_telling(evidence)],
         live=live.rows(evidence),
         flame=flame(evidence),
+        waits=waits(evidence),
         training=training(evidence),
         percent=percent,
         heats=heats(evidence),

@@ -1,0 +1,71 @@
+"""Who waits for whom in a live run: from the many to the one that it comes down to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor import endings
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.section import Evidence
+from ddoctor.lateness import late
+from ddoctor.standing import Standing, gone, hung, named, places, standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Some ranks that stand at one place, and for whom."""
+
+    who: str
+    where: str
+    whom: str
+    doing: str
+    """Where those are, and what they do."""
+
+
+def waits(evidence: Evidence) -> tuple[Wait, ...]:
+    """All that a look tells; none where the ranks keep pace."""
+    looks = evidence.all(LiveLook)
+    every = standing(looks)
+    if hung(every):
+        return tuple(_standing(every, looks))
+    found = late(every)
+    if found is None:
+        return ()
+    at = f" at {endings.place(found.line)}" if found.line is not None else ""
+    return (
+        Wait(
+            who=named([one for one in every if one is not found.one]),
+            where=f"{found.lost:.0%} of the time",
+            whom=named([found.one]),
+            doing=f"mostly {found.activity}{at}",
+        ),
+    )
+
+
+def _standing(every: Sequence[Standing], looks: Sequence[LiveLook]) -> Iterator[Wait]:
+    apart = [one for one in every if not one.waits]
+    missing = gone(looks)
+    groups = places(one for one in every if one.waits)
+    for where, rows in groups.items():
+        if apart:
+            whom, doing = named(apart), "stands " + " or ".join(places(apart))
+        elif missing:
+            whom, doing = endings.ranks(one.rank for one in missing), "is not there any more"
+        elif len(groups) > 1:
+            others = [one for one in every if one.waits and one not in rows]
+            whom, doing = named(others), "waits " + " or ".join(places(others))
+        else:
+            continue
+        yield Wait(who=named(rows), where=where, whom=whom, doing=doing)
+    for one in apart:
+        for worker in one.seen.workers:
+            if one.doing != "loader-wait" or not worker.stuck:
+                continue
+            at = endings.place(worker.line)
+            yield Wait(
+                who=named([one]),
+                where=one.where,
+                whom=f"its worker (pid {worker.pid})",
+                doing=f"stands at {at}" if at else "stands",
+            )
