@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -149,6 +150,15 @@ def test_two_hosts_are_told_apart(sound: Path, tmp_path: Path) -> None:
 )
 def test_a_mistake_gets_one_line(arguments: list[str], words: str) -> None:
     assert words in refused(*arguments)
+
+
+def test_a_folder_of_bundles(tmp_path: Path) -> None:
+    assert ddoctor("doctor", "--no-probes", "--bundle", tmp_path).returncode in (0, 1)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{socket.gethostname()}.json"]
+    small = SharedMemory(host="other", size=2**26, free=2**26)
+    bundle.write(tmp_path / "other.json", Evidence([small]))
+    findings = json.loads(ddoctor("diagnose", tmp_path, "--json", "-").stdout)["findings"]
+    assert ["other"] in [one["where"]["hosts"] for one in findings]
 
 
 def test_a_damaged_bundle_gets_one_line(tmp_path: Path) -> None:
