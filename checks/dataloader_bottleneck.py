@@ -84,11 +84,13 @@ def _live(rows: Sequence[standing.Standing], lost: float, meanwhile: str) -> Fin
     workers = len(first.seen.workers)
     share = hunger.at_the_loader(first)
     who = first.who if len(rows) == 1 else standing.named(rows)
+    sure = hunger.again(rows)
+    doubt = "" if sure else "; look again: it was met there once, which may be one batch"
     what = "waits for batches of its workers" if workers else "loads batches itself"
     return Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
-        because=f"{who}: the main thread {what}{at} {share:.0%} of the time{meanwhile}",
+        because=f"{who}: the main thread {what}{at} {share:.0%} of the time{meanwhile}{doubt}",
         evidence=(
             Observation(name="workers", value=workers),
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),

@@ -17,7 +17,7 @@ from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, hung, others, standing
+from ddoctor.standing import WORKS, Standing, hung, others, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout")
 
@@ -38,9 +38,14 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     if not hung(every):
         return
     for one in every:
-        if one.doing == "loader-wait":
+        if one.doing == "loader-wait" and not any(_works(row, one) for row in one.seen.workers):
             stuck = [worker for worker in one.seen.workers if worker.stuck]
             yield _standing(one, stuck, every)
+
+
+def _works(worker: LiveWorker, one: Standing) -> bool:
+    """Whether it computes: the batch takes long, and comes."""
+    return worker.cpu_seconds > WORKS * one.seconds
 
 
 def _standing(one: Standing, stuck: Sequence[LiveWorker], every: Sequence[Standing]) -> Finding:

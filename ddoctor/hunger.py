@@ -8,7 +8,7 @@ from itertools import pairwise
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
 from ddoctor.lateness import late
-from ddoctor.standing import Standing, moves
+from ddoctor.standing import AGAIN, Standing, moves
 
 # Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
 STARVED = 0.5
@@ -39,6 +39,12 @@ def _unseen(one: Standing) -> bool:
 def at_the_loader(one: Standing) -> float:
     """In what part of the time it waited for a batch, or made one itself; 0 to 1."""
     return sum(one.seen.share(name) for name in LOADING)
+
+
+def again(rows: Iterable[Standing]) -> bool:
+    """Whether one of them came to its loader again and again, as far as one look tells."""
+    visits = max(one.seen.visits(name) for one in rows for name in LOADING)
+    return visits >= AGAIN or any(one.gets_batches for one in rows)
 
 
 def collating(rows: Iterable[Standing]) -> Frame | None:

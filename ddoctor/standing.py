@@ -19,6 +19,10 @@ from ddoctor.models import Fix
 SHORTEST_SECONDS = 3.0
 # Of the time of the look: more, and the thread works at the line where it was met.
 WORKS = 0.5
+# A second. Who waits for one batch looks after its workers every 5 s (MP_STATUS_CHECK_INTERVAL of
+# torch/utils/data); to take one from them wakes the main thread once, and up to five times where
+# the memory is shared by file descriptors.
+WAKES = 10.0
 # What is read and written without getting on: a line of a log, a beat of a launcher's heart.
 LEAST_MIB = 1.0
 # In these a rank waits for others, whatever the others do meanwhile.
@@ -88,8 +92,14 @@ class Standing:
 
     @property
     def moves(self) -> bool:
-        """Whether it gets on, though it is met at one place: it computes, reads or writes there."""
-        return (self.works and not self.waits) or self.seen.moved >= LEAST_MIB
+        """Whether it gets on, though it is met at one place: it computes, reads or writes there, or
+        one batch comes after the other."""
+        return (self.works and not self.waits) or self.seen.moved >= LEAST_MIB or self.gets_batches
+
+    @property
+    def gets_batches(self) -> bool:
+        """Whether its workers bring one batch after the other, all of which it waits for."""
+        return self.doing == "loader-wait" and self.seen.wakes >= WAKES * self.seconds
 
     @property
     def waits(self) -> bool:

@@ -44,6 +44,7 @@ def moving(
     visits: int = 20,
     line: Frame = LINE,
     makes: tuple[Frame, ...] = READING,
+    wakes: int = 0,
 ) -> LiveRank:
     """A rank that goes from step to step; ``makes``: what its workers are met at."""
     most_first = sorted(met.items(), key=lambda item: -item[1])
@@ -56,6 +57,7 @@ def moving(
         main_cpu_seconds=SECONDS * (1 - asleep),
         asleep=asleep,
         resident=900.0,
+        wakes=wakes,
         samples=sum(met.values()),
         stack=(line,),
         activities=tuple(

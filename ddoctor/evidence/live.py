@@ -34,6 +34,9 @@ class Activity(Part, frozen=True, kw_only=True):
     """The user's own frames, the innermost last."""
     within: tuple[Block, ...] = ()
     """What that line, and those that call it, stand in; the innermost last."""
+    before_skip: str = ""
+    """``if step < start:`` and the like, which that line stands before or in: what a loop passes
+    over; empty: nothing."""
 
     @property
     def line(self) -> Frame | None:
@@ -102,6 +105,8 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """Pages that it waited for during the look, until a disk had brought them."""
     moved: float = 0.0
     """MiB that it read and wrote during the look, files, pipes and terminals together."""
+    wakes: int = 0
+    """How often its main thread, having slept, went on during the look."""
     on_gpu: bool = False
     """Whether it has CUDA's driver in it."""
     samples: int = 0

@@ -34,6 +34,7 @@ def activities(stacks: Sequence[tuple[Frame, ...]], source: Source) -> tuple[Act
             visits=visits[name],
             calls=calls,
             within=source.blocks(calls),
+            before_skip=source.skip(calls),
         )
         for (name, calls), samples in Counter(places).most_common(MOST_ACTIVITIES)
     )

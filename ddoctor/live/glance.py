@@ -39,6 +39,8 @@ class Glance:
     runnable: float | None
     """Seconds that its main thread was on a CPU, or waited for one; None: the kernel does not
     tell."""
+    sleeps: int
+    """How often its main thread went to sleep."""
 
     def asleep(self, later: Glance) -> float | None:
         """In what part of the time from this moment to that its main thread slept; 0 to 1."""
@@ -80,6 +82,8 @@ def _glance(process: psutil.Process) -> Glance:
             moved=_moved(process) / MIB,
             faults=_faults(process.pid),
             runnable=_runnable(process.pid),
+            # /proc/PID/status counts those of the main thread alone.
+            sleeps=process.num_ctx_switches().voluntary,
         )
     return Glance(
         moment=time.monotonic(),
@@ -90,6 +94,7 @@ def _glance(process: psutil.Process) -> Glance:
         moved=0.0,
         faults=0,
         runnable=None,
+        sleeps=0,
     )
 
 

@@ -173,6 +173,7 @@ class Look:
             moved=round(max(0.0, new.moved - old.moved), 2),
             swapped=round(swapped(pid) or 0.0, 1),
             faults=max(0, new.faults - old.faults),
+            wakes=max(0, new.sleeps - old.sleeps),
             on_gpu=patient.on_gpu,
             samples=len(stacks),
             stack=stack,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,9 @@ from ddoctor.evidence.training import Frame
 # The kernel tells when a process began counted from the boot, whose time it knows in seconds.
 COARSE_SECONDS = 2.0
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-Node = ast.If | ast.For | ast.AsyncFor | ast.While
+Loop = ast.For | ast.AsyncFor | ast.While
+Node = ast.If | Loop
+ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 class Source:
@@ -52,6 +54,27 @@ class Source:
                     end=node.end_lineno or last,
                 )
 
+    def skip(self, calls: Sequence[Frame]) -> str:
+        """By what test of a counter the loop around one of the user's own frames passes over the
+        rest of its body: say ``if step < start:``; the frame is at the loop's head, or has come no
+        further than to that test. Empty: by none."""
+        for frame in reversed(calls):
+            loop = self._loop(frame)
+            if loop is not None:
+                for skip in _skips(loop.body, _counters(loop)):
+                    if frame.line <= (skip.end_lineno or 0):
+                        return self.text(frame.file, skip.lineno)
+        return ""
+
+    def _loop(self, frame: Frame) -> Loop | None:
+        """The innermost that it stands in, or at the head of."""
+        around = (
+            node
+            for node in self._nodes(frame.file)
+            if isinstance(node, Loop) and node.lineno <= frame.line <= (node.end_lineno or 0)
+        )
+        return max(around, key=lambda node: node.lineno, default=None)
+
     def _read(self, file: str) -> Sequence[str]:
         path = self._root / (self._folder / file).relative_to("/")
         with suppress(OSError, UnicodeDecodeError):
@@ -66,3 +89,29 @@ class Source:
             every = ast.walk(ast.parse("\n".join(self._lines(file))))
             return [node for node in every if isinstance(node, Node)]
         return ()
+
+
+def _counters(loop: Loop) -> Collection[str]:
+    """What counts the turns of a loop, as it is written: targets, and what is added to."""
+    added = (node.target for node in ast.walk(loop) if isinstance(node, ast.AugAssign))
+    targets = [] if isinstance(loop, ast.While) else ast.walk(loop.target)
+    return {ast.unparse(node) for node in (*added, *targets) if isinstance(node, ast.expr)}
+
+
+def _skips(body: Sequence[ast.stmt], counters: Collection[str]) -> Iterator[ast.If]:
+    """The branches, and those within them, that go on with the next turn while a counter is below
+    something, or above."""
+    for node in body:
+        if isinstance(node, ast.If):
+            if isinstance(node.body[-1], ast.Continue) and _counts(node.test, counters):
+                yield node
+            yield from _skips(node.body, counters)
+
+
+def _counts(test: ast.expr, counters: Collection[str]) -> bool:
+    return any(
+        isinstance(part, ast.Compare)
+        and isinstance(part.ops[0], ORDER)
+        and any(ast.unparse(side) in counters for side in (part.left, *part.comparators))
+        for part in ast.walk(test)
+    )

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor.evidence.live import LiveLook
+from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import (
     COLLATING,
@@ -32,6 +34,17 @@ def test_one_live_rank_loads_its_batches_itself(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
     assert "loads batches itself" in finding.because
     assert "rank 0 waits for it" in finding.because
+
+
+def test_one_batch_that_takes_all_of_the_look_is_a_note(findings: Findings) -> None:
+    once = [moving(one, {"loader-wait": 99, "rest": 1}, workers=2, visits=1) for one in (0, 1)]
+    (finding,) = findings(CAUSE, look(*once))
+    assert finding.severity is Severity.NOTE
+    assert "look again" in finding.because
+    # Batches come one after the other; it comes back to the loader.
+    passing = (msgspec.structs.replace(one, wakes=300) for one in once)
+    (finding,) = findings(CAUSE, look(*passing))
+    assert finding.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
@@ -122,6 +123,10 @@ def worker(*stack: Frame, still: bool = True) -> LiveWorker:
     return LiveWorker(pid=201, state="sleeping", cpu_seconds=0.0, stack=stack, still=still)
 
 
+def at_work(*stack: Frame) -> LiveWorker:
+    return msgspec.structs.replace(worker(*stack), cpu_seconds=9.0)
+
+
 def test_a_live_worker_that_stands(findings: Findings) -> None:
     stuck = worker(IDLE[0], user(12, "lock.acquire()", "__getitem__"))
     waiting = standing(1, "loader-wait", LINE, workers=(worker(*IDLE), stuck))
@@ -146,6 +151,13 @@ def test_live_workers_that_are_gone(findings: Findings) -> None:
         # Nobody waits for a loader; the look was too short for a slow batch.
         look(in_reduction(0), standing(1, "rest", LINE)),
         look(in_reduction(0), standing(1, "loader-wait", LINE), seconds=2.0),
+        # One of the workers computes all the time, at one line or not; batches come.
+        look(
+            standing(
+                0, "loader-wait", LINE, workers=(worker(*IDLE), at_work(user(12, "resize(item)")))
+            )
+        ),
+        look(msgspec.structs.replace(standing(0, "loader-wait", LINE), wakes=300)),
     ],
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:

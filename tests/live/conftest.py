@@ -95,6 +95,8 @@ def main():
     loader = DataLoader(Items(), batch_size=8, num_workers={workers}, collate_fn=collate)
     batches = itertools.chain.from_iterable(loader for epoch in range({epochs}))
     for step, batch in enumerate(batches):
+        if step < {start}:
+            continue
         work(step)
         loss = model(batch).square().mean()
         optimizer.zero_grad()
@@ -235,6 +237,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         workers: int = 0,
         length: str = "1_000_000",
         epochs: int = 1,
+        start: int = 0,
         ranks: int = 2,
         plain: bool = False,
         environment: Mapping[str, str] = NOTHING_SET,
@@ -245,7 +248,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
             for part, width in PARTS.items()
         }
         assert not parts
-        source = TRAIN.format(workers=workers, length=length, epochs=epochs, **code)
+        source = TRAIN.format(workers=workers, length=length, epochs=epochs, start=start, **code)
         (tmp_path / "train.py").write_text(source)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")

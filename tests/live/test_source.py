@@ -59,6 +59,54 @@ def test_of_all_the_users_frames_the_innermost_last(source: Source) -> None:
     assert [one.line for one in source.blocks(stack)] == [2, 2, 3, 8]
 
 
+PASSING_OVER = """\
+for step, batch in enumerate(loader):
+    batch = move(batch)
+    if resumes and epoch == first:
+        if start is not None and step < start:
+            show()
+            continue
+    train(batch)
+while True:
+    batch = next(batches)
+    seen += 1
+    if seen <= start: continue
+    train(batch)
+for epoch in range(9):
+    if epoch < first: continue
+    for batch in loader:
+        if len(batch) < 2: continue
+        if batch.bad: continue
+        if seen < 9: print(seen)
+        train(batch)
+def cycle():
+    while True:
+        for batch in loader:
+            yield batch
+"""
+BY_STEP, BY_SEEN = "if start is not None and step < start:", "if seen <= start: continue"
+
+
+@pytest.mark.parametrize(
+    ("lines", "skip"),
+    [
+        # The head of the loop, what comes before the test, and what it does then.
+        *(((line,), BY_STEP) for line in (1, 2, 4, 5, 6)),
+        ((9,), BY_SEEN),
+        # A generator of the user's own is asked for the batch.
+        ((9, 22), BY_SEEN),
+        # Behind it; behind that of the epochs; nothing is counted.
+        *(((line,), "") for line in (7, 12, 15, 19)),
+        ((7, 22), ""),
+        ((14,), "if epoch < first: continue"),
+    ],
+)
+def test_what_a_loop_passes_over(source: Source, lines: tuple[int, ...], skip: str) -> None:
+    Path("resumed.py").write_text(PASSING_OVER)
+    os.utime("resumed.py", (0, 0))
+    assert source.skip([user(line, file="resumed.py") for line in lines]) == skip
+
+
 def test_the_text_of_a_line(source: Source, tmp_path: Path) -> None:
     assert source.text("train.py", 4) == "if rank == 0:"
     assert source.text(str(tmp_path / "train.py"), 5) == "gather()"
