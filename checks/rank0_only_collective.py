@@ -10,19 +10,13 @@ all the others in another.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, hung, named, standing, way_there
+from ddoctor.standing import Standing, asks_for_a_rank, hung, named, standing, way_there
 
 EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked")
-
-# How scripts and frameworks (accelerate, transformers, Lightning) ask whether this is the one.
-OF_A_RANK = re.compile(
-    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
-)
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
@@ -32,7 +26,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     for block in {block for one in every for block in one.within}:
         inside = [one for one in every if block in one.within]
         outside = [one for one in every if block not in one.within]
-        if not block.loop and OF_A_RANK.search(block.text) and outside:
+        if asks_for_a_rank(block) and outside:
             yield _finding(block, inside, outside)
 
 

@@ -218,8 +218,17 @@ class Standing:
 
 
 DISTRIBUTED = "torch/distributed/"
+# How scripts and frameworks (accelerate, transformers, Lightning) ask whether this is the one.
+OF_A_RANK = re.compile(
+    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
+)
 # Within one line.
 DECIDES = re.compile(r"\b(?:if|and|or)\b")
+
+
+def asks_for_a_rank(block: Block) -> bool:
+    """Whether it is a branch for some ranks, by their number."""
+    return not block.loop and OF_A_RANK.search(block.text) is not None
 
 
 def collects_by_itself(met: Activity) -> bool:

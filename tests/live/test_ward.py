@@ -159,6 +159,30 @@ SICK = {
         rank=0,
         line="dist.barrier()",
     ),
+    "a loop of forward passes that rank 0 leaves before the others": Sick(
+        cause="sharded-forward-not-synced",
+        parts={
+            "before": """
+                global generate
+                from torch.distributed.device_mesh import DeviceMesh
+                from torch.distributed.fsdp import fully_shard
+                mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
+                sharded = fully_shard(nn.Linear(16, 16), mesh=mesh)
+                def generate(most):
+                    value, turns = torch.ones(8, 16), 0
+                    while turns < most:
+                        value = sharded(value)
+                        turns += 1
+                """,
+            "work": """
+                most = 30 if rank == 1 else 20
+                if step == 20:
+                    generate(most)
+                """,
+        },
+        rank=0,
+        line="value = sharded(value)",
+    ),
     "stopped": Sick(cause="rank-stuck-outside-collective", parts={}, rank=1, provoke=stop),
     "waiting for an answer": Sick(
         cause="rank-stuck-outside-collective",

@@ -1,0 +1,163 @@
+"""Some ranks only call the forward pass of a sharded model, which gathers its parameters from all.
+
+FSDP and ZeRO-3 keep a part of each parameter on each rank, and gather the whole of it in every
+forward and backward pass. So each of these is a collective: a rank that generates fewer tokens than
+the others, has nothing for an expert, or skips a batch leaves the others waiting for its part,
+until it comes to a collective of its own, which is another one. With DDP the same code works as
+long as there is no backward pass.
+
+Seen from outside: a hang in ``generate``, in a routed layer, in an evaluation with texts of unequal
+length; the ranks that wait have FSDP's or DeepSpeed's all-gather on their stacks, below
+``Module.__call__``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.evidence.training import Frame
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import (
+    DISTRIBUTED,
+    Standing,
+    asks_for_a_rank,
+    hung,
+    named,
+    others,
+    standing,
+    way_there,
+)
+
+EXPLAINS = (
+    "uneven-inputs-per-rank",
+    "rank-dependent-control-flow",
+    "dead-rank",
+    "first-failure-masked",
+)
+
+# Met on torch 2.13 (FSDP1, FSDP2); of DeepSpeed by the folder that ZeRO is in.
+SHARDING = ("torch/distributed/fsdp/", "deepspeed/runtime/zero/")
+CALLS_COLLECTIVES = (DISTRIBUTED, "deepspeed/")
+# FSDP gathers elsewhere, too, say for a checkpoint.
+PASSES = ("_call_impl", "_engine_run_backward")
+GENERATING = "transformers/generation/"
+# Whoever leaves another loop early has less of what it goes through: uneven-inputs-per-rank.
+COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    if not hung(every) or not all(one.waits for one in every):
+        return
+    blocks = dict.fromkeys(block for one in every for block in one.within)
+    parting = {
+        block: inside for block in blocks if 0 < len(inside := _in(block, every)) < len(every)
+    }
+    if any(_is_another_cause(block, inside) for block, inside in parting.items()):
+        return
+    told = [block for block, inside in parting.items() if all(map(_in_a_pass, inside))]
+    if told:
+        # Who has left a loop has left what is around it, too, and was not kept out by that.
+        block = next((block for block in told if block.loop), told[0])
+        yield _finding(block.text.removesuffix(":"), _together(block), parting[block], every)
+        return
+    inside = [one for one in every if _generates(one)]
+    if 0 < len(inside) < len(every) and all(map(_in_a_pass, inside)):
+        yield _finding("generate", _synced(), inside, every)
+
+
+def _in(block: Block, every: Sequence[Standing]) -> Sequence[Standing]:
+    return [one for one in every if block in one.within]
+
+
+def _is_another_cause(block: Block, inside: Sequence[Standing]) -> bool:
+    """Whether it is a branch for one rank, or with a collective of its own, or a loop through data,
+    as those of the training are and those in a model are not."""
+    if not block.loop:
+        return asks_for_a_rank(block) or not all(map(_in_a_pass, inside))
+    return COUNTS.search(block.text) is None and not _of_a_model(block, inside[0].seen.stack)
+
+
+def _of_a_model(block: Block, stack: Sequence[Frame]) -> bool:
+    place = (block.file, block.function)
+    outer = takewhile(lambda frame: (frame.file, frame.function) != place, stack)
+    return any(map(_is_a_pass, outer))
+
+
+def _in_a_pass(one: Standing) -> bool:
+    """Whether it waits in a collective that a sharded model itself calls, as it is used."""
+
+    def calls(frame: Frame) -> bool:
+        return any(part in frame.file for part in CALLS_COLLECTIVES)
+
+    callers = takewhile(calls, reversed(one.seen.stack))
+    sharding = any(part in frame.file for frame in callers for part in SHARDING)
+    return sharding and any(map(_is_a_pass, one.seen.stack))
+
+
+def _is_a_pass(frame: Frame) -> bool:
+    return frame.function.rpartition(".")[2] in PASSES
+
+
+def _generates(one: Standing) -> bool:
+    """Whether it is in the loop of transformers that makes one token after the other."""
+    return any(GENERATING in frame.file for frame in one.seen.stack)
+
+
+def _finding(what: str, fix: Fix, inside: Sequence[Standing], every: Sequence[Standing]) -> Finding:
+    first, outside = inside[0], [one for one in every if one not in inside]
+    wait = "wait" if len(inside) > 1 else "waits"
+    are = "are" if len(outside) > 1 else "is"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{named(inside)} {wait} {first.where}, which the sharded model calls to have its "
+            f"parameters from all ranks, within `{what}`, where {named(outside)} {are} not"
+            f"{others(every, inside)}; nothing moved for {first.seconds:.0f} s"
+        ),
+        evidence=(
+            Observation(name=named(inside), value=first.where),
+            Observation(name=named(outside), value=outside[0].where),
+        ),
+        where=Where.of(outside),
+        fixes=(fix, *way_there(first)),
+    )
+
+
+def _together(block: Block) -> Fix:
+    if block.loop:
+        return Fix(
+            summary="leave the loop together: as long as one rank needs a turn, all take it",
+            paste=(
+                "going = torch.tensor(float(not done), device=device)  # in each turn\n"
+                "torch.distributed.all_reduce(going, op=torch.distributed.ReduceOp.MAX)\n"
+                "if not going.item():\n"
+                "    break\n"
+                "output = model(inputs)  # who is done calls it, too, and drops the output"
+            ),
+            language="python",
+            caution="one small collective a turn; a number of turns that is fixed needs none",
+        )
+    return Fix(
+        summary="call the model on all ranks, with a weight of zero where there is nothing for it",
+        paste=(
+            f"# in place of `{block.text}`\n"
+            "weight = float(has_work)\n"
+            "output = output + weight * model(inputs if has_work else placeholder).sum()"
+        ),
+        language="python",
+        caution="the placeholder has the shape and type of an input, say zeros of one row",
+    )
+
+
+def _synced() -> Fix:
+    return Fix(
+        summary="let all ranks go on until the last has come to the end of its text",
+        paste="model.generate(…, synced_gpus=True)",
+        language="python",
+        caution="transformers does so by itself for ZeRO-3 and FSDP1, not after fully_shard",
+    )
