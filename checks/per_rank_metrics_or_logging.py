@@ -15,8 +15,12 @@ import re
 from collections.abc import Iterator, Mapping
 from statistics import median
 
+from ddoctor import endings, standing
+from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
+from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import Standing
 
 LOGGING = re.compile(
     r"\bprint\(|\blogger\.|\blogging[./]|\bwandb\b|\btensorboard\b|\.add_scalars?\(|\bmlflow\b"
@@ -28,6 +32,8 @@ METRICS = re.compile(r"\bsklearn\b|\w*_score\(|\bmetrics?\.(compute|add|add_batc
 FEWEST_LOOKS = 5
 # It is a note, so it asks for less than the tenth of a step from which on a slowdown counts.
 NOTABLE = 0.02
+# Of the samples of a look from outside: with so few a smaller share may be chance.
+NOTABLE_LIVE = 0.1
 
 
 def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
@@ -47,7 +53,48 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
     }
     if shares:
         place = max(shares, key=lambda one: shares[one])
-        yield _finding(met[place], shares[place], len(devices))
+        line = met[place][min(met[place])]
+        at = f"{line.file}:{line.line}"
+        yield _finding(
+            at, line.text, f"{line.text} {line.inner}", tuple(sorted(met[place])), shares[place]
+        )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+    every = standing.standing(live)
+    if len(every) < 2 or not standing.moves(every):
+        return
+    shares: dict[Frame, list[float]] = {}
+    for one in every:
+        for line, samples in _lines(one).items():
+            shares.setdefault(line, []).append(samples / one.seen.samples)
+    told = {
+        line: median(rows)
+        for line, rows in shares.items()
+        if len(rows) == len(every) and min(rows) >= NOTABLE_LIVE
+    }
+    if told:
+        line = max(told, key=lambda one: told[one])
+        ranks = tuple(one.rank for one in every)
+        yield _finding(endings.place(line), line.text, line.text, ranks, told[line])
+
+
+def _lines(one: Standing) -> Mapping[Frame, int]:
+    """The user's lines at which a rank logs or computes metrics, with the samples there."""
+    met: dict[Frame, int] = {}
+    for row in one.seen.activities:
+        if row.line is not None and _is_told(row, on_gpu=one.seen.on_gpu):
+            met[row.line] = met.get(row.line, 0) + row.samples
+    return met
+
+
+def _is_told(met: Activity, *, on_gpu: bool) -> bool:
+    text = met.line.text if met.line is not None else ""
+    # On a GPU such a line may wait for what it prints, and that is not its own time.
+    by_text = met.name == "rest" and not on_gpu
+    return met.name == "logging" or (
+        by_text and (LOGGING.search(text) or METRICS.search(text)) is not None
+    )
 
 
 def _tells(line: HotLine, *, on_gpu: bool) -> bool:
@@ -63,9 +110,8 @@ def _notable(line: HotLine, rank: RankLines) -> bool:
     return line.samples >= max(FEWEST_LOOKS, NOTABLE * rank.samples)
 
 
-def _finding(by_rank: Mapping[int, HotLine], share: float, ranks: int) -> Finding:
-    line = by_rank[min(by_rank)]
-    metrics = bool(METRICS.search(f"{line.text} {line.inner}"))
+def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: float) -> Finding:
+    metrics = METRICS.search(words) is not None
     what = "computes metrics" if metrics else "logs"
     unsure = (
         "; whether they are reduced over the ranks afterwards, the script tells" if metrics else ""
@@ -74,20 +120,20 @@ def _finding(by_rank: Mapping[int, HotLine], share: float, ranks: int) -> Findin
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE if metrics else Confidence.LIKELY,
         because=(
-            f"each of {ranks} ranks {what} at {line.file}:{line.line} (`{line.text}`), for "
-            f"{share:.0%} of the step{unsure}"
+            f"each of {len(ranks)} ranks {what} at {at} (`{text}`), for {share:.0%} of the "
+            f"step{unsure}"
         ),
         evidence=(
             Observation(
-                name=f"looks that met a rank at line {line.line}",
+                name=f"looks that met a rank at {at}",
                 value=round(100 * share, 1),
                 unit="%",
                 source="the median of all ranks",
             ),
         ),
-        where=Where(ranks=tuple(sorted(by_rank))),
+        where=Where(ranks=ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(_reduce() if metrics else _log_once(line),),
+        fixes=(_reduce() if metrics else _log_once(text),),
     )
 
 
@@ -104,10 +150,10 @@ def _reduce() -> Fix:
     )
 
 
-def _log_once(line: HotLine) -> Fix:
+def _log_once(text: str) -> Fix:
     return Fix(
         summary="log on rank 0, every so many steps",
-        paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {line.text}",
+        paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {text}",
         language="python",
         caution="a line with a collective in it has to stay on all ranks",
     )

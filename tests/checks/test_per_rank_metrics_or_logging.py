@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
+from ddoctor import engine
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
+from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import LINE, look, moving, standing
+from tests.training_run import user
 
 CAUSE = "per-rank-metrics-or-logging"
 PRINT = 'print(f"step {step} {loss:.3f}")'
@@ -105,3 +114,69 @@ def test_quiet_where_a_line_waits_for_the_gpu(findings: Findings, text: str, inn
 
 def test_quiet_with_one_rank(findings: Findings) -> None:
     assert findings(CAUSE, lines(line(PRINT)), steps(ranks=1)) == ()
+
+
+LOGS = user(44, 'logger.info("step %d", step)')
+METRIC = user(45, "f1 = f1_score(labels, guesses)")
+
+
+def telling(
+    number: int, line: Frame = LOGS, *, name: str = "rest", on_gpu: bool = False, samples: int = 20
+) -> LiveRank:
+    """A rank that is met at such a line in so many of a hundred samples."""
+    rank = moving(number, {"forward": 50, "backward-or-wait": 50 - samples})
+    met = Activity(name=name, samples=samples, visits=9, calls=(line,))
+    return msgspec.structs.replace(
+        rank, samples=100, activities=(*rank.activities, met), on_gpu=on_gpu
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (LOGS, {}),
+        (user(44, 'print(f"step {step}")'), {}),
+        (user(44, "report(loss)"), {"name": "logging"}),
+        (LOGS, {"name": "logging", "on_gpu": True}),
+    ],
+)
+def test_all_live_ranks_log(findings: Findings, line: Frame, fields: dict[str, Any]) -> None:
+    (finding,) = findings(CAUSE, look(*(telling(one, line, **fields) for one in range(3))))
+    assert finding.severity is Severity.NOTE
+    assert "each of 3 ranks logs at train.py:44 in main" in finding.because
+    assert "for 20% of the step" in finding.because
+    assert line.text in finding.fixes[0].paste
+
+
+def test_all_live_ranks_compute_metrics(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(telling(0, METRIC), telling(1, METRIC)))
+    assert finding.confidence is Confidence.POSSIBLE
+
+
+def test_the_cause_of_a_slow_live_run_comes_first() -> None:
+    starved = Activity(name="loader-wait", samples=100, visits=9, calls=(LINE,))
+    ranks = (
+        msgspec.structs.replace(one, samples=200, activities=(*one.activities, starved))
+        for one in (telling(0), telling(1))
+    )
+    ordered = engine.examine(Evidence([look(*ranks)]), "attach").findings
+    assert [one.cause for one in ordered] == ["dataloader-bottleneck", CAUSE]
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(moving(0), moving(1)),
+        # Rank 0 only; alone; seldom on one of them; not the line of a log.
+        look(telling(0), moving(1)),
+        look(telling(0)),
+        look(telling(0), telling(1, samples=5)),
+        look(*(telling(one, user(44, "x = torch.log(x)")) for one in (0, 1))),
+        # It may wait for the GPU there; it belongs to an evaluation; they stand.
+        look(*(telling(one, on_gpu=True) for one in (0, 1))),
+        look(*(telling(one, METRIC, name="evaluation") for one in (0, 1))),
+        look(*(standing(one, "logging", LOGS) for one in (0, 1))),
+    ],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -434,3 +434,13 @@ def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
     live.wait_for(AT_WORK)
     first = live.attach("--seconds", "6").first
     assert (first["cause"], first["where"]["ranks"]) == ("host-ram-oom", [1]), first
+@pytest.mark.ward
+def test_what_all_ranks_log_is_a_note(start: StartLive) -> None:
+    live = start(work="for _ in range(400): print(step, flush=True)")
+    live.wait_for(AT_WORK)
+    attached = live.attach("--seconds", "6")
+    assert attached.causes == [], attached.report
+    (note,) = (
+        one for one in attached.report["findings"] if one["cause"] == "per-rank-metrics-or-logging"
+    )
+    assert live.place("print(step, flush=True)") in note["because"]
