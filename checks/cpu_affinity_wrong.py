@@ -31,6 +31,7 @@ EXPLAINS = (
     # gloo moves data with threads of its own.
     "communication-bound-step",
     "scaling-efficiency-low",
+    "compute-bound",
 )
 
 # What is on its CPUs for so much of the time has hardly any left to be faster.

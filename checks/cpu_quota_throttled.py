@@ -28,6 +28,7 @@ EXPLAINS = (
     # gloo moves data with threads of its own.
     "communication-bound-step",
     "scaling-efficiency-low",
+    "compute-bound",
 )
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.

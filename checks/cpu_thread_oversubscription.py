@@ -26,6 +26,7 @@ EXPLAINS = (
     # gloo moves data with threads of its own.
     "communication-bound-step",
     "scaling-efficiency-low",
+    "compute-bound",
 )
 
 # Measured with torch 2.13, two ranks on two CPUs: with two threads each (2 times the CPUs) a round

@@ -434,13 +434,18 @@ def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
     live.wait_for(AT_WORK)
     first = live.attach("--seconds", "6").first
     assert (first["cause"], first["where"]["ranks"]) == ("host-ram-oom", [1]), first
+NOTES: Mapping[str, Mapping[str, Any]] = {
+    "compute-bound": {"forward": "busy(0.2)"},
+    "per-rank-metrics-or-logging": {
+        "work": "for _ in range(5000): print(step, flush=True)",
+    },
+}
+
+
 @pytest.mark.ward
-def test_what_all_ranks_log_is_a_note(start: StartLive) -> None:
-    live = start(work="for _ in range(400): print(step, flush=True)")
+@pytest.mark.parametrize("cause", NOTES)
+def test_notes(start: StartLive, cause: str) -> None:
+    live = start(**NOTES[cause])
     live.wait_for(AT_WORK)
-    attached = live.attach("--seconds", "6")
-    assert attached.causes == [], attached.report
-    (note,) = (
-        one for one in attached.report["findings"] if one["cause"] == "per-rank-metrics-or-logging"
-    )
-    assert live.place("print(step, flush=True)") in note["because"]
+    told = {one["cause"]: one for one in live.attach("--seconds", "6").report["findings"]}
+    assert told[cause]["severity"] == "note", told
