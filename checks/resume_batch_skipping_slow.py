@@ -35,8 +35,10 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     of 10 ms would be met 2 to 10 times in a hundred samples, on each rank."""
     every = standing(live)
     loading = [one for one in every if one.gets_batches]
+    # One rank may load for all, and send them their parts.
+    rest = [one for one in every if one not in loading and one.doing != "collective"]
     skips = [_in_the_script(one) or _in_a_library(one) for one in every]
-    if not loading or not all(skips) or not moves(every):
+    if rest or not loading or not all(skips) or not moves(every):
         return
     first, skip = loading[0], skips[0]
     share = min(map(at_the_loader, loading))
@@ -76,7 +78,7 @@ def _in_the_script(one: Standing) -> str:
 
 def _in_a_library(one: Standing) -> str:
     """Who passes over the batches, if its main thread was met nowhere but there."""
-    # A loader that sends its batches to the other ranks does so with those, too.
+    # To send the batches to the other ranks is a part of the loading.
     only = all(row.name in (*LOADING, "collective", "rest") for row in one.seen.activities)
     if not only or len({row.calls for row in one.seen.activities}) > 1:
         return ""

@@ -115,9 +115,9 @@ def _finding(what: str, fix: Fix, inside: Sequence[Standing], every: Sequence[St
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{named(inside)} {wait} {first.where}, which the sharded model calls to have its "
-            f"parameters from all ranks, within `{what}`, where {named(outside)} {are} not"
-            f"{others(every, inside)}; nothing moved for {first.seconds:.0f} s"
+            f"{named(inside)} {wait} {first.where}, which the sharded model itself calls, "
+            f"within `{what}`, where {named(outside)} {are} not{others(every, inside)}; nothing "
+            f"moved for {first.seconds:.0f} s"
         ),
         evidence=(
             Observation(name=named(inside), value=first.where),

@@ -91,6 +91,7 @@ def test_one_rank_loads_for_all(findings: Findings) -> None:
         # Nothing is passed over there; nothing tells that batches come.
         look(skipping(0, skip=""), skipping(1, skip="")),
         look(skipping(0, wakes=2), skipping(1, wakes=2)),
+        look(skipping(0), skipping(1, wakes=2)),
         look(standing(0, "loader-wait", HEAD), standing(1, "loader-wait", HEAD)),
         # Without workers nothing tells it either.
         look(skipping(0, {"loader": 100})),

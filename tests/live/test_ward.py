@@ -99,6 +99,20 @@ SICK = {
         wait_for=-1,
         provoke=lambda live: time.sleep(5.0),
     ),
+    "resumed, by accelerate's loader": Sick(
+        cause="resume-batch-skipping-slow",
+        parts={
+            "item": "time.sleep(0.002)",
+            "before": """
+                from accelerate.data_loader import SkipDataLoader
+                loader = SkipDataLoader(Items(), 100_000, batch_size=8, num_workers=2)
+                for batch in loader: pass
+                """,
+        },
+        line="for batch in loader: pass",
+        wait_for=-1,
+        provoke=lambda live: time.sleep(5.0),
+    ),
     "workers that are started in each epoch": Sick(
         cause="worker-restart-each-epoch",
         parts={"workers": 4, "length": "64", "epochs": 100_000},
