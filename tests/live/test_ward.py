@@ -448,6 +448,8 @@ def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
     live.wait_for(AT_WORK)
     first = live.attach("--seconds", "6").first
     assert (first["cause"], first["where"]["ranks"]) == ("host-ram-oom", [1]), first
+
+
 NOTES: Mapping[str, Mapping[str, Any]] = {
     "compute-bound": {"forward": "busy(0.2)"},
     "per-rank-metrics-or-logging": {
