@@ -367,7 +367,8 @@ SOUND = (
     Text(name="text in buckets of like lengths", base=("--lengths=bucketed",)),
     Keeping(
         name="draws, saves, collects now and then",
-        base=("--draw-every=100", "--save-every=150", "--collect-every=100"),
+        # Of a smaller model's step the loader, which has no workers, takes a tenth.
+        base=("--width=512", "--draw-every=100", "--save-every=150", "--collect-every=100"),
     ),
     Case(
         name="a head used at every second step, which DDP is told",

@@ -20,7 +20,7 @@ class Trainer:
         self.args = args
         self.folder = Path(folder)
         self.rank = dist.get_rank()
-        width = 256
+        width = args.width
         layers = [nn.Linear(32, width), nn.ReLU()]
         for _ in range(5):
             layers += [nn.Linear(width, width), nn.ReLU()]
@@ -105,6 +105,7 @@ class Trainer:
 def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--draw-every", type=int, default=0)
     parser.add_argument("--dpi", type=int, default=80)
     parser.add_argument("--save-every", type=int, default=0)
