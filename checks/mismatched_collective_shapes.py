@@ -15,10 +15,12 @@ import re
 from collections.abc import Iterator
 
 from ddoctor import endings
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.mismatch import Mismatch, mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.recorded import RECORDER, by_nccl, differing
 from ddoctor.standing import hung, named, others, places, standing, whole
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "rank-dependent-control-flow")
@@ -52,9 +54,34 @@ def brought(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def recorded_in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+) -> Iterator[Finding]:
+    found = differing(live, records)
+    if found is None or not found.same_call:
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=found.confidence,
+        because=f"{found}, as {RECORDER} tells; nothing moved for {live[0].seconds:.0f} s",
+        evidence=(
+            *(
+                Observation(name=f"{endings.ranks(ranks)} brought", value=what, source=RECORDER)
+                for what, ranks in found.brought.items()
+            ),
+            *by_nccl(records),
+        ),
+        fixes=tuple(_padded(found.place)),
+    )
+
+
+def in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
+) -> Iterator[Finding]:
     """Where one rank has left a collective that another still waits in, and no branch leads past
     it: whoever brought less was through sooner."""
+    if records and differing(live, records):
+        return
     every = standing(live)
     if len(every) < 2 or not whole(live) or not hung(every):
         return

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor import endings
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.mismatch import mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.recorded import RECORDER, by_nccl, differing
 from ddoctor.standing import hung, named, places, stack, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
@@ -43,7 +45,29 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def recorded_in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+) -> Iterator[Finding]:
+    found = differing(live, records)
+    if found is None or found.same_call:
+        return
+    first = {ranks[0] for ranks in found.brought.values()}
+    yield _told(
+        f"{found}, as {RECORDER} tells; nothing moved for {live[0].seconds:.0f} s",
+        found.confidence,
+        [
+            *((endings.ranks(ranks), what) for what, ranks in found.brought.items()),
+            *((row.name, str(row.value)) for row in by_nccl(records)),
+        ],
+        [stack(one) for one in standing(live) if one.rank in first and one.seen.stack][:2],
+    )
+
+
+def in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
+) -> Iterator[Finding]:
+    if records and differing(live, records):
+        return
     every = standing(live)
     apart = places(every)
     if len(apart) < 2 or not hung(every) or not all(one.waits for one in every):
@@ -98,11 +122,7 @@ def _told(
         because=because,
         evidence=tuple(Observation(name=name, value=value) for name, value in rows),
         fixes=(
-            Fix(
-                summary="see which branch leads each rank there",
-                paste="\n\n".join(stacks),
-                language="text",
-            ),
+            *_branches(stacks),
             Fix(
                 summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
                 paste=(
@@ -120,3 +140,12 @@ def _told(
 def _one_of_each(stacks: Sequence[RankEnding]) -> Iterator[RankEnding]:
     """The first rank of each place, two at most."""
     yield from list({endings.stood(one): one for one in reversed(stacks)}.values())[:2]
+
+
+def _branches(stacks: Sequence[str]) -> Iterator[Fix]:
+    if stacks:
+        yield Fix(
+            summary="see which branch leads each rank there",
+            paste="\n\n".join(stacks),
+            language="text",
+        )

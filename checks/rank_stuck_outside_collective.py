@@ -10,13 +10,16 @@ Seen from outside: the run hangs; the waiting ranks use a full core each, the st
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddoctor import endings
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.recorded import RECORDER, Awaited, awaited, by_nccl, named
 from ddoctor.standing import HELD, Standing, hung, others, places, stack, standing, whole
 
 EXPLAINS = ("first-failure-masked",)
@@ -72,7 +75,21 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
         yield _in_training(run, place, rows, held)
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def recorded_in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+) -> Iterator[Finding]:
+    every = standing(live)
+    # Where all stacks were seen, these tell more.
+    if any(one.held for one in every) or not any(one.seen.unseen for one in every):
+        return
+    found = awaited(live, records)
+    if found is not None:
+        yield _awaited(found, live, records)
+
+
+def in_a_live_run(
+    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
+) -> Iterator[Finding]:
     every = standing(live)
     held = [one for one in every if one.held]
     # One that is held stops the others, sooner or later, whether they stand by now or not.
@@ -82,7 +99,37 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     if not held and not (hung(every) and some):
         return
     for where, rows in places(apart).items():
-        yield _standing(where, rows, every, apart)
+        finding = _standing(where, rows, every, apart)
+        yield replace(finding, evidence=(*finding.evidence, *by_nccl(records)))
+
+
+def _awaited(found: Awaited, live: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Finding:
+    rows = [one for one in standing(live) if one.rank in found.ranks]
+    first = rows[0]
+    last = f"collective {found.last.number} ({named(found.last)})" if found.last else "none"
+    wait = "wait" if len(found.waiting) > 1 else "waits"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{first.who if len(rows) == 1 else endings.ranks(found.ranks)} did not come to "
+            f"collective {found.call.number} of the group {found.group}, {named(found.call)}, in "
+            f"which {endings.ranks(found.waiting)} {wait}; nothing was called for "
+            f"{first.seconds:.0f} s, as {RECORDER} tells"
+        ),
+        evidence=(
+            Observation(name="the last that it called there", value=last, source=RECORDER),
+            Observation(name="its process is", value=first.seen.state),
+            *by_nccl(records),
+        ),
+        where=Where.of(rows),
+        fixes=(
+            Fix(
+                summary="look at its stack, as root or where ptrace is permitted",
+                paste=f"py-spy dump --pid {first.seen.pid}  # on {first.host}",
+            ),
+        ),
+    )
 
 
 def _standing(

@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ddoctor import knowledge, standing
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.gpus import Gpus, KernelLog
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
@@ -37,6 +38,7 @@ from ddoctor.models import (
 )
 from ddoctor.order import order
 from ddoctor.proof import proven
+from ddoctor.recorded import by_nccl
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """How it is said that a probe ended; one that hung or crashed did so itself."""
@@ -314,7 +316,8 @@ def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
     """Why a training tells nothing, where no finding does: it is not to be called healthy."""
     looks = evidence.all(LiveLook)
     if looks and (why := standing.unjudged(looks)):
-        yield Crashed(check=JUDGING, error=why)
+        said = " ".join(str(row.value) for row in by_nccl(evidence.all(FlightRecords)))
+        yield Crashed(check=JUDGING, error=f"{why}; NCCL says: {said}" if said else why)
     for run in evidence.all(TrainingRun):
         steps = evidence.of(Steps, run.host)
         why = run.unjudged(steps.count if steps is not None else 0, FEWEST_STEPS)

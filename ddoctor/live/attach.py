@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.live import patients
 from ddoctor.live.logs import last_words
 from ddoctor.live.look import Look, called, script
 from ddoctor.live.patients import Found, Patient
+from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
 from ddoctor.live.surroundings import surroundings
 
@@ -91,10 +92,11 @@ def observe(
         # A run that stands still is to be told soon, which mostly needs no worker.
         look.more(more, workers=number > 1 or number == len(seconds))
         live, use = look.told()
+        found: list[Section] = [live, use, *ended]
         # Not before something can be told of the ranks themselves.
-        host = surroundings(rows) if number == len(seconds) else ()
-        seen = (live, use, *ended, *host)
-        yield Evidence(map(redacted, seen) if redact else seen)
+        if number == len(seconds):
+            found += [*records(rows, live), *surroundings(rows)]
+        yield Evidence(map(redacted, found) if redact else found)
 
 
 def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRun]:

@@ -41,7 +41,7 @@ def _found(patient: Patient) -> Iterator[tuple[Path, Path]]:
     """The root of a rank's file system, and a lock in it."""
     with suppress(psutil.Error, OSError):
         root = Path(f"/proc/{patient.process.pid}/root")
-        folder, pattern = _folder(patient.process.environ(), Path(patient.process.cwd()))
+        folder, pattern = _folder(patient.environment, Path(patient.process.cwd()))
         inside = root / folder.relative_to("/")
         for path in inside.glob(pattern):
             yield root, folder / path.relative_to(inside)

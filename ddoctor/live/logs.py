@@ -13,7 +13,7 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.training import Frame, RankEnding
-from ddoctor.live.spy import LIBRARY
+from ddoctor.live.source import LIBRARY
 
 # Of a log that grows for weeks, the end.
 MOST_BYTES = 64 * 2**20

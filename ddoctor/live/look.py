@@ -144,7 +144,8 @@ class Look:
             host=self._host,
             hosts=tuple(
                 self._uses[pid].told(
-                    threads=self._first[pid].computing(last[pid]), asked=one.omp_threads
+                    threads=self._first[pid].computing(last[pid]),
+                    asked=one.environment.get("OMP_NUM_THREADS", ""),
                 )
                 for one in self._patients
                 for pid in [one.process.pid]

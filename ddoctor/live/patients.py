@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -42,8 +42,8 @@ class Patient:
     """Whether torchrun, or who uses it, watches over it."""
     on_gpu: bool = False
     """Whether it has CUDA's driver in it."""
-    omp_threads: str = ""
-    """OMP_NUM_THREADS, as it was started with."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What it was started with; of this nothing is written anywhere."""
     workers: tuple[psutil.Process, ...] = ()
 
 
@@ -198,7 +198,7 @@ def _patients(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[Patie
             local=_local(one),
             supervised="TORCHELASTIC_RUN_ID" in one.environment,
             on_gpu=one.on_gpu,
-            omp_threads=one.environment.get("OMP_NUM_THREADS", ""),
+            environment=one.environment,
             workers=tuple(_workers(one, seen)),
         )
         for one in chosen

@@ -24,11 +24,11 @@ class Sockets:
 
     def __init__(self, pids: Sequence[int]) -> None:
         # One of each network namespace.
-        self._pids = {_network(pid): pid for pid in pids}.values()
+        self._pids = {network(pid): pid for pid in pids}.values()
         # They connect when they join, and a rank may have thousands of files open.
-        self._own = {inode for pid in pids for inode in _inodes(pid)}
+        self._own = {inode for pid in pids for inode in inodes(pid)}
         # In a container of its own a rank sees interfaces that are not to be seen from here.
-        self._here = any(_network(pid) == _network("self") for pid in pids)
+        self._here = any(network(pid) == network("self") for pid in pids)
         self._began = time.monotonic()
         self._sent = self._counted()
         self._met: Counter[tuple[str, str]] = Counter()
@@ -73,14 +73,15 @@ class Sockets:
         return {name: one.bytes_sent for name, one in psutil.net_io_counters(pernic=True).items()}
 
 
-def _network(pid: int | str) -> str:
+def network(pid: int | str) -> str:
     """The network namespace of a process."""
     with suppress(OSError):
         return str(Path(f"/proc/{pid}/ns/net").readlink())
     return ""
 
 
-def _inodes(pid: int) -> Iterator[str]:
+def inodes(pid: int) -> Iterator[str]:
+    """The sockets of a process, as the kernel numbers them."""
     with suppress(OSError):
         for one in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -19,6 +20,8 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor | ast.While
 Node = ast.If | Loop
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+# Code that is not the user's own.
+LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
 
 class Source:
@@ -31,6 +34,16 @@ class Source:
             self._began = process.create_time()
         self._lines = cache(self._read)
         self._nodes = cache(self._parse)
+
+    def path(self, file: str) -> Path:
+        """Where ddoctor finds it."""
+        return self._root / (self._folder / file).relative_to("/")
+
+    def frame(self, file: str, line: int, function: str) -> Frame:
+        """A line of Python, with its text where it is the user's own."""
+        of_user = LIBRARY.search(file) is None
+        text = self.text(file, line) if of_user else ""
+        return Frame(file=file, line=line, function=function, text=text, of_user=of_user)
 
     def text(self, file: str, line: int) -> str:
         """The line, without its indentation; empty: not to be had."""
@@ -76,7 +89,7 @@ class Source:
         return max(around, key=lambda node: node.lineno, default=None)
 
     def _read(self, file: str) -> Sequence[str]:
-        path = self._root / (self._folder / file).relative_to("/")
+        path = self.path(file)
         with suppress(OSError, UnicodeDecodeError):
             # What was written since is not what runs.
             if path.stat().st_mtime <= self._began + COARSE_SECONDS:

@@ -36,7 +36,6 @@ PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<nam
 MAIN = "MainThread"
 # Of any Python: the patient's is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
-LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
 
 def rate_at(threads: int) -> int:
@@ -205,12 +204,6 @@ def _is_native(one: _Frame) -> bool:
 
 
 def _frame(one: _Frame, source: Source) -> Frame:
-    of_user = not (LIBRARY.search(one.file) or _is_native(one))
-    line = one.line or 0
-    return Frame(
-        file=one.file,
-        line=line,
-        function=one.name,
-        text=source.text(one.file, line) if of_user else "",
-        of_user=of_user,
-    )
+    if _is_native(one):
+        return Frame(file=one.file, line=one.line or 0, function=one.name, of_user=False)
+    return source.frame(one.file, one.line or 0, one.name)

@@ -7,10 +7,12 @@ import torch
 import torch.distributed as dist
 
 from ddoctor import engine
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import block, in_collective, in_reduction, look, moving
 from tests.training_run import RESET, echoing, ending, raised, run
 
@@ -179,3 +181,114 @@ BRANCH = (*STEPS, block(19, 21, "if bad(loss):"))
 )
 def test_quiet_where_a_branch_may_lead_past_it(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+WAITING = look(*(in_collective(rank, "all_reduce", 20, STEPS) for rank in range(3)))
+"""Of which no stack tells that anything differs."""
+SHORTER = recorded(
+    records(0, call(40, over=True), call(41)),
+    records(1, call(40, over=True), call(41, elements=10)),
+    records(2, call(40, over=True), call(41)),
+    nccl=("#0-0 (1) MISMATCH",),
+)
+
+
+@pytest.mark.parametrize("live", [WAITING, unseen(WAITING), unseen(WAITING, main_cpu=9.9)])
+def test_what_was_recorded(findings: Findings, live: LiveLook) -> None:
+    (finding,) = findings(CAUSE, live, SHORTER)
+    at = " at train.py:20 in train" if live is WAITING else ""
+    assert finding.severity is Severity.ERROR
+    assert finding.confidence is (Confidence.CERTAIN if at else Confidence.LIKELY)
+    assert (
+        f"ranks 0,2 all_reduce of 1000 Float{at}, rank 1 all_reduce of 10 Float{at}: "
+        "collective 41 of the group nccl 0 (default_pg)"
+    ) in finding.because
+    assert [row.value for row in finding.evidence if row.name == "NCCL says"] == list(SHORTER.nccl)
+
+
+def test_a_file_may_be_of_another_job(findings: Findings) -> None:
+    dumped = recorded(
+        records(0, call(41), told_by="dump file"),
+        records(1, call(41, elements=10), told_by="dump file"),
+    )
+    (finding,) = findings(CAUSE, WAITING, dumped)
+    assert finding.confidence == Confidence.LIKELY
+
+
+def test_gloo_lets_the_one_through_that_brought_less(findings: Findings) -> None:
+    behind, ahead = (
+        in_collective(1, "all_reduce", 20, STEPS),
+        in_collective(0, "barrier", 22, STEPS),
+    )
+    told = recorded(
+        records(0, call(41, elements=10, over=True), call(42, "barrier")),
+        records(1, call(41)),
+    )
+    (finding,) = findings(CAUSE, look(ahead, behind), told)
+    assert finding.confidence == Confidence.CERTAIN
+    assert "rank 0 all_reduce of 10 Float, rank 1 all_reduce of 1000 Float at" in finding.because
+
+
+def test_the_hosts_of_a_job_together(findings: Findings) -> None:
+    parts = [
+        (look(in_collective(rank, "all_reduce", 20), host=f"node-{rank}"), told)
+        for rank, told in enumerate([records(0, call(41)), records(1, call(41, elements=10))])
+    ]
+    sections = [
+        one
+        for number, (live, told) in enumerate(parts)
+        for one in (live, recorded(told, host=f"node-{number}"))
+    ]
+    (finding,) = findings(CAUSE, *sections)
+    assert "rank 1 all_reduce of 10 Float" in finding.because
+
+
+MOVING = look(*(moving(rank) for rank in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("live", "told"),
+    [
+        # A run that gets on has collectives that are not over, and not the same on all ranks.
+        (MOVING, SHORTER),
+        (MOVING, recorded(*(records(one, call(40 + one), idle=0.1) for one in range(3)))),
+        # Or it was not seen, and something was called a moment ago; or the file is an old one.
+        (
+            unseen(WAITING),
+            recorded(*(records(one, call(41, elements=1 + one), idle=0.5) for one in range(3))),
+        ),
+        (
+            unseen(WAITING),
+            recorded(*(records(one, call(41, elements=1 + one), age=900) for one in range(3))),
+        ),
+        # Nothing is known of one of them.
+        (unseen(WAITING), recorded(*(records(one, call(41, elements=1 + one)) for one in (0, 1)))),
+        # All brought the same, or need not; or it is over, and did no harm.
+        (WAITING, recorded(*(records(one, call(41)) for one in range(3)))),
+        (
+            WAITING,
+            recorded(*(records(one, call(41, "all_to_all", 1 + one)) for one in range(3))),
+        ),
+        (
+            WAITING,
+            recorded(*(records(one, call(41, elements=1 + one, over=True)) for one in range(3))),
+        ),
+        # In groups of their own.
+        (
+            WAITING,
+            recorded(
+                *(records(one, call(41, elements=1 + one), group=f"nccl {one}") for one in range(3))
+            ),
+        ),
+        (WAITING, recorded()),
+        # Of two lines: they took different branches.
+        (
+            look(in_collective(0, "all_reduce", 20), in_collective(1, "all_reduce", 30)),
+            recorded(*(records(one, call(41, elements=1 + one)) for one in (0, 1))),
+        ),
+    ],
+)
+def test_quiet_where_records_do_not_tell(
+    findings: Findings, live: LiveLook, told: FlightRecords
+) -> None:
+    assert findings(CAUSE, live, told) == ()

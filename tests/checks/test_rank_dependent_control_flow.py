@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import in_collective, in_reduction, look, moving, standing
 from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
 
@@ -124,3 +126,67 @@ def test_live_ranks_at_the_same_call_of_different_lines(findings: Findings) -> N
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+APART = look(in_collective(0, "barrier", 50), in_collective(1, "all_reduce", 51))
+OTHERS = recorded(
+    records(0, call(40, over=True), call(41, "barrier")),
+    records(1, call(40, over=True), call(41)),
+)
+
+
+@pytest.mark.parametrize("live", [APART, unseen(APART), unseen(APART, main_cpu=9.9)])
+def test_what_was_recorded(findings: Findings, live: LiveLook) -> None:
+    (finding,) = findings(CAUSE, live, OTHERS)
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    places = (" at train.py:50 in train", " at train.py:51 in train") if live is APART else ("", "")
+    assert (
+        f"rank 0 barrier{places[0]}, rank 1 all_reduce of 1000 Float{places[1]}: collective 41"
+    ) in finding.because
+    assert len(finding.fixes) == (2 if live is APART else 1)
+
+
+def test_the_first_in_which_they_differ_is_named(findings: Findings) -> None:
+    """gloo lets the one through that brings less, and what comes then is shifted."""
+    told = recorded(
+        records(0, call(40, "barrier", over=True), call(41)),
+        records(1, call(40, over=True), call(41, "barrier")),
+    )
+    (finding,) = findings(CAUSE, APART, told)
+    assert "collective 40" in finding.because
+
+
+def test_the_same_operation_of_two_lines(findings: Findings) -> None:
+    live = look(in_collective(0, "all_reduce", 50), in_collective(1, "all_reduce", 60))
+    told = recorded(records(0, call(41)), records(1, call(41, elements=8)))
+    (finding,) = findings(CAUSE, live, told)
+    assert finding.confidence is Confidence.CERTAIN
+    assert "all_reduce of 8 Float at train.py:60" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("live", "told"),
+    [
+        (look(moving(0), moving(1)), OTHERS),
+        # Nobody saw it, and something was called a moment ago; or one may work.
+        (
+            unseen(APART),
+            recorded(records(0, call(41, "barrier"), idle=1.0), records(1, call(41), idle=1.0)),
+        ),
+        (
+            unseen(APART, main_cpu=9.9),
+            recorded(records(0, call(41, "barrier")), records(1, call(41, over=True))),
+        ),
+        # One of them has not come yet; what differs is over; it was another size.
+        (unseen(APART), recorded(records(0, call(41, "barrier")), records(1, call(40, over=True)))),
+        (
+            unseen(APART),
+            recorded(records(0, call(41, "barrier", over=True)), records(1, call(41, over=True))),
+        ),
+        (unseen(APART), recorded(records(0, call(41)), records(1, call(41, elements=8)))),
+    ],
+)
+def test_quiet_where_records_do_not_tell(
+    findings: Findings, live: LiveLook, told: FlightRecords
+) -> None:
+    assert findings(CAUSE, live, told) == ()

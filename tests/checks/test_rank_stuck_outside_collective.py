@@ -4,12 +4,14 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import in_collective, in_reduction, look, moving, on_gpu, standing
 from tests.training_run import ENGINE, LATE, echoing, ending, library, raised, run, user
 
@@ -242,3 +244,65 @@ def test_a_live_rank_stands_and_the_others_were_not_seen(findings: Findings) -> 
     assert findings(CAUSE, alone) == ()
     (finding,) = findings(CAUSE, msgspec.structs.replace(alone, world=2))
     assert finding.where.ranks == (1,)
+
+
+HUNG = look(in_reduction(0), standing(1, "rest", user(30)), in_reduction(2))
+BEHIND = recorded(
+    records(0, call(40, over=True), call(41, "all_reduce", 500)),
+    records(1, call(39, over=True), call(40, over=True)),
+    records(2, call(40, over=True), call(41, "all_reduce", 500), call(42)),
+    nccl=("  Rank 1 has launched up to operation 40 -- GPU 1 managed by process 101 on node a",),
+)
+
+
+def test_who_is_behind_where_no_stack_can_be_read(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, unseen(HUNG), BEHIND)
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
+    assert finding.where.ranks == (1,)
+    assert (
+        "rank 1 (pid 101 on node-0) did not come to collective 41 of the group "
+        "nccl 0 (default_pg), all_reduce of 500 Float, in which ranks 0,2 wait"
+    ) in finding.because
+    assert finding.evidence[0].value == "collective 40 (all_reduce of 1000 Float)"
+    assert str(finding.evidence[-1].value).startswith("Rank 1 has launched up to operation 40")
+    assert "--pid 101" in finding.fixes[0].paste
+
+
+def test_a_stack_tells_more_and_nccl_has_a_word(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, HUNG, BEHIND)
+    assert "train.py:30" in finding.because
+    assert finding.evidence[-1].source == "NCCL RAS"
+
+
+@pytest.mark.parametrize(
+    ("live", "told"),
+    [
+        (look(moving(0), moving(1), moving(2)), BEHIND),
+        # It computes; it called something a moment ago; a file may be older than what it does.
+        (unseen(HUNG, main_cpu=9.9), BEHIND),
+        (
+            unseen(HUNG),
+            recorded(
+                records(0, call(41)),
+                records(1, call(40, over=True), idle=2.0),
+                records(2, call(41)),
+            ),
+        ),
+        (
+            unseen(HUNG),
+            recorded(*BEHIND.ranks[:2], records(2, call(41), told_by="dump file", age=60.0)),
+        ),
+        # It waits, too, for something else; nobody waits; all do; one tells nothing of itself.
+        (
+            unseen(HUNG),
+            recorded(records(0, call(41)), records(1, call(40)), records(2, call(41))),
+        ),
+        (unseen(HUNG), recorded(*(records(one, call(41, over=True)) for one in range(3)))),
+        (unseen(HUNG), recorded(*(records(one, call(41)) for one in range(3)))),
+        (unseen(HUNG), recorded(*BEHIND.ranks[1:])),
+    ],
+)
+def test_quiet_where_records_do_not_tell(
+    findings: Findings, live: LiveLook, told: FlightRecords
+) -> None:
+    assert findings(CAUSE, live, told) == ()

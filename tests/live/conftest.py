@@ -131,6 +131,8 @@ for one in started:
     one.wait()
 """
 """A launcher that does not care."""
+SERVED = 'TORCH_WORKER_SERVER_SOCKET=worker$RANK exec "$0" train.py'
+"""A control socket for each rank, which the script has to open."""
 PARTS = {
     **dict.fromkeys(("item", "backward", "forward"), 8),
     **dict.fromkeys(("early", "collate", "before", "work", "after"), 4),
@@ -241,6 +243,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         ranks: int = 2,
         plain: bool = False,
         environment: Mapping[str, str] = NOTHING_SET,
+        served: bool = False,
         **parts: str,
     ) -> Live:
         code = {
@@ -253,8 +256,9 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
         launcher = ("-c", PLAIN, str(free_port()), str(ranks)) if plain else ("-m", *torchrun)
+        script = ("--no-python", "sh", "-c", SERVED, sys.executable) if served else ("train.py",)
         process = psutil.Popen(
-            [sys.executable, *launcher, *(() if plain else ("train.py",))],
+            [sys.executable, *launcher, *(() if plain else script)],
             cwd=tmp_path,
             env={**inherited, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
             stdout=subprocess.DEVNULL,

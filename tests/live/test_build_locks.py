@@ -26,7 +26,14 @@ def patient(folder: Path, environment: Mapping[str, str]) -> Iterator[Patient]:
         env={**os.environ, "XDG_CACHE_HOME": "", "HOME": str(folder), **environment},
         stdin=PIPE,
     )
-    yield Patient(process=process, rank=0, world=1, job=("1",), command=("train.py",))
+    yield Patient(
+        process=process,
+        rank=0,
+        world=1,
+        job=("1",),
+        command=("train.py",),
+        environment=process.environ(),
+    )
     process.communicate(b"\n")
 
 

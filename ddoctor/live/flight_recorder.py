@@ -1,0 +1,129 @@
+"""The text of torch's flight recorder, whichever way it came: what it tells of one rank."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from ddoctor.evidence.flight_records import Call, GroupCalls
+from ddoctor.evidence.training import Frame
+
+# Of each group, on either side of what is not over: enough to see where ranks began to differ.
+FEW = 16
+NUMBER = re.compile(r"\d+")
+Placed = Callable[[str, int, str], Frame]
+"""Makes a frame of its file, line and function."""
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int
+
+
+class _Entry(msgspec.Struct):
+    collective_seq_id: int
+    process_group: tuple[str, str]
+    profiling_name: str
+    state: str
+    time_created_ns: int
+    is_p2p: bool = False
+    retired: bool = False
+    input_sizes: list[tuple[int, ...]] = []
+    input_dtypes: list[str] = []
+    frames: list[_Frame] = []
+
+
+class _Group(msgspec.Struct):
+    ranks: str = ""
+
+
+class _Trace(msgspec.Struct):
+    entries: list[_Entry] = []
+    pg_config: dict[str, _Group] = {}
+
+
+class _Plain(pickle.Unpickler):
+    """Of numbers, words and lists alone, which is all that torch writes there."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module}.{name} is nothing that torch writes")
+
+
+class Trace:
+    """The records of one rank."""
+
+    def __init__(self, raw: bytes) -> None:
+        """``raw``: JSON, or a pickle, as ``torch.distributed.flight_recorder`` reads it.
+
+        Raises:
+            ValueError: it is neither, or not whole.
+        """
+        try:
+            value = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
+            self._trace = msgspec.convert(value, _Trace)
+        except Exception as error:  # a damaged pickle may raise anything
+            raise ValueError(f"no records of torch's flight recorder: {error}") from error
+
+    @property
+    def newest(self) -> float:
+        """When its last collective was called, in seconds since 1970; 0: never."""
+        return max((one.time_created_ns for one in self._trace.entries), default=0) / 1e9
+
+    def groups(self, placed: Placed) -> Iterator[GroupCalls]:
+        """What was called in each process group."""
+        groups: dict[tuple[str, str, str], dict[int, _Entry]] = {}
+        for one in self._trace.entries:
+            if one.is_p2p:
+                continue
+            library = one.profiling_name.partition(":")[0]
+            rows = groups.setdefault((library, *one.process_group), {})
+            if rows and one.collective_seq_id < max(rows):
+                # A new group has the name of one that was destroyed.
+                rows.clear()
+            # What was put together has one number, and the last row tells of all.
+            rows[one.collective_seq_id] = one
+        for (library, name, description), rows in groups.items():
+            about = f" ({description})" if description not in ("", "undefined") else ""
+            yield GroupCalls(
+                group=f"{library} {name}{about}",
+                members=_members(self._trace.pg_config, name),
+                calls=tuple(_call(one, placed) for one in _few(list(rows.values()))),
+            )
+
+
+def _members(groups: Mapping[str, _Group], name: str) -> tuple[int, ...]:
+    told = groups[name].ranks if name in groups else ""
+    return tuple(int(one) for one in NUMBER.findall(told))
+
+
+def _few(rows: Sequence[_Entry]) -> Sequence[_Entry]:
+    """Those around the first that is not over, or the last."""
+    at = next((number for number, one in enumerate(rows) if not _over(one)), len(rows))
+    return rows[max(0, at - FEW) : at + FEW]
+
+
+def _over(entry: _Entry) -> bool:
+    # What NCCL retires without completing it ran out of time; gloo completes nothing.
+    by_gloo = entry.profiling_name.startswith("gloo:")
+    return entry.state == "completed" or (by_gloo and entry.retired)
+
+
+def _call(entry: _Entry, placed: Placed) -> Call:
+    # The innermost comes first.
+    frames = (placed(one.filename, one.line, one.name) for one in entry.frames)
+    return Call(
+        number=entry.collective_seq_id,
+        operation=entry.profiling_name.partition(":")[2],
+        sizes=tuple(entry.input_sizes),
+        types=tuple(entry.input_dtypes),
+        state=entry.state,
+        over=_over(entry),
+        line=next((frame for frame in frames if frame.of_user), None),
+    )

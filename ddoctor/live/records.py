@@ -1,0 +1,90 @@
+"""What the ranks of a job tell of their own collectives, if they were told to keep records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from math import inf
+
+import psutil
+
+from ddoctor.evidence.flight_records import FlightRecords, RankRecords
+from ddoctor.evidence.live import LiveLook
+from ddoctor.live import dumps, ras, worker_server
+from ddoctor.live.flight_recorder import Trace
+from ddoctor.live.patients import Patient
+from ddoctor.live.source import Source
+from ddoctor.standing import hung, standing
+
+# A file that is younger than this is not asked for anew, however often one looks.
+AGAIN_SECONDS = 60.0
+
+
+def records(patients: Sequence[Patient], live: LiveLook) -> Iterator[FlightRecords]:
+    """Of these ranks, where any of them offers some.
+
+    A control socket is asked always, which no rank feels; a pipe, and NCCL's service, only where
+    nobody has seen the run get on: to write a file takes the lock of Python's.
+    """
+    every = standing([live])
+    ask = hung(every) or any(one.seen.unseen for one in every)
+    with ThreadPoolExecutor(len(patients) + 1) as threads:
+        nccl = threads.submit(ras.trouble, patients) if ask else None
+        found = tuple(threads.map(lambda one: _of(one, ask=ask), patients))
+        ranks = tuple(one for one in found if one is not None)
+        told = nccl.result() if nccl is not None else ()
+    if ranks or told:
+        yield FlightRecords(host=live.host, ranks=ranks, nccl=told)
+
+
+def _of(patient: Patient, *, ask: bool) -> RankRecords | None:
+    source = Source(patient.process)
+    traces, at, told_by = _served(patient, source), time.time(), "control socket"
+    if not traces:
+        traces, at = _dumped(patient, source, ask=ask)
+        told_by = "dump file"
+    newest = max((one.newest for one in traces), default=0.0)
+    if not newest:
+        return None
+    return RankRecords(
+        rank=patient.rank,
+        pid=patient.process.pid,
+        told_by=told_by,
+        age_seconds=round(max(0.0, time.time() - at), 1),
+        idle_seconds=round(max(0.0, at - newest), 1),
+        groups=tuple(group for one in traces for group in one.groups(source.frame)),
+    )
+
+
+def _served(patient: Patient, source: Source) -> Sequence[Trace]:
+    """From its control socket: gloo's, and NCCL's."""
+    named = patient.environment.get(worker_server.SOCKET)
+    told = worker_server.asked(source.path(named), patient.process.pid) if named else ()
+    with suppress(ValueError):
+        return [one for one in map(Trace, told) if one.newest]
+    return []
+
+
+def _dumped(patient: Patient, source: Source, *, ask: bool) -> tuple[Sequence[Trace], float]:
+    """From a file that it has written, and when that was."""
+    began = _began(patient)
+    pipe = dumps.pipe(patient.environment, patient.rank)
+    for path in map(source.path, dumps.files(patient.environment, patient.rank)):
+        before = dumps.written(path)
+        lately = time.time() - before < AGAIN_SECONDS
+        if pipe and ask and not lately and dumps.ask(source.path(pipe)):
+            for raw in dumps.coming(path, before):
+                with suppress(ValueError):
+                    return [Trace(raw)], dumps.written(path)
+        if before >= began:
+            with suppress(OSError, ValueError):
+                return [Trace(path.read_bytes())], before
+    return [], 0.0
+
+
+def _began(patient: Patient) -> float:
+    with suppress(psutil.Error):
+        return patient.process.create_time()
+    return inf

@@ -1,0 +1,91 @@
+"""Which of a rank's records are read, and when it is asked for new ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddoctor.evidence.flight_records import RankRecords
+from ddoctor.evidence.live import LiveLook
+from ddoctor.live import dumps, records
+from ddoctor.live.patients import Patient
+from tests.flight_records import unseen
+from tests.live.test_dumps import ENTRY
+from tests.live_look import in_collective, look, moving
+
+HUNG, MOVING = look(in_collective(0, "all_reduce", 20)), look(moving(0))
+AN_HOUR = 3600.0
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    """Itself, with a pipe that it listens at, and a file."""
+    os.mkfifo(tmp_path / "pipe0.pipe")
+    entry = ENTRY | {"time_created_ns": int((time.time() - AN_HOUR) * 1e9)}
+    (tmp_path / "dump0").write_bytes(pickle.dumps({"entries": [entry]}, protocol=2))
+    return Patient(
+        process=psutil.Process(),
+        rank=0,
+        world=1,
+        job=("1",),
+        command=("train.py",),
+        environment={dumps.PIPE: f"{tmp_path}/pipe", dumps.FILES[0]: f"{tmp_path}/dump"},
+    )
+
+
+def written(tmp_path: Path, ago: float) -> None:
+    os.utime(tmp_path / "dump0", (time.time() - ago,) * 2)
+
+
+def seen(patient: Patient, live: LiveLook, tmp_path: Path) -> tuple[tuple[RankRecords, ...], bool]:
+    """What was read, and whether it was asked for anything."""
+    reader = os.open(tmp_path / "pipe0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ranks = tuple(one for section in records.records([patient], live) for one in section.ranks)
+        try:
+            return ranks, bool(os.read(reader, 10))
+        except BlockingIOError:
+            return ranks, False
+    finally:
+        os.close(reader)
+
+
+def test_a_file_of_its_own(patient: Patient, tmp_path: Path) -> None:
+    (one,), asked = seen(patient, MOVING, tmp_path)
+    assert (one.told_by, one.pid) == ("dump file", os.getpid())
+    assert one.age_seconds < AN_HOUR / 60
+    assert one.idle_seconds == pytest.approx(AN_HOUR, rel=0.01)
+    assert not asked
+
+
+def test_a_file_from_before_its_start(patient: Patient, tmp_path: Path) -> None:
+    written(tmp_path, time.time() - patient.process.create_time() + 60)
+    assert seen(patient, MOVING, tmp_path) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("live", "ago", "asks"),
+    [
+        (HUNG, AN_HOUR, True),
+        (unseen(HUNG), AN_HOUR, True),
+        (MOVING, AN_HOUR, False),
+        # However often one looks.
+        (HUNG, 10.0, False),
+    ],
+)
+def test_when_it_is_asked(
+    patient: Patient, tmp_path: Path, live: LiveLook, ago: float, asks: bool
+) -> None:
+    written(tmp_path, ago)
+    _, asked = seen(patient, live, tmp_path)
+    assert asked is asks
+
+
+def test_nothing_is_offered(patient: Patient, tmp_path: Path) -> None:
+    (tmp_path / "dump0").unlink()
+    assert list(records.records([patient], MOVING)) == []
