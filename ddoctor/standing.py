@@ -204,7 +204,7 @@ class Standing:
             return "init_process_group"
         if self.doing.startswith("backward"):
             return "backward"
-        return "" if self.doing == "rest" else self.doing
+        return "" if self.doing == "rest" else self.doing.removesuffix("-wait")
 
     @property
     def place(self) -> str:

@@ -56,6 +56,8 @@ class Look:
         self._threads: dict[tuple[int, int], Thread] = {}
         self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
         """Of each rank, again and again: MiB that it has, and its workers together."""
+        self._states: dict[int, set[str]] = {pid: set() for pid in many}
+        """All that each rank was met in."""
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in patients])
 
@@ -85,7 +87,7 @@ class Look:
             linked = True
             while (left := deadline - time.monotonic()) > 0:
                 linked = linked and self._sockets.look()
-                self._weigh()
+                self._glimpse()
                 time.sleep(min(LOOK_EVERY_SECONDS, left))
             for spy in spies.values():
                 spy.end()
@@ -98,9 +100,11 @@ class Look:
                     stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
 
-    def _weigh(self) -> None:
-        """Whose memory grows."""
+    def _glimpse(self) -> None:
+        """How each rank is, and whose memory grows."""
         for one in self._patients:
+            with suppress(psutil.Error):
+                self._states[one.process.pid].add(one.process.status())
             own, *workers = [held(pid.pid) for pid in (one.process, *one.workers)]
             if own is not None:
                 self._held[one.process.pid].append((own, sum(map(float, filter(None, workers)))))
@@ -163,7 +167,7 @@ class Look:
         return LiveRank(
             rank=patient.rank,
             pid=pid,
-            state=new.state,
+            state=self._state(pid, new.state),
             age_seconds=round(time.time() - patient.process.create_time(), 1),
             cpu_seconds=round(max(0.0, new.cpu - old.cpu), 2),
             main_cpu_seconds=round(old.used(new)[0], 2),
@@ -184,6 +188,11 @@ class Look:
             workers=tuple(self._worker(one.pid, last) for one in patient.workers),
             unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not seen"),
         )
+
+    def _state(self, pid: int, last: str) -> str:
+        """The last; who is met in a short wait for a disk is not held by it."""
+        held = last != psutil.STATUS_DISK_SLEEP or self._states[pid] == {last}
+        return last if held else psutil.STATUS_SLEEPING
 
     def _worker(self, pid: int, last: Mapping[int, Glance]) -> LiveWorker:
         stack, still = _most(self._stacks(pid))

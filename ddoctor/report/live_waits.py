@@ -38,7 +38,7 @@ def waits(evidence: Evidence) -> tuple[Wait, ...]:
             who=named([one for one in every if one is not found.one]),
             where=f"{found.lost:.0%} of the time",
             whom=named([found.one]),
-            doing=f"mostly {found.activity}{at}",
+            doing=f"is mostly in {found.activity}{at}",
         ),
     )
 

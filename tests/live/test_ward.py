@@ -400,6 +400,14 @@ SOUND: Mapping[str, Mapping[str, Any]] = {
             """
     },
     "logs now and then": {"work": "if step % 10 == 0: print(step, flush=True)"},
+    "writes to its disk in each step": {
+        "work": """
+            with open(f"notes{rank}", "w") as file:
+                file.write(100_000 * "x")
+                file.flush()
+                os.fsync(file.fileno())
+            """
+    },
     "other lengths": {"work": "busy(0.002 * ((step * 7 + rank * 3) % 5))"},
 }
 

@@ -41,9 +41,9 @@ def told(live: LiveLook) -> list[str]:
             ),
             [
                 "rank 0 | in backward at train.py:40 in train -> rank 1 | "
-                "stands in loader-wait at train.py:9 in main",
+                "stands in loader at train.py:9 in main",
                 *[
-                    "rank 1 | in loader-wait at train.py:9 in main -> its worker (pid 201) | "
+                    "rank 1 | in loader at train.py:9 in main -> its worker (pid 201) | "
                     "stands at train.py:12 in Items.__getitem__"
                 ]
                 * 2,
@@ -64,7 +64,7 @@ def told(live: LiveLook) -> list[str]:
         ),
         (
             look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "backward": 20})),
-            ["rank 0 | 70% of the time -> rank 1 | mostly forward at train.py:40 in train"],
+            ["rank 0 | 70% of the time -> rank 1 | is mostly in forward at train.py:40 in train"],
         ),
     ],
     ids=["stands", "worker", "apart", "gone", "late"],
