@@ -181,7 +181,8 @@ SICK = {
                 from torch.distributed.device_mesh import DeviceMesh
                 from torch.distributed.fsdp import fully_shard
                 mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
-                sharded = fully_shard(nn.Linear(16, 16), mesh=mesh)
+                sharded = nn.Linear(16, 16)
+                fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
                 def generate(most):
                     value, turns = torch.ones(8, 16), 0
                     while turns < most:
@@ -459,7 +460,7 @@ def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
 
 
 NOTES: Mapping[str, Mapping[str, Any]] = {
-    "compute-bound": {"forward": "busy(0.2)"},
+    "compute-bound": {"forward": "busy(0.2)", "ranks": 1},
     "per-rank-metrics-or-logging": {
         "work": "for _ in range(5000): print(step, flush=True)",
     },
