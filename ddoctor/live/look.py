@@ -207,7 +207,15 @@ class Look:
     def _stacks(self, pid: int) -> Sequence[tuple[Frame, ...]]:
         """Of a process's main thread."""
         main = self._threads.get((pid, pid))
-        return main.stacks if main is not None else ()
+        return whole(main.stacks) if main is not None else ()
+
+
+def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
+    """Those that begin as most do. One that was read while the thread went on lacks its beginning:
+    nobody is stopped for it."""
+    begins = [(stack[0].file, stack[0].function) if stack else None for stack in stacks]
+    usual = Counter(begins).most_common(1)[0][0] if begins else None
+    return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
 def _threads(patient: Patient) -> int:

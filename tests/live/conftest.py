@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,14 @@ class Live:
             assert self.launcher.is_running()
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+    def stop(self, rank: int) -> None:
+        """As a scheduler, a debugger or Ctrl-Z does it."""
+        process = self.ranks()[rank]
+        process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while process.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
 
     def attach(self, *words: str) -> Attached:
         """Look at it; whoever was there before is there afterwards, and as it was.

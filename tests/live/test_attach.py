@@ -54,7 +54,7 @@ def test_a_rank_that_is_stopped(start: StartLive) -> None:
     live = start()
     live.wait_for(FAR)
     rank = live.ranks()[1]
-    rank.send_signal(signal.SIGSTOP)
+    live.stop(1)
     attached = live.attach()
     assert attached.first["cause"] == "rank-stuck-outside-collective"
     assert attached.first["where"]["ranks"] == [1]

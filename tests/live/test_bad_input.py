@@ -136,8 +136,8 @@ def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, .
     output, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert "Traceback" not in errors
     if looked:
+        # Whether so little was enough to judge by or not.
         assert re.search(r"2 of 2 ranks, for [3-6] s", output)
-        assert process.returncode in (0, 1)
     else:
         assert (process.returncode, errors) == (2, "ddoctor: interrupted\n")
     # Nobody was left stopped.

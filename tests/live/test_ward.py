@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +22,6 @@ from tests.live.conftest import LIMIT_SECONDS, Live, StartLive
 AT_WORK = 20
 """Steps after which a training is looked at; what happens in that step comes before its end."""
 IN_STEP_20 = "step == 20 and rank == 1"
-
-
-def stop(live: Live) -> None:
-    """As a scheduler, a debugger or Ctrl-Z does it."""
-    live.ranks()[1].send_signal(signal.SIGSTOP)
 
 
 def kill(live: Live) -> None:
@@ -198,7 +192,9 @@ SICK = {
         rank=0,
         line="value = sharded(value)",
     ),
-    "stopped": Sick(cause="rank-stuck-outside-collective", parts={}, rank=1, provoke=stop),
+    "stopped": Sick(
+        cause="rank-stuck-outside-collective", parts={}, rank=1, provoke=lambda live: live.stop(1)
+    ),
     "waiting for an answer": Sick(
         cause="rank-stuck-outside-collective",
         parts={"work": f"if {IN_STEP_20}: os.read(os.pipe()[0], 1)"},
@@ -445,12 +441,12 @@ def test_a_rank_that_swaps(swap: None, start: StartLive) -> None:
         before="""
             global memory
             import mmap
-            memory = mmap.mmap(-1, 256 * 2**20)
+            memory = mmap.mmap(-1, 256 * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory.write(b"x" * len(memory))
             """,
         work="""
             if rank == 1:
-                if step % 20 == 0: memory.madvise(21)
+                memory.madvise(21)
                 sum(memory[step % 20 * 8192 * 400 : (step % 20 + 1) * 8192 * 400 : 4096])
             """,
     )
