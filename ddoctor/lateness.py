@@ -109,8 +109,11 @@ def _parting(others: Sequence[Standing], late: Standing, calls: Sequence[Frame])
         met = sum(row.samples for row in one.seen.activities if frame in row.calls)
         return met / one.seen.samples
 
+    usual = {frame: median(share(one, frame) for one in others) for frame in calls}
+    # Further in, it may be in what all of them call.
+    least = min(usual.values(), default=0.0) + NEVER
     for frame in reversed(calls):
-        if OWN_LINE * median(share(one, frame) for one in others) <= share(late, frame):
+        if usual[frame] <= least and OWN_LINE * usual[frame] <= share(late, frame):
             return frame
     return calls[-1] if calls else None
 

@@ -114,6 +114,11 @@ def test_the_way_that_only_the_late_rank_comes() -> None:
     assert found is not None
     assert found.calls == (usual, extra, sort)
     assert found.line == extra
+    # Nor where they hardly do.
+    hardly = ((usual, sort), 12)
+    found = late(standing([look(rank(0, hardly, seldom, waits=5), rank(1, hardly, waits=88))]))
+    assert found is not None
+    assert found.line == extra
     # Where the others come to all lines, it is the last.
     more = late(standing([look(rank(0, often, waits=5), rank(1, often, waits=50))]))
     assert more is not None
