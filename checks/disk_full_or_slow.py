@@ -1,23 +1,37 @@
-"""A disk that the run writes to is nearly full.
+"""A disk that the run uses is nearly full, or slower than what it is asked for.
 
 Checkpoints are large and come late: a run that fills the disk dies hours in, with "No space left on
 device", or leaves a checkpoint that cannot be read back. Rank 0 dies, the others wait for it. The
-temporary folder holds compiled kernels and the cache of Hugging Face holds models.
+temporary folder holds compiled kernels and the cache of Hugging Face holds models. A disk that is
+at work all the time and moves little, since it is a hard disk, shared with others, or asked for
+many small pieces, holds up whoever saves or loads.
 
 Seen from outside: ``df -h`` and ``df -i`` for the working folder, the temporary folder and the
-cache.
+cache; ``iostat -x 1`` with a disk at 100 % and few MB/s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.host import Disk, Disks
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.host_rates import DiskRate, HostRates
+from ddoctor.evidence.live import LiveLook
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.standing import AGAIN, Standing, moves, named, standing
 
-EXPLAINS = ("checkpoint-save-timeout",)
+EXPLAINS = (
+    "checkpoint-save-timeout",
+    "checkpoint-stall",
+    "dataloader-bottleneck",
+    "rank0-extra-work",
+    "straggler-rank",
+)
 
 GB = 10**9
+
+# psutil's name for a process in a read or write.
+DISK_SLEEP = "disk-sleep"
 
 # NodeFilesystemAlmostOutOfSpace and …OutOfFiles of node_exporter's mixin: a warning at 5 % left,
 # critical at 3 %.
@@ -28,6 +42,11 @@ LOW_SHARE, CRITICAL_SHARE = 0.05, 0.03
 LARGE_CHECKPOINT, SMALL_CHECKPOINT = 84 * GB, 1.3 * GB
 # An installation of torch alone has about as many files (counted: 14273 in torch 2.13 for CPUs).
 FEW_FILES = 15_000
+# Of the time of a look, far from what a sound disk of a sound run has to do.
+BUSY, NOTABLE = 0.9, 0.2
+# MiB/s: what a hard disk reads or writes in one go. One that gives less while it is at work all the
+# time is that slow, or is asked for small pieces.
+IN_ONE_GO = 100.0
 
 
 def nearly_full(disks: Disks) -> Iterator[Finding]:
@@ -42,6 +61,73 @@ def nearly_full(disks: Disks) -> Iterator[Finding]:
             and disk.files_free < min(FEW_FILES, CRITICAL_SHARE * disk.files)
         ):
             yield _out_of_files(disk, disk.files, disk.files_free)
+
+
+def slow_in_a_live_run(
+    live: tuple[LiveLook, ...], rates: tuple[HostRates, ...]
+) -> Iterator[Finding]:
+    every = standing(live)
+    if not moves(every):
+        return
+    for section in rates:
+        slow = [
+            disk
+            for disk in section.disks
+            if disk.busy >= BUSY and disk.read + disk.written < IN_ONE_GO
+        ]
+        held = [one for one in every if one.host == section.host and _by_disk(one)]
+        if slow and held:
+            yield _slow(max(slow, key=lambda disk: disk.busy), section, held, every)
+
+
+def _by_disk(one: Standing) -> bool:
+    """Whether it saves for long, again and again, or waits for workers that are met in reads."""
+    saves = one.seen.share("checkpoint") >= NOTABLE and one.seen.visits("checkpoint") >= AGAIN
+    reads = [worker for worker in one.seen.workers if worker.state == DISK_SLEEP]
+    loads = one.seen.share("loader-wait") >= NOTABLE and 2 * len(reads) >= len(one.seen.workers) > 0
+    return saves or loads
+
+
+def _slow(
+    disk: DiskRate, section: HostRates, held: Sequence[Standing], every: Sequence[Standing]
+) -> Finding:
+    first = held[0]
+    saves = first.seen.share("checkpoint") >= NOTABLE
+    share = first.seen.share("checkpoint" if saves else "loader-wait")
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"the disk {disk.name} of {section.host} was at work for {disk.busy:.0%} of "
+            f"{section.seconds:.0f} s and moved {disk.read + disk.written:.1f} MiB/s, while "
+            f"{named(held)} {'saved' if saves else 'waited for batches'} for {share:.0%} of the "
+            "time"
+        ),
+        evidence=(
+            Observation(
+                name=f"{disk.name} at work",
+                value=round(100 * disk.busy),
+                unit="% of time",
+                expected=100 * BUSY,
+                source="/proc/diskstats",
+            ),
+            Observation(name="read", value=disk.read, unit="MiB/s"),
+            Observation(name="written", value=disk.written, unit="MiB/s", expected=IN_ONE_GO),
+        ),
+        where=Where.of(held, every=every),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="write, or read, large pieces, to a disk of this host that is faster",
+                paste=(
+                    "# checkpoints to a local NVMe first, and from there in the background"
+                    if saves
+                    else "cp -r /data/set /local/nvme/set  # once; or pack small files into shards"
+                ),
+            ),
+            Fix(summary="see who else uses it", paste="iotop -oPa -n 3 || pidstat -d 1 3"),
+        ),
+    )
 
 
 def _out_of_space(disk: Disk) -> Finding:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
@@ -15,6 +17,7 @@ from ddoctor.live import patients
 from ddoctor.live.logs import last_words
 from ddoctor.live.look import Look, called, script
 from ddoctor.live.patients import Found, Patient
+from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
 from ddoctor.live.surroundings import surroundings
@@ -87,7 +90,7 @@ def observe(
         DoctorError: py-spy is not there, or a log cannot be read.
     """
     ended = tuple(_ended(rows, logs))
-    look = Look(rows, native=native)
+    look, rates = Look(rows, native=native), Rates()
     for number, more in enumerate(seconds, 1):
         # A run that stands still is to be told soon, which mostly needs no worker.
         look.more(more, workers=number > 1 or number == len(seconds))
@@ -95,7 +98,8 @@ def observe(
         found: list[Section] = [live, use, *ended]
         # Not before something can be told of the ranks themselves.
         if number == len(seconds):
-            found += [*records(rows, live), *surroundings(rows)]
+            of_host = msgspec.structs.replace(rates.told(), host=live.host)
+            found += [of_host, *records(rows, live), *surroundings(rows)]
         yield Evidence(map(redacted, found) if redact else found)
 
 

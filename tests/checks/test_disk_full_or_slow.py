@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from ddoctor import engine
 from ddoctor.evidence.host import Disk, Disks
+from ddoctor.evidence.host_rates import DiskRate, HostRates
+from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from tests.conftest import Findings
+from tests.live_look import STARVED, WAITING, look, moving
 
 CAUSE = "disk-full-or-slow"
 MB, GB, TB = 10**6, 10**9, 10**12
@@ -93,3 +99,57 @@ def test_each_disk_is_told_of(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, healthy: Disks) -> None:
     assert findings(CAUSE, healthy) == ()
+
+
+SAVES = {"checkpoint": 50, "forward": 20, "backward": 30}
+
+
+def rates(busy: float = 0.97, written: float = 12.0, host: str = "node-0") -> HostRates:
+    disk = DiskRate(name="sdb", busy=busy, read=0.5, written=written)
+    idle = DiskRate(name="sda", busy=0.02, read=0.0, written=0.1)
+    return HostRates(host=host, seconds=10.0, load=3.0, disks=(idle, disk))
+
+
+def loading(rank: int, *states: str) -> LiveRank:
+    return msgspec.structs.replace(
+        moving(rank, STARVED),
+        workers=tuple(LiveWorker(pid=200, state=state, cpu_seconds=0.1) for state in states),
+    )
+
+
+def test_a_disk_that_holds_up_who_saves(findings: Findings) -> None:
+    live = look(moving(0, SAVES), moving(1, WAITING, asleep=0.6))
+    (finding,) = findings(CAUSE, live, rates())
+    assert finding.severity is Severity.WARNING
+    assert (finding.where.hosts, finding.where.ranks) == (("node-0",), (0,))
+    assert "the disk sdb of node-0 was at work for 97% of 10 s and moved 12.5 MiB/s" in (
+        finding.because
+    )
+    assert "while rank 0 saved for 50% of the time" in finding.because
+    report = engine.examine(Evidence([live, rates()]), "attach")
+    assert report.findings[0].cause == CAUSE
+    assert "checkpoint-stall" in report.findings[0].consequences
+
+
+def test_a_disk_that_holds_up_who_loads(findings: Findings) -> None:
+    live = look(*(loading(rank, "disk-sleep", "sleeping") for rank in range(2)))
+    (finding,) = findings(CAUSE, live, rates())
+    assert "ranks 0-1 waited for batches for 60% of the time" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("live", "section"),
+    [
+        (look(moving(0), moving(1)), rates()),
+        # Not at work all the time; at work and fast; another host's.
+        (look(moving(0, SAVES), moving(1)), rates(busy=0.6)),
+        (look(moving(0, SAVES), moving(1)), rates(written=900.0)),
+        (look(moving(0, SAVES), moving(1)), rates(host="node-1")),
+        # Once; for data, and its workers compute; they wait for something else.
+        (look(moving(0, SAVES, visits=1), moving(1)), rates()),
+        (look(loading(0, "running", "running"), moving(1)), rates()),
+        (look(loading(0), moving(1)), rates()),
+    ],
+)
+def test_is_quiet_on_a_live_run(findings: Findings, live: LiveLook, section: HostRates) -> None:
+    assert findings(CAUSE, live, section) == ()
