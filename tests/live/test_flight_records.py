@@ -111,7 +111,7 @@ def test_who_is_behind(start: StartLive, tmp_path: Path) -> None:
 def test_who_is_stopped_does_not_answer(start: StartLive) -> None:
     live = start(served=True, early=SERVES, environment=RECORDED)
     live.wait_for(20)
-    live.ranks()[1].suspend()
+    live.stop(1)
     assert live.attach().causes == ["rank-stuck-outside-collective"]
 
 
