@@ -74,3 +74,8 @@ class FlightRecords(Section, frozen=True, kw_only=True):
     ranks: tuple[RankRecords, ...] = ()
     nccl: tuple[str, ...] = ()
     """What NCCL's RAS service says of errors, missing processes and counts that differ."""
+
+    @classmethod
+    def obtain(cls) -> str:
+        """The command that makes it: the run has to keep records."""
+        return "TORCH_FR_BUFFER_SIZE=2000 torchrun … (docs/guides/attach.md)"

@@ -33,7 +33,7 @@ POLITE = 10
 # What py-spy may need to begin, and to write down what it saw.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
-MAIN = "MainThread"
+UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
 # Of any Python: the patient's is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 
@@ -137,7 +137,7 @@ class Spy:
         try:
             return _read(self._result, self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
-            return (), _why(told)
+            return (), why(told)
 
     def stop(self) -> bool:
         """Look no more; whether it was still at it, and may have left somebody stopped."""
@@ -155,7 +155,8 @@ def _program() -> str:
     return program
 
 
-def _why(told: str) -> str:
+def why(told: str) -> str:
+    """Why it saw nothing, and what to do, by the words it ended with."""
     if "ermission denied" in told or "Operation not permitted" in told:
         scope = Path("/proc/sys/kernel/yama/ptrace_scope")
         value = scope.read_text().strip() if scope.exists() else "0"
@@ -165,8 +166,10 @@ def _why(told: str) -> str:
                 ", or ddoctor as root"
             )
         return "ptrace is forbidden: the container needs the capability SYS_PTRACE"
+    if unknown := UNKNOWN.search(told):
+        return f"this py-spy knows no Python {unknown[1]}: python -m pip install --upgrade py-spy"
     lines = [line.strip() for line in told.splitlines() if line.strip()]
-    return lines[0] if lines else "py-spy saw nothing"
+    return lines[0].removeprefix("Error: ") if lines else "py-spy saw nothing"
 
 
 def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread, ...]:
