@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,16 +126,13 @@ def parts(seconds: float) -> tuple[float, ...]:
 
 
 def _nobody(found: Found) -> str:
-    told = "no training runs on this host: no Python process has torch in it"
-    if found.foreign:
-        several = len(found.foreign) > 1
-        told = (
-            f"{len(found.foreign)} Python process{'es' if several else ''} of other users "
-            f"cannot be looked into, and there is no training of your own"
-        )
-        if os.geteuid() != 0:
-            told += ": run ddoctor as that user, or as root"
-    return told
+    if not found.foreign:
+        return "no training runs on this host: no Python process has torch in it"
+    several = len(found.foreign) > 1
+    return (
+        f"{len(found.foreign)} Python process{'es' if several else ''} cannot be looked into, and "
+        f"there is no training beside: {patients.remedy()}"
+    )
 
 
 def _told(jobs: Mapping[str, Sequence[Patient]]) -> str:

@@ -119,7 +119,7 @@ def named(pids: Sequence[int]) -> Found:
         if not psutil.pid_exists(pid):
             raise DoctorError(f"there is no process {pid} (any more)")
         if pid in foreign:
-            raise DoctorError(f"process {pid} is another user's: run ddoctor as that user, or root")
+            raise DoctorError(f"process {pid} cannot be looked into: {remedy()}")
         inside = {one: row for one, row in seen.items() if one == pid or pid in row.ancestors}
         ranked = {one: row for one, row in inside.items() if row.rank is not None}
         mine = _outermost(ranked) or _outermost(inside)
@@ -130,6 +130,13 @@ def named(pids: Sequence[int]) -> Found:
             )
         chosen |= {one.process.pid: one for one in mine}
     return Found(patients=_patients(list(chosen.values()), seen), foreign=foreign)
+
+
+def remedy() -> str:
+    """What lets one look into the processes that refuse it."""
+    if os.geteuid() == 0:
+        return "ptrace is forbidden: the container needs the capability SYS_PTRACE"
+    return "it is another user's: run ddoctor as that user, or root"
 
 
 def missing(patients: Sequence[Patient]) -> tuple[int, ...]:

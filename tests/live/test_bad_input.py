@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,4 +188,29 @@ def test_another_users_process() -> None:
             cwd="/",
         )
     assert done.returncode == 2
-    assert f"process {process.pid} is another user's" in done.stderr
+    assert f"process {process.pid} cannot be looked into: it is another user's" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a capability to do without")
+@pytest.mark.skipif(
+    shutil.which("setpriv") is None, reason="no setpriv: apt-get install util-linux"
+)
+def test_ptrace_is_forbidden() -> None:
+    """What needs none is told: that it is there, and whether it is on a CPU."""
+    without = ("setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace")
+    with python(WITH_TORCH) as process:
+        done = subprocess.run(
+            [
+                *(*without, sys.executable, "-m", "ddoctor", "attach", str(process.pid)),
+                *("--seconds", "3"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+    told = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stderr
+    assert told.startswith("incomplete: what rank 0 does was not seen: ptrace is forbidden: the ")
+    assert "container needs the capability SYS_PTRACE" in told
+    assert "seen 1 of 1 ranks" in told
+    assert "(0% on a CPU)" in told
