@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.host import Disk, Disks
-from ddoctor.evidence.host_rates import DiskRate, HostRates
+from ddoctor.evidence.host_rates import DiskTraffic, HostRates
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.standing import AGAIN, Standing, moves, named, standing
@@ -89,7 +89,7 @@ def _by_disk(one: Standing) -> bool:
 
 
 def _slow(
-    disk: DiskRate, section: HostRates, held: Sequence[Standing], every: Sequence[Standing]
+    disk: DiskTraffic, section: HostRates, held: Sequence[Standing], every: Sequence[Standing]
 ) -> Finding:
     first = held[0]
     saves = first.seen.share("checkpoint") >= NOTABLE

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ddoctor.evidence.section import Part, Section
 
 
-class DiskRate(Part, frozen=True, kw_only=True):
+class DiskTraffic(Part, frozen=True, kw_only=True):
     """One disk of the host, whoever used it."""
 
     name: str
@@ -19,7 +19,7 @@ class DiskRate(Part, frozen=True, kw_only=True):
     """MiB/s."""
 
 
-class InterfaceRate(Part, frozen=True, kw_only=True):
+class InterfaceTraffic(Part, frozen=True, kw_only=True):
     """One network interface of the host, whoever used it."""
 
     name: str
@@ -37,5 +37,5 @@ class HostRates(Section, frozen=True, kw_only=True):
     seconds: float
     load: float
     """Threads that ran, or wanted to, as a mean over the last minute."""
-    disks: tuple[DiskRate, ...] = ()
-    interfaces: tuple[InterfaceRate, ...] = ()
+    disks: tuple[DiskTraffic, ...] = ()
+    interfaces: tuple[InterfaceTraffic, ...] = ()

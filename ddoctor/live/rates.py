@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from ddoctor.evidence.host_rates import DiskRate, HostRates, InterfaceRate
+from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
 
 MIB = 2**20
 MILLISECONDS = 1000
@@ -38,20 +38,20 @@ class Rates:
             interfaces=tuple(self._sent(seconds)),
         )
 
-    def _moved(self, seconds: float) -> Iterator[DiskRate]:
+    def _moved(self, seconds: float) -> Iterator[DiskTraffic]:
         for name, now in sorted(_disks().items()):
             before = self._disks.get(name)
             if before is None or now.busy_time <= before.busy_time or not (DISKS / name).exists():
                 continue
             busy = (now.busy_time - before.busy_time) / MILLISECONDS / seconds
-            yield DiskRate(
+            yield DiskTraffic(
                 name=name,
                 busy=round(min(1.0, busy), 3),
                 read=round((now.read_bytes - before.read_bytes) / MIB / seconds, 2),
                 written=round((now.write_bytes - before.write_bytes) / MIB / seconds, 2),
             )
 
-    def _sent(self, seconds: float) -> Iterator[InterfaceRate]:
+    def _sent(self, seconds: float) -> Iterator[InterfaceTraffic]:
         for name, now in sorted(psutil.net_io_counters(pernic=True).items()):
             before = self._interfaces.get(name)
             if before is None or name == LOOPBACK:
@@ -59,7 +59,7 @@ class Rates:
             received = (now.bytes_recv - before.bytes_recv) / MIB / seconds
             sent = (now.bytes_sent - before.bytes_sent) / MIB / seconds
             if received > 0 or sent > 0:
-                yield InterfaceRate(name=name, received=round(received, 3), sent=round(sent, 3))
+                yield InterfaceTraffic(name=name, received=round(received, 3), sent=round(sent, 3))
 
 
 def _disks() -> Mapping[str, Any]:

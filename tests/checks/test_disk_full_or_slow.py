@@ -5,7 +5,7 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.host import Disk, Disks
-from ddoctor.evidence.host_rates import DiskRate, HostRates
+from ddoctor.evidence.host_rates import DiskTraffic, HostRates
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
@@ -105,8 +105,8 @@ SAVES = {"checkpoint": 50, "forward": 20, "backward": 30}
 
 
 def rates(busy: float = 0.97, written: float = 12.0, host: str = "node-0") -> HostRates:
-    disk = DiskRate(name="sdb", busy=busy, read=0.5, written=written)
-    idle = DiskRate(name="sda", busy=0.02, read=0.0, written=0.1)
+    disk = DiskTraffic(name="sdb", busy=busy, read=0.5, written=written)
+    idle = DiskTraffic(name="sda", busy=0.02, read=0.0, written=0.1)
     return HostRates(host=host, seconds=10.0, load=3.0, disks=(idle, disk))
 
 

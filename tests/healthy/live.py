@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddoctor.evidence.build_locks import BuildLocks
-from ddoctor.evidence.host_rates import DiskRate, HostRates, InterfaceRate
+from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
 from tests.healthy.host import HOST
 from tests.live_look import look, moving
 
@@ -14,7 +14,7 @@ SECTIONS = (
         host=HOST,
         seconds=10.0,
         load=40.0,
-        disks=(DiskRate(name="nvme0n1", busy=0.95, read=2400.0, written=3.0),),
-        interfaces=(InterfaceRate(name="eth0", received=1.2, sent=0.8),),
+        disks=(DiskTraffic(name="nvme0n1", busy=0.95, read=2400.0, written=3.0),),
+        interfaces=(InterfaceTraffic(name="eth0", received=1.2, sent=0.8),),
     ),
 )
