@@ -1,35 +1,41 @@
 """What it costs a training to be looked at: at least 99 % of the steps are done meanwhile.
 
-One training of short steps; looks by ddoctor, by ``py-spy record`` as it comes (100 samples a
-second, blocking), and none at all take turns, and the steps that are done in each are counted.
-With 2 and 4 ranks, and with 64 idle threads in each rank. On a machine that has no core to spare,
-whatever the looks compute is taken from the training.
+One training of short steps; looks as long as ddoctor's own, and times without any, take turns, and
+the steps that are done in each are counted: those of a look against the mean of the times before
+and after it, since two ranks that wait for each other do 3 to 5 % more or less from one time to the
+next. With 2 and 4 ranks, and with 64 idle threads in each rank; beside it ``py-spy record`` as it
+comes (100 samples a second, blocking). On a machine that has no core to spare, whatever the looks
+compute is taken from the training: their share of all CPUs bounds what it can lose.
 Exit code 1: the median of the ratios is below the bound.
 """
 
 from __future__ import annotations
 
-import random
+import os
 import struct
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import psutil
 
 from benchmarks.attached import training
+from benchmarks.overhead import typical
 from ddoctor.live import attach
+from ddoctor.live.attach import USUAL_SECONDS
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640
 RANKS_AND_THREADS = ((2, 0), (4, 0), (2, 64))
-TURNS, SECONDS = 12, 5.0
+TURNS, PEER_TURNS = 24, 6
 BOUND = 0.99
-ARMS = ("bare", "ddoctor", "py-spy")
 WARM_UPS = 100
 
 
@@ -44,53 +50,83 @@ def main() -> int:
 
 
 def _measure(ranks: int, threads: int, turns: int) -> float:
-    rates: dict[str, list[float]] = {arm: [] for arm in ARMS}
     with TemporaryDirectory() as name:
         counter = Path(name) / "steps"
         script = ("-m", "benchmarks.attach_script", str(WIDTH), str(threads), str(counter))
         with training(ranks, script, ROOT, lambda: _trains(counter)) as launcher:
-            for _ in range(turns):
-                # No arm always comes first.
-                for arm in random.sample(ARMS, len(ARMS)):
-                    rates[arm].append(_rate(arm, launcher, counter, Path(name)))
-    print(
-        f"{ranks} ranks, {threads} idle threads in each: "
-        f"{1000 / median(rates['bare']):.2f} ms a step ({turns} turns of {SECONDS:.0f} s)"
-    )
-    for arm in ARMS[1:]:
-        ratios = [one / bare for one, bare in zip(rates[arm], rates["bare"], strict=True)]
-        low, _, high = quantiles(ratios, n=4)
+            own = _turns(turns, counter, partial(_ddoctor, launcher))
+            spied = _turns(PEER_TURNS, counter, partial(_spies, launcher, Path(name)))
+    bare = 1 / median(look.bare for look in own)
+    print(f"{ranks} ranks, {threads} idle threads in each: {1000 * bare:.2f} ms a step")
+    for name, looks in (("ddoctor", own), ("py-spy", spied)):
+        ratio, (low, high) = typical([look.rate / look.bare for look in looks])
+        share = median(look.share for look in looks)
         print(
-            f"  {arm:8} {median(ratios):.4f} of the steps (middle half of the turns: "
-            f"{low:.4f} to {high:.4f})",
+            f"  {name:8} {ratio:.4f} of the steps (95 % sure: {low:.4f} to {high:.4f}; "
+            f"{len(looks)} turns of {USUAL_SECONDS:.0f} s); "
+            f"itself at work for {share:.2%} of the CPUs' time",
             flush=True,
         )
-    return median(one / bare for one, bare in zip(rates["ddoctor"], rates["bare"], strict=True))
+    return median(look.rate / look.bare for look in own)
 
 
-def _rate(arm: str, launcher: psutil.Popen, counter: Path, folder: Path) -> float:
-    """Steps a second while this looks at all ranks."""
-    first, began = _steps(counter), time.perf_counter()
-    if arm == "ddoctor":
-        rows = attach.choose([launcher.pid], None)
-        list(attach.observe(rows, SECONDS, native=False, redact=False))
-    elif arm == "py-spy":
-        spies = [
-            subprocess.Popen(
-                [
-                    *("py-spy", "record", "--pid", str(rank.pid), "--duration", f"{SECONDS:.0f}"),
-                    *("--output", str(folder / f"{rank.pid}.svg")),
-                ],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for rank in launcher.children()
-        ]
-        for spy in spies:
-            spy.wait()
-    else:
-        time.sleep(SECONDS)
-    return (_steps(counter) - first) / (time.perf_counter() - began)
+class Look(NamedTuple):
+    """Steps a second during a look, and without one; which share of all CPUs the look took."""
+
+    rate: float
+    bare: float
+    share: float
+
+
+def _turns(turns: int, counter: Path, look: Callable[[], object]) -> list[Look]:
+    """A look in each turn, between times without one."""
+    looks = []
+    before, _ = _rate(counter, _rest)
+    for _ in range(turns):
+        rate, share = _rate(counter, look)
+        after, _ = _rate(counter, _rest)
+        looks.append(Look(rate, mean((before, after)), share))
+        before = after
+    return looks
+
+
+def _rate(counter: Path, work: Callable[[], object]) -> tuple[float, float]:
+    """Steps a second while this is done; its share of the CPUs' time."""
+    first, began, cpu = _steps(counter), time.perf_counter(), _cpu_seconds()
+    work()
+    seconds = time.perf_counter() - began
+    share = (_cpu_seconds() - cpu) / seconds / (os.cpu_count() or 1)
+    return (_steps(counter) - first) / seconds, share
+
+
+def _rest() -> None:
+    time.sleep(USUAL_SECONDS)
+
+
+def _ddoctor(launcher: psutil.Popen) -> None:
+    rows = attach.choose([launcher.pid], None)
+    list(attach.observe(rows, USUAL_SECONDS, native=False, redact=False))
+
+
+def _spies(launcher: psutil.Popen, folder: Path) -> None:
+    spies = [
+        subprocess.Popen(
+            [
+                *("py-spy", "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
+                *("--output", str(folder / f"{rank.pid}.svg")),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in launcher.children()
+    ]
+    for spy in spies:
+        spy.wait()
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those it has started and waited for."""
+    return sum(os.times()[:4])
 
 
 def _trains(counter: Path) -> bool:

@@ -68,8 +68,8 @@ def _blocks(width: int, turns: int, name: str) -> float:
         _run([*TORCHRUN, *words], BLOCKS, result, ROOT)
         rows = [tuple(map(float, line.split())) for line in result.read_text().splitlines()]
     bare = median(row[0] for row in rows)
-    ratio, longer = _typical([row[1] / row[0] for row in rows])
-    added, more = _typical([1e6 * (row[3] - row[2]) for row in rows])
+    ratio, longer = typical([row[1] / row[0] for row in rows])
+    added, more = typical([1e6 * (row[3] - row[2]) for row in rows])
     share = added / bare / 1e6
     print(
         f"{name} steps ({1e3 * bare:.2f} ms bare): {ratio:.4f} times as long when recorded "
@@ -81,11 +81,12 @@ def _blocks(width: int, turns: int, name: str) -> float:
     return share
 
 
-def _typical(values: list[float]) -> tuple[float, tuple[float, float]]:
+def typical(values: list[float]) -> tuple[float, tuple[float, float]]:
     """The median, and where it lies 95 % sure: the binomial's normal approximation."""
     every = sorted(values)
     reach = round(0.98 * len(every) ** 0.5)
-    return median(every), (every[len(every) // 2 - reach], every[len(every) // 2 + reach])
+    low, high = max(len(every) // 2 - reach, 0), min(len(every) // 2 + reach, len(every) - 1)
+    return median(every), (every[low], every[high])
 
 
 def _ratios(arm: str, width: int, steps: int, turns: int, name: str) -> list[float]:
