@@ -29,7 +29,7 @@ import psutil
 from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
-from ddoctor.live.attach import USUAL_SECONDS
+from ddoctor.live.attach import USUAL_SECONDS, Manner
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640
@@ -105,7 +105,7 @@ def _rest() -> None:
 
 def _ddoctor(launcher: psutil.Popen) -> None:
     rows = attach.choose([launcher.pid], None)
-    list(attach.observe(rows, USUAL_SECONDS, native=False, redact=False))
+    list(attach.observe(rows, *attach.ends(USUAL_SECONDS), manner=Manner()))
 
 
 def _spies(launcher: psutil.Popen, folder: Path) -> None:

@@ -50,7 +50,14 @@ def between_ranks(
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     share = together(live)
-    links = [(look.host, one) for look in live for one in look.links if _carried(one) is not None]
+    every = [(look.host, one) for look in live for one in look.links]
+    # What is not read there is not held up on its way.
+    unread = {(one.remote, one.local) for _, one in every if one.unread >= QUEUED}
+    links = [
+        (host, one)
+        for host, one in every
+        if _carried(one) is not None and (one.local, one.remote) not in unread
+    ]
     if not share or not links:
         return
     host, worst = min(links, key=lambda link: _carried(link[1]) or 0.0)

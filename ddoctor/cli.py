@@ -199,15 +199,12 @@ def attach(
     span = attach.span(seconds, watch=watch)
     if prometheus is not None and not watch:
         raise DoctorError("--prometheus serves what --watch sees: give both")
+    manner = attach.Manner(native=native, redact=redact, logs=log or ())
     if watch:
         metrics = Metrics(prometheus) if prometheus is not None else None
-        report, evidence = watching.watch(
-            pids or (), job, span, native=native, redact=redact, logs=log or (), metrics=metrics
-        )
+        report, evidence = watching.watch(pids or (), job, span, manner, metrics)
     else:
-        report, evidence = watching.once(
-            pids or (), job, span, native=native, redact=redact, logs=log or ()
-        )
+        report, evidence = watching.once(pids or (), job, span, manner)
     if bundle is not None:
         bundles.write(bundle, evidence)
     outputs.write(report, evidence)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from ddoctor import endings
+from ddoctor import endings, gpu_lines
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.live import Activity, Block, LiveLook, LiveRank
 from ddoctor.evidence.steps import PHASES
@@ -35,8 +35,6 @@ HELD = {
 }
 # psutil's names, and ours, for a process that was there when the look began.
 ENDED = ("zombie", "gone")
-# What is in the user's line where the host waits until a GPU has come so far.
-FROM_GPU = re.compile(r"\.(item|tolist|cpu|numpy)\(|\b(synchronize|print|float)\(")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
 # A line of the script's own that begins a garbage collection.
@@ -45,7 +43,7 @@ PHASE_OF = {
     **dict.fromkeys(FOR_OTHERS, "waiting"),
     **dict.fromkeys(("loader-wait", "loader-start"), "loader"),
     IN_ENGINE: "backward",
-    **dict.fromkeys(("import", "logging"), "rest"),
+    **dict.fromkeys(("import", "logging", gpu_lines.AT_GPU), "rest"),
     "compile": "forward",
 }
 """Activities that are not called as the phase of a step that they belong to."""
@@ -112,13 +110,7 @@ class Standing:
     @property
     def at_gpu(self) -> bool:
         """Whether it waits for its GPU, which in a run that stands still waits for others."""
-        inner = itertools.takewhile(lambda frame: not frame.of_user, reversed(self.seen.stack))
-        return (
-            self.seen.on_gpu
-            and self.line is not None
-            and FROM_GPU.search(self.line.text) is not None
-            and all("torch/cuda/" in frame.file for frame in inner)
-        )
+        return self.seen.on_gpu and gpu_lines.waits(self.seen.stack)
 
     @property
     def waiting(self) -> float:
@@ -204,7 +196,8 @@ class Standing:
             return "init_process_group"
         if self.doing.startswith("backward"):
             return "backward"
-        return "" if self.doing == "rest" else self.doing.removesuffix("-wait")
+        plain = ("rest", gpu_lines.AT_GPU)
+        return "" if self.doing in plain else self.doing.removesuffix("-wait")
 
     @property
     def place(self) -> str:

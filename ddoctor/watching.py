@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.live import attach
+from ddoctor.live.attach import Manner
 from ddoctor.models import Report
 from ddoctor.report import wording
 from ddoctor.report.output import progress
@@ -28,13 +28,7 @@ Show = Callable[[Report, Evidence], None]
 
 
 def once(
-    pids: Sequence[int],
-    job: str | None,
-    seconds: float,
-    *,
-    native: bool,
-    redact: bool,
-    logs: Sequence[Path],
+    pids: Sequence[int], job: str | None, seconds: float, manner: Manner
 ) -> tuple[Report, Evidence]:
     """What a look tells; after Ctrl-C, what a first part of it did.
 
@@ -48,9 +42,7 @@ def once(
     Thread(target=_read_checks, daemon=True).start()
     with progress() as started, suppress(KeyboardInterrupt):
         started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {seconds:.0f} s")
-        parts = attach.parts(seconds)
-        looks = attach.observe(rows, *parts, native=native, redact=redact, logs=logs)
-        for evidence in looks:
+        for evidence in attach.observe(rows, *attach.ends(seconds), manner=manner):
             last = engine.examine(evidence, "attach"), evidence
             started(f"looking on; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -68,10 +60,7 @@ def watch(
     pids: Sequence[int],
     job: str | None,
     seconds: float,
-    *,
-    native: bool,
-    redact: bool,
-    logs: Sequence[Path],
+    manner: Manner,
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
     """What the last look told.
@@ -86,7 +75,7 @@ def watch(
     last: tuple[Report, Evidence] | None = None
     with suppress(KeyboardInterrupt), _screen(seconds) if has_terminal else _nowhere() as show:
         while True:
-            (evidence,) = attach.observe(rows, seconds, native=native, redact=redact, logs=logs)
+            (evidence,) = attach.observe(rows, seconds, manner=manner)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             show(report, evidence)

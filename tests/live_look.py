@@ -108,7 +108,7 @@ def standing(
 def on_gpu(number: int, line: int, text: str, *inner: Frame) -> LiveRank:
     """A rank whose host spins until its GPU has come so far."""
     frames = (user(line, text, "train"), *inner)
-    rank = standing(number, "rest", *frames, state="running", main_cpu=SECONDS)
+    rank = standing(number, "gpu-wait", *frames, state="running", main_cpu=SECONDS)
     return msgspec.structs.replace(rank, on_gpu=True)
 
 

@@ -145,6 +145,8 @@ class LiveLink(Part, frozen=True, kw_only=True):
     """Address."""
     queued: float
     """In what part of the looks something waited to be sent, or to be acknowledged; 0 to 1."""
+    unread: float = 0.0
+    """In what part of the looks something had come and was not yet read; 0 to 1."""
     interface: str = ""
     """That has the local address; empty: not to be seen from where ddoctor runs."""
     sent: float | None = None

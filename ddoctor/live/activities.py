@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from ddoctor import knowledge
+from ddoctor import gpu_lines, knowledge
 from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.live import Activity, Turn
 from ddoctor.evidence.training import Frame
@@ -22,9 +22,12 @@ MOST_ACTIVITIES = 12
 MOST_STACKS = 10_000
 
 
-def activities(stacks: Sequence[tuple[Frame, ...]], source: Source) -> tuple[Activity, ...]:
-    """What a main thread was met doing, the most frequent first."""
-    names = [activity(stack) for stack in stacks]
+def activities(
+    stacks: Sequence[tuple[Frame, ...]], source: Source, *, on_gpu: bool = False
+) -> tuple[Activity, ...]:
+    """What a main thread was met doing, the most frequent first; ``on_gpu``: it has CUDA's driver
+    in it."""
+    names = [activity(stack, on_gpu=on_gpu) for stack in stacks]
     visits = Counter(name for name, _ in groupby(names))
     places = list(zip(names, map(_of_user, stacks), strict=True))
     return tuple(
@@ -40,16 +43,17 @@ def activities(stacks: Sequence[tuple[Frame, ...]], source: Source) -> tuple[Act
     )
 
 
-def turns(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Turn, ...]:
+def turns(stacks: Sequence[tuple[Frame, ...]], *, on_gpu: bool = False) -> tuple[Turn, ...]:
     """What a main thread was met doing, in the order of time."""
-    rows = groupby(map(activity, stacks))
+    rows = groupby(activity(stack, on_gpu=on_gpu) for stack in stacks)
     return tuple(Turn(name=name, samples=sum(1 for _ in met)) for name, met in rows)
 
 
 # A look meets the same stacks again and again, and each is asked for twice.
 @lru_cache(MOST_STACKS)
-def activity(stack: tuple[Frame, ...]) -> str:
-    """The first row of the table of which a frame is on the stack."""
+def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:
+    """The first row of the table of which a frame is on the stack; what none tells, the user's own
+    line does where there is a GPU: its calls are native code, which has no frames."""
     if stack and stack[-1].of_user and WAIT.search(stack[-1].text):
         return COLLECTIVE
     table: KnownFrames = knowledge.load(KnownFrames)
@@ -58,7 +62,9 @@ def activity(stack: tuple[Frame, ...]) -> str:
             # py-spy names methods by their class, too.
             if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
                 return row.activity
-    return REST
+    if on_gpu and gpu_lines.waits(stack):
+        return gpu_lines.AT_GPU
+    return gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST
 
 
 def _of_user(stack: Sequence[Frame]) -> tuple[Frame, ...]:

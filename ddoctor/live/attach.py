@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -23,8 +24,21 @@ from ddoctor.live.surroundings import surroundings
 
 USUAL_SECONDS, WATCHING_SECONDS = 10.0, 4.0
 LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
-# Short looks before the rest of a long one.
-SOON = 2
+# After so many a run that stands still can be told, and then a slow one. Each costs py-spy a start,
+# which takes it as long as to look for ten seconds.
+SOON_SECONDS = (3.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How to look."""
+
+    native: bool = False
+    """Also into code that is not Python's."""
+    redact: bool = False
+    """With the names of files in place of their paths."""
+    logs: Sequence[Path] = ()
+    """What the ranks have written, for the last words of those who are gone."""
 
 
 def span(seconds: float | None, *, watch: bool) -> float:
@@ -74,32 +88,24 @@ def _by_name(found: Found) -> Mapping[str, tuple[Patient, ...]]:
     }
 
 
-def observe(
-    rows: Sequence[Patient],
-    *seconds: float,
-    native: bool,
-    redact: bool,
-    logs: Sequence[Path] = (),
-) -> Iterator[Evidence]:
-    """What is seen of these ranks after so many seconds, and after so many more; ``native``: also
-    in code that is not Python's; ``redact``: with the names of files in place of their paths;
-    ``logs``: what they have written, for the last words of those who are gone.
+def observe(rows: Sequence[Patient], *ends: float, manner: Manner) -> Iterator[Evidence]:
+    """What is seen of these ranks after so many seconds each.
 
     Raises:
         DoctorError: py-spy is not there, or a log cannot be read.
     """
-    ended = tuple(_ended(rows, logs))
-    look, rates = Look(rows, native=native), Rates()
-    for number, more in enumerate(seconds, 1):
+    ended = tuple(_ended(rows, manner.logs))
+    look, rates = Look(rows, native=manner.native), Rates()
+    for number, end in enumerate(ends, 1):
         # A run that stands still is to be told soon, which mostly needs no worker.
-        look.more(more, workers=number > 1 or number == len(seconds))
+        look.until(end, workers=number > 1 or number == len(ends))
         live, use = look.told()
         found: list[Section] = [live, use, *ended]
         # Not before something can be told of the ranks themselves.
-        if number == len(seconds):
+        if number == len(ends):
             of_host = msgspec.structs.replace(rates.told(), host=live.host)
             found += [of_host, *records(rows, live), *surroundings(rows)]
-        yield Evidence(map(redacted, found) if redact else found)
+        yield Evidence(map(redacted, found) if manner.redact else found)
 
 
 def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRun]:
@@ -116,13 +122,9 @@ def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRu
         )
 
 
-def parts(seconds: float) -> tuple[float, ...]:
-    """Of a look that takes long: short ones, after which something can be told soon, and the rest.
-
-    After the first a run that stands still is told, after the second a slow one.
-    """
-    short = min(SOON, int(seconds / LEAST_SECONDS) - 1)
-    return (*[LEAST_SECONDS] * short, seconds - short * LEAST_SECONDS)
+def ends(seconds: float) -> tuple[float, ...]:
+    """After how many seconds something can be told in a look that takes so many."""
+    return (*(one for one in SOON_SECONDS if one + LEAST_SECONDS <= seconds), seconds)
 
 
 def _nobody(found: Found) -> str:

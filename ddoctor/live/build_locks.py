@@ -12,6 +12,7 @@ import psutil
 
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
 from ddoctor.live.patients import Patient
+from ddoctor.live.source import Source
 
 # torch/utils/cpp_extension.py, _jit_compile
 LOCK = "lock"
@@ -21,10 +22,10 @@ def build_locks(patients: Sequence[Patient]) -> BuildLocks:
     """As far as the folders are those that torch chooses, or the environment names."""
     files: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
     for one in patients:
-        for root, path in _found(one):
+        for name, lock in _found(one):
             with suppress(OSError):
-                state = (root / path.relative_to("/")).stat()
-                files.setdefault((state.st_dev, state.st_ino), (str(path), state))
+                state = lock.stat()
+                files.setdefault((state.st_dev, state.st_ino), (name, state))
     return BuildLocks(
         locks=tuple(
             BuildLock(
@@ -37,14 +38,13 @@ def build_locks(patients: Sequence[Patient]) -> BuildLocks:
     )
 
 
-def _found(patient: Patient) -> Iterator[tuple[Path, Path]]:
-    """The root of a rank's file system, and a lock in it."""
+def _found(patient: Patient) -> Iterator[tuple[str, Path]]:
+    """What a rank calls a lock, and where ddoctor finds it."""
     with suppress(psutil.Error, OSError):
-        root = Path(f"/proc/{patient.process.pid}/root")
         folder, pattern = _folder(patient.environment, Path(patient.process.cwd()))
-        inside = root / folder.relative_to("/")
-        for path in inside.glob(pattern):
-            yield root, folder / path.relative_to(inside)
+        here = Source(patient.process).path(str(folder))
+        for lock in here.glob(pattern):
+            yield str(folder / lock.relative_to(here)), lock
 
 
 def _folder(environment: Mapping[str, str], working: Path) -> tuple[Path, str]:

@@ -61,15 +61,17 @@ class Look:
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in patients])
 
-    def more(self, seconds: float, *, workers: bool = True) -> None:
-        """Look for so long; ``workers``: at those, too, which takes longer to begin.
+    def until(self, end: float, *, workers: bool = True) -> None:
+        """Look on until so many seconds have passed since its beginning; ``workers``: at those,
+        too, which takes longer to begin.
 
         Raises:
             DoctorError: py-spy is not there.
         """
         with TemporaryDirectory() as folder, ExitStack() as cleanup:
             spies: dict[int, Spy] = {}
-            deadline = time.monotonic() + seconds
+            deadline = self._began + end
+            seconds = max(0.0, deadline - time.monotonic())
             for pid, source in self._sources.items():
                 spies[pid] = Spy(
                     pid,
@@ -183,8 +185,8 @@ class Look:
             samples=len(stacks),
             stack=stack,
             still=still,
-            activities=activities(stacks, self._sources[pid]),
-            turns=turns(stacks),
+            activities=activities(stacks, self._sources[pid], on_gpu=patient.on_gpu),
+            turns=turns(stacks, on_gpu=patient.on_gpu),
             workers=tuple(self._worker(one.pid, last) for one in patient.workers),
             unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not seen"),
         )

@@ -13,6 +13,7 @@ import psutil
 
 from ddoctor.errors import DoctorError
 from ddoctor.launched import dialect
+from ddoctor.live.spy import FORBIDDEN
 
 # The same on all ranks of a job, on every host.
 JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
@@ -135,7 +136,7 @@ def named(pids: Sequence[int]) -> Found:
 def remedy() -> str:
     """What lets one look into the processes that refuse it."""
     if os.geteuid() == 0:
-        return "ptrace is forbidden: the container needs the capability SYS_PTRACE"
+        return FORBIDDEN
     return "it is another user's: run ddoctor as that user, or root"
 
 

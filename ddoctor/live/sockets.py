@@ -1,4 +1,4 @@
-"""What waits in the kernel to be sent to other hosts, and how fast it leaves."""
+"""What waits in the kernel to be sent to other hosts, or to be read, and how fast it leaves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -32,18 +33,21 @@ class Sockets:
         self._began = time.monotonic()
         self._sent = self._counted()
         self._met: Counter[tuple[str, str]] = Counter()
-        self._waiting: Counter[tuple[str, str]] = Counter()
+        self._unsent: Counter[tuple[str, str]] = Counter()
+        self._unread: Counter[tuple[str, str]] = Counter()
 
     def look(self) -> bool:
         """At the queues, in this moment; whether there are any."""
-        waiting: dict[tuple[str, str], int] = {}
-        for pid in self._pids:
-            for local, remote, unsent, inode in _connections(pid):
-                if inode in self._own and _elsewhere(local, remote):
-                    waiting[local, remote] = waiting.get((local, remote), 0) + unsent
-        self._met.update(waiting.keys())
-        self._waiting.update(way for way, unsent in waiting.items() if unsent)
-        return bool(waiting)
+        own = [
+            one
+            for pid in self._pids
+            for one in _connections(pid)
+            if one.inode in self._own and _elsewhere(*one.way)
+        ]
+        self._met.update({one.way for one in own})
+        self._unsent.update({one.way for one in own if one.unsent})
+        self._unread.update({one.way for one in own if one.unread})
+        return bool(own)
 
     def told(self) -> tuple[LiveLink, ...]:
         """What was seen so far, by way."""
@@ -55,7 +59,8 @@ class Sockets:
             LiveLink(
                 local=local,
                 remote=remote,
-                queued=round(self._waiting[local, remote] / met, 3),
+                queued=round(self._unsent[local, remote] / met, 3),
+                unread=round(self._unread[local, remote] / met, 3),
                 interface=name,
                 sent=round((sent[name] - self._sent[name]) / MIB / seconds, 3)
                 if name in sent and name in self._sent
@@ -90,15 +95,24 @@ def inodes(pid: int) -> Iterator[str]:
                     yield target[len("socket:[") : -1]
 
 
-def _connections(pid: int) -> Iterator[tuple[str, str, int, str]]:
-    """Local and remote address, bytes that are not yet at the other end, inode."""
+class Connection(NamedTuple):
+    """One that is established; bytes that are not yet at the other end, or not yet read here."""
+
+    way: tuple[str, str]
+    unsent: int
+    unread: int
+    inode: str
+
+
+def _connections(pid: int) -> Iterator[Connection]:
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 words = line.split()
                 if words[3] == ESTABLISHED:
-                    unsent = int(words[4].partition(":")[0], 16)
-                    yield _address(words[1]), _address(words[2]), unsent, words[9]
+                    unsent, unread = (int(one, 16) for one in words[4].split(":"))
+                    way = _address(words[1]), _address(words[2])
+                    yield Connection(way, unsent, unread, words[9])
 
 
 def _address(told: str) -> str:

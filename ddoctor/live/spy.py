@@ -28,11 +28,13 @@ RATE, LEAST_RATE = 10, 2
 THREAD_SECONDS = 60e-6
 # Of all cores of the host: where none is to spare, it is taken from the training.
 AFFORDABLE = 0.008
-# Of a CPU that somebody else wants, too, a process of this niceness gets a tenth.
-POLITE = 10
+# Of a CPU that somebody else wants, too, a process of this niceness gets a seventieth, and hardly
+# ever takes it from one that runs; ranks are met waiting as often as with less.
+POLITE = 19
 # What py-spy may need to begin, and to write down what it saw.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
+FORBIDDEN = "ptrace is forbidden: the container needs the capability SYS_PTRACE"
 UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
 # Of any Python: the patient's is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
@@ -165,7 +167,7 @@ def why(told: str) -> str:
                 f"kernel.yama.ptrace_scope is {value}: run `sudo sysctl kernel.yama.ptrace_scope=0`"
                 ", or ddoctor as root"
             )
-        return "ptrace is forbidden: the container needs the capability SYS_PTRACE"
+        return FORBIDDEN
     if unknown := UNKNOWN.search(told):
         return f"this py-spy knows no Python {unknown[1]}: python -m pip install --upgrade py-spy"
     lines = [line.strip() for line in told.splitlines() if line.strip()]

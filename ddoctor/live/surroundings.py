@@ -16,6 +16,7 @@ from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Disks
 from ddoctor.evidence.section import Section
 from ddoctor.live.build_locks import build_locks
+from ddoctor.live.gpu_rates import gpu_rates
 from ddoctor.live.patients import Patient
 
 
@@ -33,7 +34,7 @@ def surroundings(patients: Sequence[Patient]) -> tuple[Section, ...]:
     def locks() -> BuildLocks:
         return build_locks(patients)
 
-    found = collect(lambda label: None, (memory, written, gpus, log, locks))
+    found = collect(lambda label: None, (memory, written, gpus, gpu_rates, log, locks))
     return tuple(one for one in found if isinstance(one, Section))
 
 

@@ -10,6 +10,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
 from ddoctor.report.anatomy import Slice
+from ddoctor.report.meanwhile import meanwhile
 from ddoctor.standing import Standing, gone, named, phase, standing
 
 # Where the time of the samples went; shares below this are left out.
@@ -92,6 +93,8 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     found = sorted(one.rank for look in looks for one in look.ranks)
     yield "run", f"{' '.join(first.command)} ({first.job})"
     yield "seen", f"{len(found)} of {first.world} ranks, for {first.seconds:.0f} s"
+    if told := meanwhile(evidence):
+        yield "meanwhile", told
     ended = gone(looks)
     for one in ended:
         yield "gone", f"rank {one.rank} was started on {one.host}, and is not there any more"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
@@ -318,6 +319,20 @@ def link(sent: float | None, queued: float = 0.8, speed: int | None = 10_000) ->
 
 def exchanging(*links: LiveLink, asleep: float = 0.8) -> LiveLook:
     return look(*(moving(rank, SENDING, asleep=asleep) for rank in range(2)), links=links)
+
+
+def at_the_other_end(unread: float) -> LiveLook:
+    """The host that ``link`` leads to."""
+    back = LiveLink(local="10.0.0.1", remote="10.0.0.2", queued=0.0, unread=unread)
+    ranks = (moving(rank, SENDING, asleep=0.8) for rank in (2, 3))
+    return msgspec.structs.replace(look(*ranks, links=(back,), host="node-1"), world=4)
+
+
+def test_what_is_not_read_there_is_not_held_up_on_its_way(findings: Findings) -> None:
+    here = msgspec.structs.replace(exchanging(link(10.0)), world=4)
+    (finding,) = findings(CAUSE, here, at_the_other_end(unread=0.1))
+    assert finding.where.hosts == ("node-0",)
+    assert findings(CAUSE, here, at_the_other_end(unread=0.9)) == ()
 
 
 def test_a_live_run_whose_link_never_rests(findings: Findings) -> None:

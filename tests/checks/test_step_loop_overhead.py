@@ -140,6 +140,8 @@ def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
         look(*(moving(rank, LOGGING, line=user(52, "loss = criterion(x)")) for rank in (0, 1))),
         look(moving(0, LOGGING, line=VALUE), moving(1)),
         look(*(moving(rank, LOGGING, line=VALUE, visits=1) for rank in (0, 1))),
+        # The host waits for a GPU that has enough to do.
+        look(*(moving(rank, {"gpu-wait": 80, "forward": 20}, line=VALUE) for rank in (0, 1))),
     ],
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3,
        INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15, UNKNOWN = 999 };
@@ -309,13 +310,35 @@ int nvmlDeviceGetRemappedRows(device_t device, u32 *corrected, u32 *uncorrected,
     return code;
 }
 
+/* Bytes in KB per second. */
+int nvmlDeviceGetPcieThroughput(device_t device, u32 counter, u32 *out) {
+    return write_number(device, counter ? "pcie_received" : "pcie_sent", out);
+}
+
+/* What a link has moved so far, in KiB: it counts from the machine's start, at so much a second. */
+static int moved(device_t device, const char *name, u32 link, u64 *out) {
+    struct timespec now;
+    u64 links, rate;
+    int code = number_of(device, "links", &links);
+    if (code || (code = number_of(device, name, &rate))) return code;
+    if (link >= links) return INVALID_ARGUMENT;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *out = (u64)((now.tv_sec + now.tv_nsec / 1e9) * rate);
+    return SUCCESS;
+}
+
 typedef struct { u32 field, scope; long long time, latency; u32 type; int code; u64 value; } field_t;
 int nvmlDeviceGetFieldValues(device_t device, int count, field_t *fields) {
     for (int i = 0; i < count; i++) {
-        fields[i].type = 1; /* unsigned int */
-        fields[i].code = fields[i].field == 230 /* GET_GPU_RECOVERY_ACTION */
-                             ? number_of(device, "recovery_action", &fields[i].value)
-                             : NOT_SUPPORTED;
+        u64 *value = &fields[i].value;
+        int code = NOT_SUPPORTED;
+        switch (fields[i].field) {
+        case 138: code = moved(device, "link_sent", fields[i].scope, value); break;
+        case 139: code = moved(device, "link_received", fields[i].scope, value); break;
+        case 230: code = number_of(device, "recovery_action", value); break;
+        }
+        fields[i].type = fields[i].field == 230 ? 1 : 3; /* unsigned int, unsigned long long */
+        fields[i].code = code;
     }
     return SUCCESS;
 }

@@ -211,6 +211,33 @@ def test_the_first_row_tells(stack: tuple[Frame, ...], told: str) -> None:
     assert activity(stack) == told
 
 
+def read(text: str, *inner: Frame) -> tuple[Frame, ...]:
+    return (user(3), user(9, text), *inner)
+
+
+SYNCHRONIZE = library("torch/cuda/__init__.py", 1108, "synchronize")
+
+
+@pytest.mark.parametrize(
+    ("stack", "told"),
+    [
+        (read("total += loss.item()"), "gpu-wait"),
+        (read("torch.cuda.synchronize()", SYNCHRONIZE), "gpu-wait"),
+        (read("images = images.to(device, non_blocking=True)"), "to-device"),
+        (read("batch = batch.cuda()"), "to-device"),
+        # In code that computes; beside the GPU; in the model.
+        (read("x = x.cpu().numpy()", library("numpy/linalg/_linalg.py", 3, "svd")), "rest"),
+        (read("draw(losses)"), "rest"),
+        ((user(3), CALL, user(9, "scale = weight.max().item()")), "forward"),
+    ],
+)
+def test_beside_the_table_the_users_line_tells_where_there_is_a_gpu(
+    stack: tuple[Frame, ...], told: str
+) -> None:
+    assert activity(stack, on_gpu=True) == told
+    assert activity(stack) == ("forward" if told == "forward" else "rest")
+
+
 def test_the_most_frequent_comes_first_with_the_users_lines() -> None:
     forward, backward = (user(3), CALL, user(9), CALL), (user(4), ENGINE)
     first, second = activities([forward, backward, forward], HERE)

@@ -1,4 +1,4 @@
-"""What waits to be sent, in the real sockets of two hosts."""
+"""What waits to be sent, or to be read, in the real sockets of two hosts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from ddoctor.evidence.live import LiveLink
 from tests.cluster.conftest import outcome, switched
 
 RECEIVER = """
-import socket, sys, time
+import os, socket, sys, time
+import msgspec
+from ddoctor.live.sockets import Sockets
+
 listening = socket.create_server(("", 5000))
 print("ready", flush=True)
 connection, _ = listening.accept()
+sockets = Sockets([os.getpid()])
 if sys.argv[1] == "takes":
     while connection.recv(1 << 20):
         pass
+    sockets.look()
 else:
-    time.sleep(1_000)
+    while not connection.recv(1, socket.MSG_PEEK):
+        pass
+    for _ in range(5):
+        sockets.look()
+print(msgspec.json.encode(sockets.told()).decode(), flush=True)
+time.sleep(1_000)
 """
 SENDER = """
 import os, socket, sys, time
@@ -57,12 +67,18 @@ def test_what_the_other_end_does_not_take_is_queued(
         assert receiver.stdout is not None
         assert receiver.stdout.readline() == "ready\n"
         sent = outcome(hosts.start(here, sys.executable, "-c", SENDER, there.address, other))
+        received = receiver.stdout.readline()
         receiver.kill()
         receiver.communicate()
     assert sent.exit_code == 0, sent.stderr
     (link,) = msgspec.json.decode(sent.stdout, type=tuple[LiveLink, ...])
     assert (link.local, link.remote, link.interface) == (here.address, there.address, "eth0")
     assert link.queued == queued
+    back = msgspec.json.decode(received, type=tuple[LiveLink, ...])
+    # Who has closed the connection has none any more.
+    assert [(one.local, one.remote, one.unread) for one in back] == (
+        [] if other == "takes" else [(there.address, here.address, 1.0)]
+    )
     assert link.sent is not None
     assert link.sent > 0
     # drivers/net/veth.c
