@@ -29,7 +29,8 @@ import psutil
 from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
-from ddoctor.live.attach import USUAL_SECONDS, Manner
+from ddoctor.live.attach import Manner
+from ddoctor.live.pace import USUAL_SECONDS, Pace
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640
@@ -105,7 +106,8 @@ def _rest() -> None:
 
 def _ddoctor(launcher: psutil.Popen) -> None:
     rows = attach.choose([launcher.pid], None)
-    list(attach.observe(rows, *attach.ends(USUAL_SECONDS), manner=Manner()))
+    pace = Pace(rows)
+    list(attach.observe(rows, *pace.ends(pace.span(None, watch=False)), manner=Manner()))
 
 
 def _spies(launcher: psutil.Popen, folder: Path) -> None:

@@ -191,20 +191,20 @@ def attach(
     from ddoctor import watching
     from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
-    from ddoctor.live import attach
+    from ddoctor.live import attach, pace
     from ddoctor.report.metrics import Metrics
     from ddoctor.report.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
-    span = attach.span(seconds, watch=watch)
+    pace.check(seconds)
     if prometheus is not None and not watch:
         raise DoctorError("--prometheus serves what --watch sees: give both")
     manner = attach.Manner(native=native, redact=redact, logs=log or ())
     if watch:
         metrics = Metrics(prometheus) if prometheus is not None else None
-        report, evidence = watching.watch(pids or (), job, span, manner, metrics)
+        report, evidence = watching.watch(pids or (), job, seconds, manner, metrics)
     else:
-        report, evidence = watching.once(pids or (), job, span, manner)
+        report, evidence = watching.once(pids or (), job, seconds, manner)
     if bundle is not None:
         bundles.write(bundle, evidence)
     outputs.write(report, evidence)

@@ -15,6 +15,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.live import attach
 from ddoctor.live.attach import Manner
+from ddoctor.live.pace import Pace
 from ddoctor.models import Report
 from ddoctor.report import wording
 from ddoctor.report.output import progress
@@ -28,7 +29,7 @@ Show = Callable[[Report, Evidence], None]
 
 
 def once(
-    pids: Sequence[int], job: str | None, seconds: float, manner: Manner
+    pids: Sequence[int], job: str | None, seconds: float | None, manner: Manner
 ) -> tuple[Report, Evidence]:
     """What a look tells; after Ctrl-C, what a first part of it did.
 
@@ -37,12 +38,14 @@ def once(
         KeyboardInterrupt: nothing was seen yet.
     """
     rows = attach.choose(pids, job)
+    pace = Pace(rows)
+    span = pace.span(seconds, watch=False)
     last: tuple[Report, Evidence] | None = None
     # To read all checks takes a while, which there is as long as it looks.
     Thread(target=_read_checks, daemon=True).start()
     with progress() as started, suppress(KeyboardInterrupt):
-        started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {seconds:.0f} s")
-        for evidence in attach.observe(rows, *attach.ends(seconds), manner=manner):
+        started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {span:.0f} s")
+        for evidence in attach.observe(rows, *pace.ends(span), manner=manner):
             last = engine.examine(evidence, "attach"), evidence
             started(f"looking on; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -59,7 +62,7 @@ def _read_checks() -> None:
 def watch(
     pids: Sequence[int],
     job: str | None,
-    seconds: float,
+    seconds: float | None,
     manner: Manner,
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
@@ -72,10 +75,11 @@ def watch(
     if not has_terminal and metrics is None:
         raise DoctorError("--watch needs a terminal; without one leave it out, and attach again")
     rows = attach.choose(pids, job)
+    span = Pace(rows).span(seconds, watch=True)
     last: tuple[Report, Evidence] | None = None
-    with suppress(KeyboardInterrupt), _screen(seconds) if has_terminal else _nowhere() as show:
+    with suppress(KeyboardInterrupt), _screen(span) if has_terminal else _nowhere() as show:
         while True:
-            (evidence,) = attach.observe(rows, seconds, manner=manner)
+            (evidence,) = attach.observe(rows, span, manner=manner)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             show(report, evidence)

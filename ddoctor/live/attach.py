@@ -22,12 +22,6 @@ from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
 from ddoctor.live.surroundings import surroundings
 
-USUAL_SECONDS, WATCHING_SECONDS = 10.0, 4.0
-LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
-# After so many a run that stands still can be told, and then a slow one. Each costs py-spy a start,
-# which takes it as long as to look for ten seconds.
-SOON_SECONDS = (3.0, 10.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
@@ -39,22 +33,6 @@ class Manner:
     """With the names of files in place of their paths."""
     logs: Sequence[Path] = ()
     """What the ranks have written, for the last words of those who are gone."""
-
-
-def span(seconds: float | None, *, watch: bool) -> float:
-    """For how long to look at once.
-
-    Raises:
-        DoctorError: what was asked for is too short, or too long.
-    """
-    if seconds is None:
-        return WATCHING_SECONDS if watch else USUAL_SECONDS
-    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise DoctorError(
-            f"--seconds: at least {LEAST_SECONDS:.0f}, to tell slow from stopped, "
-            f"and at most {MOST_SECONDS:.0f}"
-        )
-    return seconds
 
 
 def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
@@ -120,11 +98,6 @@ def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRu
             ranks=ranks,
             log=" and ".join(path.name for path in logs),
         )
-
-
-def ends(seconds: float) -> tuple[float, ...]:
-    """After how many seconds something can be told in a look that takes so many."""
-    return (*(one for one in SOON_SECONDS if one + LEAST_SECONDS <= seconds), seconds)
 
 
 def _nobody(found: Found) -> str:

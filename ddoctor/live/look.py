@@ -19,17 +19,16 @@ from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
 from ddoctor.live.glance import Glance, glances
+from ddoctor.live.pace import Pace
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
-from ddoctor.live.spy import RATE, Spy, Thread, rate_at
+from ddoctor.live.spy import Spy, Thread
 from ddoctor.recorder.weight import held, swapped
 
 FEWEST_SAMPLES = 5
 # At memory, and at the sockets where there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
-# py-spy looks at all threads, and for native frames it stops the process meanwhile.
-MOST_THREADS = 32
 # The words of a job's key that people know it by, in the order of the key.
 CALLED = ("run", "Slurm job", "endpoint")
 
@@ -39,9 +38,8 @@ class Look:
 
     def __init__(self, patients: Sequence[Patient], *, native: bool) -> None:
         self._patients = patients
-        many = {one.process.pid: _threads(one) for one in patients}
-        rate = rate_at(max(sum(many.values()), 1))
-        self._rates = {pid: rate if many[pid] else RATE for pid in many}
+        pace = Pace(patients)
+        self._rates, many = pace.rates, pace.crowded
         self._native = {pid: native and not many[pid] for pid in many}
         self._too_many = {one.rank: many[one.process.pid] for one in patients if native}
         self._host = socket.gethostname()
@@ -218,14 +216,6 @@ def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
     begins = [(stack[0].file, stack[0].function) if stack else None for stack in stacks]
     usual = Counter(begins).most_common(1)[0][0] if begins else None
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
-
-
-def _threads(patient: Patient) -> int:
-    """How many there are, if too many to look at all of them ten times a second; else 0."""
-    with suppress(psutil.Error):
-        most = max(one.num_threads() for one in (patient.process, *patient.workers))
-        return most if most > MOST_THREADS else 0
-    return 0
 
 
 def called(patient: Patient) -> str:

@@ -22,12 +22,6 @@ from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
-# Samples a second, at which py-spy takes a few thousandths of one core for a rank of few threads.
-RATE, LEAST_RATE = 10, 2
-# Of a core, for each thread in each sample; measured with 64 threads of a short stack.
-THREAD_SECONDS = 60e-6
-# Of all cores of the host: where none is to spare, it is taken from the training.
-AFFORDABLE = 0.008
 # Of a CPU that somebody else wants, too, a process of this niceness gets a seventieth, and hardly
 # ever takes it from one that runs; ranks are met waiting as often as with less.
 POLITE = 19
@@ -38,12 +32,6 @@ FORBIDDEN = "ptrace is forbidden: the container needs the capability SYS_PTRACE"
 UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
 # Of any Python: the patient's is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
-
-
-def rate_at(threads: int) -> int:
-    """Samples a second of each process, where it looks at so many threads on this host."""
-    seconds = AFFORDABLE * (os.cpu_count() or 1)
-    return min(RATE, max(LEAST_RATE, int(seconds / (THREAD_SECONDS * threads))))
 
 
 class _Frame(msgspec.Struct):
@@ -92,7 +80,7 @@ class Spy:
         seconds: float,
         folder: Path,
         *,
-        rate: int = RATE,
+        rate: int,
         started: bool = True,
         native: bool = False,
     ) -> None:

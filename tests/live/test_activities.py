@@ -14,6 +14,7 @@ from ddoctor import knowledge
 from ddoctor.evidence.known_frames import FrameRow, KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.activities import activities, activity
+from ddoctor.live.pace import RATE
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy
 from tests.training_run import ALL_REDUCE, ENGINE, library, user
@@ -163,7 +164,7 @@ def _met(
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             source = Source(psutil.Process(process.pid))
-            spy = Spy(process.pid, source, seconds, folder, native=native)
+            spy = Spy(process.pid, source, seconds, folder, rate=RATE, native=native)
             time.sleep(seconds)
             spy.end()
             threads, why = spy.threads()
