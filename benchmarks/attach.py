@@ -35,7 +35,7 @@ from ddoctor.live.pace import USUAL_SECONDS, Pace
 ROOT = Path(__file__).parent.parent
 WIDTH = 640
 RANKS_AND_THREADS = ((2, 0), (4, 0), (2, 64))
-TURNS, PEER_TURNS = 24, 6
+TURNS, PEER_TURNS = 16, 6
 BOUND = 0.99
 WARM_UPS = 100
 
@@ -61,10 +61,10 @@ def _measure(ranks: int, threads: int, turns: int) -> float:
     print(f"{ranks} ranks, {threads} idle threads in each: {1000 * bare:.2f} ms a step")
     for name, looks in (("ddoctor", own), ("py-spy", spied)):
         ratio, (low, high) = typical([look.rate / look.bare for look in looks])
-        share = median(look.share for look in looks)
+        share, seconds = (median(row) for row in zip(*(look[2:] for look in looks), strict=True))
         print(
             f"  {name:8} {ratio:.4f} of the steps (95 % sure: {low:.4f} to {high:.4f}; "
-            f"{len(looks)} turns of {USUAL_SECONDS:.0f} s); "
+            f"{len(looks)} turns of {seconds:.0f} s); "
             f"itself at work for {share:.2%} of the CPUs' time",
             flush=True,
         )
@@ -72,32 +72,34 @@ def _measure(ranks: int, threads: int, turns: int) -> float:
 
 
 class Look(NamedTuple):
-    """Steps a second during a look, and without one; which share of all CPUs the look took."""
+    """Steps a second during a look, and without one; which share of all CPUs the look took, for
+    how long."""
 
     rate: float
     bare: float
     share: float
+    seconds: float
 
 
 def _turns(turns: int, counter: Path, look: Callable[[], object]) -> list[Look]:
     """A look in each turn, between times without one."""
     looks = []
-    before, _ = _rate(counter, _rest)
+    before, *_ = _rate(counter, _rest)
     for _ in range(turns):
-        rate, share = _rate(counter, look)
-        after, _ = _rate(counter, _rest)
-        looks.append(Look(rate, mean((before, after)), share))
+        rate, share, seconds = _rate(counter, look)
+        after, *_ = _rate(counter, _rest)
+        looks.append(Look(rate, mean((before, after)), share, seconds))
         before = after
     return looks
 
 
-def _rate(counter: Path, work: Callable[[], object]) -> tuple[float, float]:
-    """Steps a second while this is done; its share of the CPUs' time."""
+def _rate(counter: Path, work: Callable[[], object]) -> tuple[float, float, float]:
+    """Steps a second while this is done; its share of the CPUs' time; the seconds."""
     first, began, cpu = _steps(counter), time.perf_counter(), _cpu_seconds()
     work()
     seconds = time.perf_counter() - began
     share = (_cpu_seconds() - cpu) / seconds / (os.cpu_count() or 1)
-    return (_steps(counter) - first) / seconds, share
+    return (_steps(counter) - first) / seconds, share, seconds
 
 
 def _rest() -> None:
