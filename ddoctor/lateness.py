@@ -52,11 +52,14 @@ class Late:
     last."""
     line: Frame | None
     """The innermost of them to which the others hardly come; the last, where they come to all."""
+    often: bool = False
+    """Whether the others wait again and again, not once for long."""
 
     @property
     def again(self) -> bool:
-        """Whether it comes to that again and again, as far as one look tells."""
-        return self.one.seen.visits(self.activity) >= AGAIN
+        """Whether it comes to that again and again, as far as one look tells: of a rank that is
+        hardly ever elsewhere the others tell."""
+        return self.often or self.one.seen.visits(self.activity) >= AGAIN
 
     @property
     def in_model(self) -> bool:
@@ -99,7 +102,15 @@ def late(every: Sequence[Standing]) -> Late | None:
         share=more.get(activity, 0.0),
         calls=calls,
         line=_parting(others, least, calls),
+        often=all(map(_waits_often, others)),
     )
+
+
+def _waits_often(one: Standing) -> bool:
+    """Whether more than two of its waits make up half of its waiting."""
+    names = (*FOR_OTHERS, IN_ENGINE)
+    waits = sorted((turn.samples for turn in one.seen.turns if turn.name in names), reverse=True)
+    return 2 * sum(waits[: AGAIN - 1]) < sum(waits)
 
 
 def _parting(others: Sequence[Standing], late: Standing, calls: Sequence[Frame]) -> Frame | None:

@@ -109,9 +109,10 @@ class Spy:
             text=True,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
-        with suppress(OSError):
-            # Where all CPUs are taken, the training comes first.
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
+        if not native:  # who stops a process is to be done soon
+            with suppress(OSError):
+                # Where all CPUs are taken, the training comes first.
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
 
     def end(self) -> None:
         """It has seen enough."""

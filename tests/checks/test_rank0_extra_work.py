@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import LiveLook, LiveRank, Turn
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.models import Confidence, Severity
@@ -95,6 +96,27 @@ def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(
     assert finding.where.ranks == (0,)
     assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because
     assert "train.py:55" in finding.fixes[0].summary
+
+
+NEARLY_ALL = {"rest": 97, "forward": 3}
+
+
+def waiting(*samples: int) -> LiveRank:
+    """A rank that waits so long each time, and computes for one sample between."""
+    turns = [
+        Turn(name=name, samples=number)
+        for wait in samples
+        for name, number in (("backward-or-wait", wait), ("forward", 1))
+    ]
+    return msgspec.structs.replace(moving(1, WAITING, asleep=0.6), turns=tuple(turns))
+
+
+def test_a_rank_0_that_is_hardly_ever_elsewhere(findings: Findings) -> None:
+    at_it = moving(0, NEARLY_ALL, line=PICTURE, visits=2)
+    (finding,) = findings(CAUSE, look(at_it, waiting(*[5] * 14)))
+    assert finding.severity is Severity.WARNING
+    # The others wait once for long.
+    assert findings(CAUSE, look(at_it, waiting(60, 5, 5))) == ()
 
 
 @pytest.mark.parametrize(

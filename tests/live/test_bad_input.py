@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -131,8 +131,9 @@ def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, .
     # One for each rank in each look.
     while len(spies) < 1 + 2 * looked:
         assert process.poll() is None
-        children = psutil.Process(process.pid).children()
-        spies |= {one.pid for one in children if "py-spy" in one.name()}
+        for one in psutil.Process(process.pid).children():
+            with suppress(psutil.Error):  # ended meanwhile
+                spies |= {one.pid} if "py-spy" in one.name() else set()
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert "Traceback" not in errors
