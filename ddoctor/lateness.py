@@ -107,10 +107,9 @@ def late(every: Sequence[Standing]) -> Late | None:
 
 
 def _waits_often(one: Standing) -> bool:
-    """Whether more than two of its waits make up half of its waiting."""
-    names = (*FOR_OTHERS, IN_ENGINE)
-    waits = sorted((turn.samples for turn in one.seen.turns if turn.name in names), reverse=True)
-    return 2 * sum(waits[: AGAIN - 1]) < sum(waits)
+    """Whether its waits are many: it wakes between them, and none is most of its waiting."""
+    longest = one.seen.longest_sleep
+    return longest is not None and AGAIN * longest <= one.waiting * one.seconds
 
 
 def _parting(others: Sequence[Standing], late: Standing, calls: Sequence[Frame]) -> Frame | None:

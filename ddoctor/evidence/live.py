@@ -107,6 +107,9 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """MiB that it read and wrote during the look, files, pipes and terminals together."""
     wakes: int = 0
     """How often its main thread, having slept, went on during the look."""
+    longest_sleep: float | None = None
+    """The longest time, in seconds, for which it was not seen to go on; twice a second somebody
+    looks. None: nobody did."""
     on_gpu: bool = False
     """Whether it has CUDA's driver in it."""
     samples: int = 0

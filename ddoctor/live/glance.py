@@ -62,6 +62,23 @@ class Glance:
         return 1 + sum(second >= max(main / 2, LEAST_SECONDS) for second in others)
 
 
+class Sleep:
+    """The longest time for which a main thread was not seen to wake."""
+
+    def __init__(self) -> None:
+        self._times, self._since = -1, 0.0
+        self.longest = 0.0
+        """Seconds."""
+
+    def look(self, process: psutil.Process) -> None:
+        """In this moment."""
+        with suppress(psutil.Error):
+            now, times = time.monotonic(), process.num_ctx_switches().voluntary
+            if times != self._times:
+                self._times, self._since = times, now
+            self.longest = max(self.longest, now - self._since)
+
+
 def glances(patients: Sequence[Patient]) -> Mapping[int, Glance]:
     """At the ranks and their workers, by PID."""
     return {

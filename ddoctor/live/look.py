@@ -18,7 +18,7 @@ from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.glance import Glance, glances
+from ddoctor.live.glance import Glance, Sleep, glances
 from ddoctor.live.pace import Pace
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
@@ -54,6 +54,7 @@ class Look:
         self._threads: dict[tuple[int, int], Thread] = {}
         self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
         """Of each rank, again and again: MiB that it has, and its workers together."""
+        self._sleeps = {pid: Sleep() for pid in many}
         self._states: dict[int, set[str]] = {pid: set() for pid in many}
         """All that each rank was met in."""
         self._unseen: dict[int, str] = {}
@@ -101,8 +102,9 @@ class Look:
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
 
     def _glimpse(self) -> None:
-        """How each rank is, and whose memory grows."""
+        """How each rank is, whether it woke since, and whose memory grows."""
         for one in self._patients:
+            self._sleeps[one.process.pid].look(one.process)
             with suppress(psutil.Error):
                 self._states[one.process.pid].add(one.process.status())
             own, *workers = [held(pid.pid) for pid in (one.process, *one.workers)]
@@ -179,6 +181,7 @@ class Look:
             swapped=round(swapped(pid) or 0.0, 1),
             faults=max(0, new.faults - old.faults),
             wakes=max(0, new.sleeps - old.sleeps),
+            longest_sleep=round(self._sleeps[pid].longest, 1),
             on_gpu=patient.on_gpu,
             samples=len(stacks),
             stack=stack,

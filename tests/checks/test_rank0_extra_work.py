@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.live import LiveLook, LiveRank, Turn
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.models import Confidence, Severity
@@ -101,22 +101,17 @@ def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(
 NEARLY_ALL = {"rest": 97, "forward": 3}
 
 
-def waiting(*samples: int) -> LiveRank:
-    """A rank that waits so long each time, and computes for one sample between."""
-    turns = [
-        Turn(name=name, samples=number)
-        for wait in samples
-        for name, number in (("backward-or-wait", wait), ("forward", 1))
-    ]
-    return msgspec.structs.replace(moving(1, WAITING, asleep=0.6), turns=tuple(turns))
+def waiting(longest: float) -> LiveRank:
+    """A rank that waits, the longest time for so many seconds."""
+    return msgspec.structs.replace(moving(1, WAITING, asleep=0.6), longest_sleep=longest)
 
 
 def test_a_rank_0_that_is_hardly_ever_elsewhere(findings: Findings) -> None:
     at_it = moving(0, NEARLY_ALL, line=PICTURE, visits=2)
-    (finding,) = findings(CAUSE, look(at_it, waiting(*[5] * 14)))
+    (finding,) = findings(CAUSE, look(at_it, waiting(0.5)))
     assert finding.severity is Severity.WARNING
     # The others wait once for long.
-    assert findings(CAUSE, look(at_it, waiting(60, 5, 5))) == ()
+    assert findings(CAUSE, look(at_it, waiting(6.0))) == ()
 
 
 @pytest.mark.parametrize(
