@@ -231,6 +231,92 @@ def diagnose(
 
 
 @app.command()
+def plan(
+    params: Annotated[
+        str, typer.Option(metavar="N", help="Parameters of the model: 4.4e9, or 4.4B.")
+    ],
+    trainable: Annotated[
+        str | None, typer.Option(metavar="N", help="Those of them that are trained; else all.")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(metavar="NAME", help="fp32, bf16-mixed, fp16-mixed or bf16.")
+    ] = "bf16-mixed",
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="adamw, adamw-fp32 (its states), adamw-8bit, sgd or adafactor."
+        ),
+    ] = "adamw",
+    activations: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of one micro-batch on one GPU: 10GB.")
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(metavar="N", help="Layers that FSDP would wrap; 32.", min=1)
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Say h100-80, or rtx-4090.")
+    ] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="In place of --gpu: 24GiB.")
+    ] = None,
+    gpus: Annotated[
+        str, typer.Option(metavar="N,...", help="How many there could be.")
+    ] = "1,2,4,8",
+    micro_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Samples of one GPU at a time.", min=1)
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Samples of one step of the optimizer.", min=1)
+    ] = None,
+    samples: Annotated[
+        str | None, typer.Option(metavar="N", help="Of an epoch: 45000, or 50x30x30.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(metavar="N", help="How often through them.")] = 1.0,
+    step: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds of a step, as somebody measured it.")
+    ] = None,
+    loading: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that each step waits for its data.")
+    ] = 0.0,
+    bundle: BundlePath = None,
+    json: JsonPath = None,
+    markdown: MarkdownPath = None,
+    html: HtmlPath = None,
+) -> int:
+    """Forecast the memory of a training on other GPUs, and say how to spread it."""
+    from ddoctor import engine
+    from ddoctor.evidence import bundle as bundles
+    from ddoctor.evidence.section import Evidence
+    from ddoctor.forecast import request
+    from ddoctor.report.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
+    wanted = request.Request(
+        params=params,
+        trainable=trainable,
+        precision=precision,
+        optimizer=optimizer,
+        activations=activations,
+        layers=layers,
+        gpu=gpu,
+        device_memory=device_memory,
+        gpus=gpus,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        samples=samples,
+        epochs=epochs,
+        step=step,
+        loading=loading,
+    )
+    evidence = Evidence([request.plan(wanted)])
+    if bundle is not None:
+        bundles.write(bundle, evidence)
+    report = engine.examine(evidence, "plan")
+    outputs.write(report, evidence)
+    return report.exit_code
+
+
+@app.command()
 def report(bundle: Bundles, markdown: MarkdownPath = None, html: HtmlPath = None) -> int:
     """Write the report of evidence bundles as a page."""
     from ddoctor import engine

@@ -153,6 +153,8 @@ def examine(evidence: Evidence, command: Command) -> Report:
         section.of_attaching or isinstance(section, BESIDE_RANKS) for section in evidence
     ):
         own = "of_attaching"
+    if all(section.of_planning for section in evidence):
+        own = "of_planning"
     told = {
         way.check
         for check in checks

@@ -76,6 +76,12 @@ ALLOWED = {
         "ddoctor.models",
         "ddoctor.standing",
     },
+    "ddoctor/forecast": {
+        "ddoctor.errors",
+        "ddoctor.evidence",
+        "ddoctor.forecast",
+        "ddoctor.knowledge",
+    },
     "ddoctor/gpu_lines.py": {"ddoctor.evidence"},
     "ddoctor/standing.py": {
         "ddoctor.endings",

@@ -40,6 +40,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     """Recorded while a training script ran."""
     of_attaching: ClassVar[bool] = False
     """Seen from outside of a run that nobody had prepared."""
+    of_planning: ClassVar[bool] = False
+    """Forecast for a run that does not exist yet."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -56,6 +58,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
             return "torchrun … -m ddoctor.probe run SCRIPT"
         if cls.of_attaching:
             return "ddoctor attach"
+        if cls.of_planning:
+            return "ddoctor plan"
         if cls.between_hosts:
             return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
         return f"ddoctor doctor --probe {cls.probe}" if cls.probe else "ddoctor doctor"

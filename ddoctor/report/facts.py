@@ -18,7 +18,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import between, expectation, live, training
+from ddoctor.report import between, expectation, live, plan, training
 from ddoctor.report.expectation import APART
 from ddoctor.report.heat import Heat, heats
 from ddoctor.report.machine import ALIKE, MACHINE
@@ -80,7 +80,7 @@ SWEEPS = 3
 
 def facts(evidence: Evidence) -> tuple[Fact, ...]:
     """The head of a report: the machines, the training run, then what was measured."""
-    rows = (*live.seen(evidence), *training.rows(evidence))
+    rows = (*plan.seen(evidence), *live.seen(evidence), *training.rows(evidence))
     recorded = (Fact(label=label, text=text) for label, text in rows)
     return (*_machines(evidence), *recorded, *_measured(evidence))
 

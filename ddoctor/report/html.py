@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -22,7 +23,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Report, Severity
-from ddoctor.report import charts, expectation, fitness, live, ranks, repeats, wording
+from ddoctor.report import charts, expectation, fitness, live, plan, ranks, repeats, wording
 from ddoctor.report.anatomy import percent
 from ddoctor.report.details import Detail, Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
@@ -45,6 +46,7 @@ SHOWN_ELSEWHERE = (
     MemoryBandwidth,
     MemoryOverTime,
     Pairs,
+    Plan,
     Steps,
 )
 """Sections that have a place of their own on the page."""
@@ -78,6 +80,7 @@ def render(report: Report, evidence: Evidence) -> str:
         facts=facts(evidence),
         fitness=fitness.fit(report),
         sweeps=[_sweep(section) for section in most_telling(evidence)],
+        plans=[plan.table(section) for section in evidence.all(Plan)],
         live=live.rows(evidence),
         flame=flame(evidence),
         waits=waits(evidence),

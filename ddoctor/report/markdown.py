@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import fitness, live, repeats, wording
+from ddoctor.report import fitness, live, plan, repeats, wording
 from ddoctor.report.anatomy import anatomies, percent
 from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
@@ -31,6 +32,10 @@ def render(report: Report, evidence: Evidence) -> str:
 def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield f"# ddoctor: {_text(wording.verdict(report))}"
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
+    for section in evidence.all(Plan):
+        found = plan.table(section)
+        yield "## GiB on each GPU"
+        yield _table(found.head, found.rows)
     yield from _live(evidence)
     yield from _steps(evidence)
     for one in repeats.shown(report):

@@ -10,9 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
-from ddoctor.report import bars, fitness, live, repeats, wording
+from ddoctor.report import bars, fitness, live, plan, repeats, wording
 from ddoctor.report.anatomy import anatomies
 from ddoctor.report.facts import Fact, facts
 from ddoctor.report.waits import wait_matrices
@@ -38,6 +39,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
         yield Text(line, style=f"bold {_colour(report)}")
     yield Text()
     yield from _facts(facts(evidence), width)
+    yield from _plan(evidence, width)
     yield from _live(evidence, width)
     yield from _steps(evidence, width)
     for one in repeats.shown(report):
@@ -66,6 +68,26 @@ def _facts(rows: Iterable[Fact], width: int) -> Iterator[Text]:
         for number, line in enumerate(wrapped(row.text, width - column - 2)):
             label = row.label if number == 0 else ""
             yield Text.assemble("  ", (label.ljust(column), "dim"), line)
+
+
+def _plan(evidence: Evidence, width: int) -> Iterator[Text]:
+    for section in evidence.all(Plan):
+        drawn = list(_columns(plan.table(section)))
+        if max(line.cell_len for line in drawn) > width:
+            drawn = list(_columns(plan.table(section, narrow=True)))
+        yield Text()
+        yield Text("GiB on each GPU", style="bold")
+        yield from drawn
+
+
+def _columns(found: plan.Table) -> Iterator[Text]:
+    rows = (found.head, *found.rows)
+    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(found.head))]
+    for place, row in enumerate(rows, -1):
+        first, *numbers, last = row
+        cells = [number.rjust(widths[column]) for column, number in enumerate(numbers, 1)]
+        line = "  ".join(("  " + first.ljust(widths[0]), *cells, last)).rstrip()
+        yield Text(line, style="dim" if place < 0 else "bold" if place == found.chosen else "")
 
 
 def _live(evidence: Evidence, width: int) -> Iterator[Text]:

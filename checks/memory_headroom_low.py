@@ -1,0 +1,55 @@
+"""It fits, but so narrowly that a longer sample, or what the allocator cannot use, ends it.
+
+The caching allocator rounds and splits what it gives, so that some of the memory is reserved and
+of no use; a batch of longer samples needs more than the last; the optimizer's first step makes
+its states. Close to the limit the allocator frees its cache and tries again, in every step, before
+it gives up: the run gets slow, and then ends hours in.
+
+Seen from outside: ``num_alloc_retries`` of ``torch.cuda.memory_stats()`` grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.plan import Plan
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("cuda-oom-fragmentation",)
+
+GIB = 2**30
+
+
+def in_a_plan(plan: Plan) -> Iterator[Finding]:
+    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    if row is None or row.fit != "tight":
+        return
+    left = plan.device_memory - row.parts.total
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{row.title} leaves {left / GIB:.1f} of {plan.device_memory / GIB:.1f} GiB by a "
+            f"forecast that the truth may exceed by {plan.doubt - 1:.0%}, and no other strategy "
+            "that was asked for leaves enough"
+        ),
+        evidence=tuple(
+            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source="closed form")
+            for name, size in row.parts.named()
+            if size
+        ),
+        cost=Cost(
+            value=round((plan.doubt * row.parts.total - plan.device_memory) / GIB, 1), unit="GiB"
+        ),
+        fixes=(
+            Fix(
+                summary="let the allocator grow its segments, which leaves less of them unused",
+                paste="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+            Fix(
+                summary="see what it really takes, in a few steps",
+                paste="torch.cuda.max_memory_reserved() / 2**30",
+                language="python",
+            ),
+        ),
+    )

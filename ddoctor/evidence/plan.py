@@ -1,0 +1,105 @@
+"""What each strategy would need of a GPU, and which of them to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import msgspec
+
+from ddoctor.evidence.section import Part, Section
+
+Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid"]
+"""fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2;
+fsdp-hybrid: sharded within a host, repeated over hosts."""
+
+TITLES: Mapping[Strategy, str] = {
+    "one-gpu": "one GPU",
+    "ddp": "DDP",
+    "fsdp-gradients": "FSDP, gradients and states sharded",
+    "fsdp": "FSDP, all sharded",
+    "fsdp-hybrid": "FSDP within hosts",
+}
+"""As people call them."""
+
+Fit = Literal["fits", "tight", "too-much"]
+
+
+class MemoryParts(Part, frozen=True, kw_only=True):
+    """What lies on one GPU at the peak of a step, in bytes."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    temporaries: int = 0
+    """Beyond the activations: copies in the dtype of computing, what the optimizer makes in its
+    step."""
+    communication: int = 0
+    """Buckets of gradients; parameters and gradients of units that are gathered."""
+    context: int = 0
+    """CUDA's own, and the communication library's."""
+
+    @property
+    def total(self) -> int:
+        """As nvidia-smi shows it."""
+        return sum(size for _, size in self.named())
+
+    def named(self) -> tuple[tuple[str, int], ...]:
+        """Each part with its name, in the order of the table."""
+        return tuple(msgspec.structs.asdict(self).items())
+
+
+class PlanRow(Part, frozen=True, kw_only=True):
+    """One strategy on so many GPUs."""
+
+    strategy: Strategy
+    gpus: int
+    parts: MemoryParts
+    fit: Fit
+    accumulation: int = 1
+    """Micro-batches for one step of the optimizer."""
+
+    @property
+    def title(self) -> str:
+        """Say ``FSDP on 8 GPUs``."""
+        return TITLES[self.strategy] + (f" on {self.gpus} GPUs" if self.gpus > 1 else "")
+
+
+class Schedule(Part, frozen=True, kw_only=True):
+    """How long it all takes."""
+
+    samples: int
+    epochs: float
+    global_batch: int
+    steps_per_epoch: int
+    steps: int
+    seconds: float | None = None
+    """None: nobody has measured a step."""
+
+
+class Plan(Section, frozen=True, kw_only=True):
+    """Strategies × numbers of GPUs, and the one to take."""
+
+    of_planning: ClassVar[bool] = True
+
+    model: str
+    """As people call it, say ``4.4B parameters, 82M of them trained``."""
+    precision: str
+    optimizer: str
+    device: str
+    device_memory: int
+    """Bytes that a process can have of it."""
+    doubt: float
+    """The truth may be so many times the forecast."""
+    activations_known: bool
+    rows: tuple[PlanRow, ...]
+    chosen: int | None = None
+    """Which of the rows; None: none fits."""
+    reason: str = ""
+    micro_batch: int | None = None
+    schedule: Schedule | None = None
+    checkpoint: int
+    """Bytes of a checkpoint of all parameters as they are trained."""
+    checkpoint_bf16: int | None = None
+    """The same in bfloat16, if that is less."""

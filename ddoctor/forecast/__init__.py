@@ -1,0 +1,1 @@
+"""What a training will need, said before there is anything to measure."""

@@ -1,0 +1,55 @@
+"""Numbers as people write them: 4.4B parameters, 24GiB, 50x30x30 frames."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ddoctor.errors import DoctorError
+
+COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+SIZES = {
+    unit: base**power
+    for base, suffix in ((1000, "B"), (1024, "iB"))
+    for power, prefix in enumerate(("K", "M", "G", "T"), 1)
+    for unit in (prefix + suffix,)
+}
+NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)")
+
+
+def count(option: str, text: str) -> float:
+    """Say 4.4e9, 4.4B, 82M.
+
+    Raises:
+        DoctorError: it is no such number, or none above zero.
+    """
+    return _read(option, text, COUNTS, "4.4e9, 4.4B or 82M")
+
+
+def size(option: str, text: str) -> int:
+    """Bytes of, say, 10GB or 24GiB.
+
+    Raises:
+        DoctorError: it is no such size, or none above zero.
+    """
+    return round(_read(option, text, SIZES, "10GB or 24GiB"))
+
+
+def product(option: str, text: str) -> int:
+    """Say 45000, or 50x30x30.
+
+    Raises:
+        DoctorError: one of the factors is no whole number above zero.
+    """
+    factors = re.split(r"[x×*]", text.replace("_", ""))
+    if not all(one.strip().isdecimal() and int(one) for one in factors):
+        raise DoctorError(f"{option} {text}: give a whole number, or a product as 50x30x30")
+    return math.prod(map(int, factors))
+
+
+def _read(option: str, text: str, units: dict[str, float], examples: str) -> float:
+    found = NUMBER.fullmatch(text.strip())
+    known = {unit.lower(): factor for unit, factor in units.items()}
+    if found is None or found[2].lower() not in known or float(found[1]) <= 0:
+        raise DoctorError(f"{option} {text}: give it as {examples}")
+    return float(found[1]) * known[found[2].lower()]

@@ -1,0 +1,174 @@
+"""Strategies × numbers of GPUs: what each needs, whether it fits, and the one to take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import Fit, MemoryParts, Plan, PlanRow, Schedule, Strategy
+from ddoctor.forecast.closed_form import (
+    COMPUTING,
+    DOUBT,
+    GPUS_PER_HOST,
+    WEIGHT,
+    Model,
+    parts,
+)
+from ddoctor.forecast.devices import Device
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is to be trained on, and in what batches."""
+
+    micro_batch: int | None = None
+    """Samples that one GPU computes at a time."""
+    global_batch: int | None = None
+    """Of one step of the optimizer; None: what the GPUs compute at a time."""
+    samples: int | None = None
+    epochs: float = 1.0
+    step_seconds: float | None = None
+    """Of a step that was measured, with the wait for its data."""
+
+    def accumulated(self, gpus: int) -> int:
+        """Micro-batches for one step of the optimizer on so many GPUs; 0: it does not come out
+        even."""
+        if self.global_batch is None or self.micro_batch is None:
+            return 1
+        turns, rest = divmod(self.global_batch, self.micro_batch * gpus)
+        return 0 if rest else turns
+
+    def schedule(self, gpus: int, accumulation: int) -> Schedule | None:
+        """Steps and time of all of it."""
+        if self.samples is None or self.micro_batch is None:
+            return None
+        batch = self.micro_batch * gpus * accumulation
+        each = math.ceil(self.samples / batch)
+        steps = math.ceil(each * self.epochs)
+        return Schedule(
+            samples=self.samples,
+            epochs=self.epochs,
+            global_batch=batch,
+            steps_per_epoch=each,
+            steps=steps,
+            seconds=None if self.step_seconds is None else steps * self.step_seconds,
+        )
+
+
+def plan(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Plan:
+    """By closed form.
+
+    Raises:
+        DoctorError: on none of these numbers of GPUs the global batch comes out even.
+    """
+    rows = tuple(_rows(model, device, gpus, work))
+    if not rows:
+        raise DoctorError(
+            f"a global batch of {work.global_batch} is no multiple of {work.micro_batch} samples "
+            f"on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
+        )
+    chosen = _choose(rows)
+    best = rows[chosen] if chosen is not None else None
+    weights = model.parameters * WEIGHT[model.precision]
+    half = model.parameters * COMPUTING[model.precision]
+    return Plan(
+        model=_told(model),
+        precision=model.precision,
+        optimizer=model.optimizer,
+        device=device.name,
+        device_memory=device.memory,
+        doubt=DOUBT,
+        activations_known=bool(model.activations),
+        rows=rows,
+        chosen=chosen,
+        reason=_reason(rows, best, device),
+        micro_batch=work.micro_batch,
+        schedule=work.schedule(best.gpus, best.accumulation) if best is not None else None,
+        checkpoint=round(weights),
+        checkpoint_bf16=round(half) if half < weights else None,
+    )
+
+
+def _rows(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Iterator[PlanRow]:
+    for number in sorted(set(gpus)):
+        if accumulation := work.accumulated(number):
+            for strategy in _strategies(number):
+                found = parts(model, strategy, number)
+                yield PlanRow(
+                    strategy=strategy,
+                    gpus=number,
+                    parts=found,
+                    fit=_fit(found, device),
+                    accumulation=accumulation,
+                )
+
+
+def _strategies(gpus: int) -> tuple[Strategy, ...]:
+    if gpus == 1:
+        return ("one-gpu",)
+    hybrid: tuple[Strategy, ...] = ("fsdp-hybrid",) if gpus > GPUS_PER_HOST else ()
+    return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
+
+
+def _fit(found: MemoryParts, device: Device) -> Fit:
+    if DOUBT * found.total <= device.memory:
+        return "fits"
+    return "tight" if found.total <= device.memory else "too-much"
+
+
+def _choose(rows: Sequence[PlanRow]) -> int | None:
+    """All GPUs where each can hold the whole model, since then they only exchange gradients; else
+    as few as can hold it together."""
+    for fit in ("fits", "tight"):
+        good = [place for place, row in enumerate(rows) if row.fit == fit]
+        whole = [place for place in good if rows[place].strategy in ("one-gpu", "ddp")]
+        if whole:
+            return whole[-1] if fit == "fits" else _roomiest(good, rows)
+        if good:
+            # Of the ways to shard, that which leaves most room: the forecast is coarse.
+            fewest = [place for place in good if rows[place].gpus == rows[good[0]].gpus]
+            return _roomiest(fewest, rows)
+    return None
+
+
+def _roomiest(places: Sequence[int], rows: Sequence[PlanRow]) -> int:
+    return min(places, key=lambda place: rows[place].parts.total)
+
+
+def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> str:
+    least = min(rows, key=lambda row: row.parts.total)
+    if best is None:
+        return (
+            f"nothing fits: the least is {_gib(least.parts.total)} on each of {least.gpus} GPUs, "
+            f"and {device.name} has {_gib(device.memory)}"
+        )
+    room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} are left"
+    if best.strategy in ("one-gpu", "ddp"):
+        unneeded = "; to shard it is unneeded" if best.gpus > 1 else ""
+        return f"one GPU holds the whole model: {room}{unneeded}"
+    fewer = [row for row in rows if row.gpus < best.gpus or row.strategy == "ddp"]
+    others = "tight" if any(row.fit == "tight" for row in fewer) else "too much for it"
+    on_one = f"the whole model on one GPU is {others}" if fewer else "it has to be sharded"
+    return f"{on_one}; sharded over {best.gpus}, {room}"
+
+
+def _told(model: Model) -> str:
+    whole = f"{_number(model.parameters)} parameters"
+    if model.trainable == model.parameters:
+        return whole
+    return f"{whole}, {_number(model.trainable)} of them trained"
+
+
+def _number(count: float) -> str:
+    for unit, factor in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
+    return f"{count:.0f}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

@@ -1,0 +1,99 @@
+"""What somebody wants planned, as it was written on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import Plan
+from ddoctor.forecast import amounts, devices, planning
+from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
+from ddoctor.forecast.devices import Device
+from ddoctor.forecast.planning import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of ``ddoctor plan``, by their names."""
+
+    params: str
+    trainable: str | None
+    precision: str
+    optimizer: str
+    activations: str | None
+    layers: int | None
+    gpu: str | None
+    device_memory: str | None
+    gpus: str
+    micro_batch: int | None
+    global_batch: int | None
+    samples: str | None
+    epochs: float
+    step: float | None
+    loading: float
+
+
+def plan(wanted: Request) -> Plan:
+    """The plan for it.
+
+    Raises:
+        DoctorError: an option says nothing that can be planned, or two do not go together.
+    """
+    return planning.plan(_model(wanted), _device(wanted), _gpus(wanted.gpus), _work(wanted))
+
+
+def _model(wanted: Request) -> Model:
+    parameters = amounts.count("--params", wanted.params)
+    trainable = (
+        parameters if wanted.trainable is None else amounts.count("--trainable", wanted.trainable)
+    )
+    if trainable > parameters:
+        raise DoctorError(f"--trainable {wanted.trainable}: the model has only {wanted.params}")
+    precision = [one for one in get_args(Precision) if one == wanted.precision]
+    optimizer = [one for one in get_args(Optimizer) if one == wanted.optimizer]
+    if not precision:
+        raise _none_of("--precision", wanted.precision, get_args(Precision))
+    if not optimizer:
+        raise _none_of("--optimizer", wanted.optimizer, get_args(Optimizer))
+    return Model(
+        parameters=parameters,
+        trainable=trainable,
+        precision=precision[0],
+        optimizer=optimizer[0],
+        activations=(
+            0 if wanted.activations is None else amounts.size("--activations", wanted.activations)
+        ),
+        layers=wanted.layers or USUAL_LAYERS,
+    )
+
+
+def _device(wanted: Request) -> Device:
+    if (wanted.gpu is None) == (wanted.device_memory is None):
+        raise DoctorError("say what GPU it is for, in one way: --gpu h100-80, or --device-memory")
+    if wanted.gpu is not None:
+        return devices.find(wanted.gpu)
+    size = wanted.device_memory or ""
+    return Device(name=f"a GPU with {size}", memory=amounts.size("--device-memory", size))
+
+
+def _gpus(text: str) -> tuple[int, ...]:
+    return tuple(amounts.product("--gpus", one) for one in text.split(","))
+
+
+def _work(wanted: Request) -> Work:
+    if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
+        raise DoctorError("--samples and --global-batch need --micro-batch, too")
+    if wanted.epochs <= 0 or wanted.loading < 0 or (wanted.step is not None and wanted.step <= 0):
+        raise DoctorError("--epochs and --step are above zero, --loading is not below")
+    return Work(
+        micro_batch=wanted.micro_batch,
+        global_batch=wanted.global_batch,
+        samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
+        epochs=wanted.epochs,
+        step_seconds=None if wanted.step is None else wanted.step + wanted.loading,
+    )
+
+
+def _none_of(option: str, said: str, known: tuple[str, ...]) -> DoctorError:
+    return DoctorError(f"{option} {said}: give one of {', '.join(known)}")

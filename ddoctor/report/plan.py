@@ -1,0 +1,116 @@
+"""The plan as a table: strategies × numbers of GPUs, and the parts of the memory of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ddoctor.evidence.plan import MemoryParts, Plan, Strategy
+from ddoctor.evidence.section import Evidence
+
+GIB = 2**30
+NAMES: Mapping[Strategy, str] = {
+    "one-gpu": "one GPU",
+    "ddp": "DDP",
+    "fsdp-gradients": "FSDP grad-op",
+    "fsdp": "FSDP",
+    "fsdp-hybrid": "FSDP hybrid",
+}
+HEADS = {
+    "parameters": "param.",
+    "gradients": "grad.",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "temporaries": "temp.",
+    "communication": "comm.",
+    "context": "CUDA",
+}
+NARROW = {
+    "model": ("parameters", "gradients", "optimizer"),
+    "step": ("activations", "temporaries", "communication"),
+    "CUDA": ("context",),
+}
+FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}
+TAKEN = "← this"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Sizes in GiB of one GPU."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    chosen: int | None
+
+
+def table(plan: Plan, *, narrow: bool = False) -> Table:
+    """With each part that some row has; or, where there is no room, with several taken together."""
+    groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
+    shown = {
+        head: names
+        for head, names in groups.items()
+        if any(_sum(row.parts, names) for row in plan.rows)
+    }
+    return Table(
+        head=("strategy", "GPUs", *shown, "in all", "left", ""),
+        rows=tuple(_cells(plan, place, shown.values()) for place in range(len(plan.rows))),
+        chosen=plan.chosen,
+    )
+
+
+def _cells(plan: Plan, place: int, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    row = plan.rows[place]
+    taken = f" {TAKEN}" if place == plan.chosen else ""
+    return (
+        NAMES[row.strategy],
+        str(row.gpus),
+        *(_gib(_sum(row.parts, names)) for names in groups),
+        _gib(row.parts.total),
+        _gib(plan.device_memory - row.parts.total),
+        FITS[row.fit] + taken,
+    )
+
+
+def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
+    return sum(size for name, size in parts.named() if name in names)
+
+
+def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """The head of the report: label and text."""
+    for plan in evidence.all(Plan):
+        yield "model", f"{plan.model}, {plan.precision}, {plan.optimizer}"
+        yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB for a process"
+        if plan.chosen is not None:
+            yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}"
+        yield from _schedule(plan)
+        if plan.checkpoint_bf16 is not None:
+            yield (
+                "checkpoint",
+                f"{plan.checkpoint / 1e9:.1f} GB with weights as they are trained (fp32), "
+                f"{plan.checkpoint_bf16 / 1e9:.1f} GB in bf16",
+            )
+        known = "" if plan.activations_known else "; activations are not in it (--activations)"
+        yield (
+            "forecast",
+            f"by closed form, and coarse: it fits where {plan.doubt:g} times as much would{known}",
+        )
+
+
+def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
+    one = plan.schedule
+    if one is None or plan.chosen is None:
+        return
+    row = plan.rows[plan.chosen]
+    turns = f" × {row.accumulation} before each step" if row.accumulation > 1 else ""
+    yield (
+        "batch",
+        f"{one.global_batch} samples: {plan.micro_batch} on each of {row.gpus} "
+        f"GPU{'s' if row.gpus > 1 else ''}{turns}",
+    )
+    time = f", {timedelta(seconds=round(one.seconds))}" if one.seconds is not None else ""
+    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{time}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}"

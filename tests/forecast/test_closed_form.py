@@ -1,0 +1,88 @@
+"""Rows that public guides work out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ddoctor.evidence.plan import MemoryParts, Strategy
+from ddoctor.forecast.closed_form import Model, Optimizer, Precision, parts
+
+GB = 10**9
+WHOLE = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16", optimizer="adamw-fp32")
+ADAPTERS = Model(parameters=4.4e9, trainable=82e6, precision="bf16", optimizer="adamw-fp32")
+
+
+def gigabytes(found: MemoryParts) -> Mapping[str, float]:
+    return {name: size / GB for name, size in found.named()}
+
+
+def test_a_model_of_4_4_billion_parameters_on_one_gpu() -> None:
+    one = gigabytes(parts(WHOLE, "one-gpu", 1))
+    assert one["parameters"] == pytest.approx(8.8)
+    assert one["gradients"] == pytest.approx(8.8)
+    assert one["optimizer"] == pytest.approx(35.2)
+    assert one["communication"] == 0
+
+
+def test_sharded_over_two() -> None:
+    one = gigabytes(parts(WHOLE, "fsdp", 2))
+    assert one["parameters"] == pytest.approx(4.4)
+    assert one["gradients"] == pytest.approx(4.4)
+    assert one["optimizer"] == pytest.approx(17.6)
+
+
+def test_where_only_adapters_are_trained() -> None:
+    one = gigabytes(parts(ADAPTERS, "one-gpu", 1))
+    assert one["parameters"] == pytest.approx(8.8)
+    assert one["gradients"] == pytest.approx(0.16, abs=0.005)
+    assert one["optimizer"] == pytest.approx(0.64, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "weights", "gradients", "states"),
+    [
+        ("fp32", "adamw", 4, 4, 8),
+        ("bf16-mixed", "adamw", 4, 4, 8),
+        ("fp16-mixed", "adamw-8bit", 4, 4, 2),
+        # torch's own optimizers keep their states in the dtype of the parameters.
+        ("bf16", "adamw", 2, 2, 4),
+        ("bf16", "adamw-fp32", 2, 2, 8),
+        ("fp32", "sgd", 4, 4, 4),
+        ("fp32", "adafactor", 4, 4, 0),
+    ],
+)
+def test_bytes_of_each_parameter(
+    precision: Precision, optimizer: Optimizer, weights: int, gradients: int, states: int
+) -> None:
+    model = Model(parameters=1e9, trainable=1e9, precision=precision, optimizer=optimizer)
+    found = gigabytes(parts(model, "one-gpu", 1))
+    told = (found["parameters"], found["gradients"], found["optimizer"])
+    assert told == (weights, gradients, states)
+
+
+def test_what_the_optimizer_makes_in_its_step_counts_where_it_is_more_than_activations() -> None:
+    model = Model(parameters=1e9, trainable=1e9, precision="fp32", optimizer="adamw")
+    assert parts(model, "one-gpu", 1).temporaries == 4 * GB
+    busy = Model(
+        parameters=1e9, trainable=1e9, precision="fp32", optimizer="adamw", activations=3 * GB
+    )
+    assert parts(busy, "one-gpu", 1).temporaries == GB
+
+
+def test_ddp_has_buckets_beside_the_gradients() -> None:
+    assert parts(WHOLE, "ddp", 8).communication == parts(WHOLE, "one-gpu", 1).gradients
+
+
+def test_hosts_that_shard_within_themselves_gain_nothing_by_being_more() -> None:
+    assert parts(WHOLE, "fsdp-hybrid", 64) == parts(WHOLE, "fsdp", 8)
+    assert parts(WHOLE, "fsdp", 64).total < parts(WHOLE, "fsdp-hybrid", 64).total
+
+
+@pytest.mark.parametrize("strategy", ["fsdp-gradients", "fsdp"])
+def test_the_more_gpus_the_less_lies_on_each(strategy: Strategy) -> None:
+    sizes = [parts(WHOLE, strategy, gpus).total for gpus in (2, 4, 8, 64)]
+    assert sizes == sorted(sizes, reverse=True)
+    # The parameters are gathered whole by one of them.
+    assert (sizes[-1] > 8.8 * GB) == (strategy == "fsdp-gradients")

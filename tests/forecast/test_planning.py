@@ -1,0 +1,94 @@
+"""Which strategy is taken, and how long it all takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import Plan, PlanRow
+from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.devices import Device, find
+from ddoctor.forecast.planning import Work, plan
+
+GB = 10**9
+H100 = find("h100-80")
+
+
+def model(trainable: float = 4.4e9, activations: int = 10 * GB) -> Model:
+    return Model(
+        parameters=4.4e9,
+        trainable=trainable,
+        precision="bf16",
+        optimizer="adamw-fp32",
+        activations=activations,
+    )
+
+
+def taken(found: Plan) -> PlanRow:
+    assert found.chosen is not None
+    return found.rows[found.chosen]
+
+
+@pytest.mark.parametrize("activations", [8 * GB, 12 * GB])
+def test_60_to_65_of_80_gb_are_tight_and_two_gpus_that_share_are_enough(activations: int) -> None:
+    found = plan(model(activations=activations), H100, (1, 2, 4, 8), Work())
+    one = found.rows[0]
+    counted = one.parts.total - one.parts.context - one.parts.temporaries
+    assert 60 * GB <= counted <= 65 * GB
+    assert one.fit == "tight"
+    best = taken(found)
+    assert (best.strategy, best.gpus, best.fit) == ("fsdp", 2, "fits")
+    assert "tight" in found.reason
+
+
+def test_adapters_need_no_sharding() -> None:
+    found = plan(model(trainable=82e6), H100, (1, 2, 4, 8), Work())
+    best = taken(found)
+    assert (best.strategy, best.gpus, best.fit) == ("ddp", 8, "fits")
+    assert "unneeded" in found.reason
+
+
+def test_nothing_fits() -> None:
+    found = plan(model(), Device(name="small", memory=8 * GB), (1, 2), Work())
+    assert found.chosen is None
+    assert found.schedule is None
+    assert "nothing fits" in found.reason
+
+
+def test_where_all_is_tight_the_roomiest_is_taken() -> None:
+    found = plan(model(), H100, (1,), Work())
+    assert taken(found).strategy == "one-gpu"
+    assert taken(found).fit == "tight"
+
+
+@pytest.mark.parametrize(("micro", "gpus", "turns"), [(32, 1, 1), (4, 1, 8), (4, 8, 1)])
+def test_the_same_global_batch_in_three_ways(micro: int, gpus: int, turns: int) -> None:
+    work = Work(micro_batch=micro, global_batch=32, samples=3200)
+    assert work.accumulated(gpus) == turns
+    schedule = work.schedule(gpus, turns)
+    assert schedule is not None
+    assert (schedule.global_batch, schedule.steps_per_epoch) == (32, 100)
+
+
+def test_fifty_episodes_of_thirty_seconds() -> None:
+    work = Work(micro_batch=32, samples=50 * 30 * 30, epochs=5, step_seconds=0.167 + 0.015)
+    schedule = work.schedule(4, 1)
+    assert schedule is not None
+    assert schedule.samples == 45_000
+    assert (schedule.steps_per_epoch, schedule.steps) == (352, 1760)
+    assert schedule.seconds == pytest.approx(320.3, abs=0.1)
+
+
+def test_a_batch_that_does_not_come_out_even_is_left_out() -> None:
+    work = Work(micro_batch=4, global_batch=16)
+    assert {row.gpus for row in plan(model(82e6), H100, (1, 3, 4), work).rows} == {1, 4}
+    with pytest.raises(DoctorError, match="no multiple of 4 samples on 3 GPUs"):
+        plan(model(82e6), H100, (3,), work)
+
+
+def test_a_checkpoint_of_fp32_weights_is_twice_that_of_bf16() -> None:
+    mixed = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16-mixed", optimizer="adamw")
+    found = plan(mixed, H100, (8,), Work())
+    assert found.checkpoint_bf16 is not None
+    assert found.checkpoint == 2 * found.checkpoint_bf16
+    assert plan(model(), H100, (8,), Work()).checkpoint_bf16 is None

@@ -1,0 +1,28 @@
+"""Plans of a model of 4.4 billion parameters."""
+
+from __future__ import annotations
+
+from ddoctor.evidence.plan import Plan
+from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.devices import Device
+from ddoctor.forecast.planning import Work, plan
+
+GB = 10**9
+
+
+def planned(
+    gigabytes: int,
+    gpus: tuple[int, ...] = (1, 2),
+    *,
+    trainable: float = 4.4e9,
+    activations: int = 10,
+) -> Plan:
+    """On GPUs of so many gigabytes; activations in gigabytes, too."""
+    model = Model(
+        parameters=4.4e9,
+        trainable=trainable,
+        precision="bf16",
+        optimizer="adamw-fp32",
+        activations=activations * GB,
+    )
+    return plan(model, Device(name="T9", memory=gigabytes * GB), gpus, Work())
