@@ -1,0 +1,68 @@
+"""The forecast of a step against what the allocator really gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from ddoctor.forecast.model.step import Footprint, footprint
+from tests.forecast import truth
+from tests.forecast.model_set import SET
+
+WORST = 0.03
+SAMPLED = ("dense", "encoder", "vit", "cnn with batch norm", "adapters")
+AdamW = partial(torch.optim.AdamW, lr=1e-4)
+SGD = partial(torch.optim.SGD, lr=1e-2)
+
+
+def off(
+    name: str,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    autocast: torch.dtype | None = None,
+) -> float:
+    """Share of the truth by which the forecast is above it."""
+    case = SET[name]
+    told = footprint(case.build, case.batch, optimizer, autocast=autocast)
+    return told.total / truth.peak(case.build, case.batch, optimizer, autocast) - 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SAMPLED else pytest.param(name, marks=pytest.mark.ward) for name in SET],
+)
+def test_the_whole_set(name: str) -> None:
+    assert abs(off(name, AdamW)) <= WORST
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("name", SET)
+def test_another_optimizer(name: str) -> None:
+    assert abs(off(name, SGD)) <= WORST
+
+
+@pytest.mark.parametrize("name", ["dense", pytest.param("vit", marks=pytest.mark.ward)])
+def test_computing_in_bfloat16(name: str) -> None:
+    assert abs(off(name, AdamW, torch.bfloat16)) <= WORST
+
+
+def of(name: str) -> Footprint:
+    return footprint(SET[name].build, SET[name].batch, AdamW)
+
+
+def test_what_lies_there_and_when() -> None:
+    told = of("dense")
+    assert told.parameters == told.trainable
+    assert told.parts["Parameter"] == pytest.approx(4 * told.parameters, rel=0.01)
+    assert told.parts["Optstate"] == pytest.approx(8 * told.parameters, rel=0.01)
+    # The gradients of the logits are the largest there are.
+    assert told.phase == "backward"
+
+
+def test_frozen_parameters_have_no_gradients_and_no_states() -> None:
+    told = of("adapters")
+    assert told.trainable < 0.01 * told.parameters
+    assert told.parts["Optstate"] == pytest.approx(8 * told.trainable, rel=0.01)
