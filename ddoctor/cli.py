@@ -232,9 +232,13 @@ def diagnose(
 
 @app.command()
 def plan(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="A config.json, its folder, or a name of the Hub."),
+    ] = None,
     params: Annotated[
-        str, typer.Option(metavar="N", help="Parameters of the model: 4.4e9, or 4.4B.")
-    ],
+        str | None, typer.Option(metavar="N", help="In place of it, its parameters: 4.4B.")
+    ] = None,
     trainable: Annotated[
         str | None, typer.Option(metavar="N", help="Those of them that are trained; else all.")
     ] = None,
@@ -252,6 +256,10 @@ def plan(
     ] = None,
     layers: Annotated[
         int | None, typer.Option(metavar="N", help="Layers that FSDP would wrap; 32.", min=1)
+    ] = None,
+    sequence: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens of a sample of --model; 2048.", min=1),
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Say h100-80, or rtx-4090.")
@@ -293,11 +301,13 @@ def plan(
     outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
     wanted = request.Request(
         params=params,
+        model=model,
         trainable=trainable,
         precision=precision,
         optimizer=optimizer,
         activations=activations,
         layers=layers,
+        sequence=sequence,
         gpu=gpu,
         device_memory=device_memory,
         gpus=gpus,

@@ -40,9 +40,31 @@ def test_the_bundle_can_be_judged_again(tmp_path: Path) -> None:
     assert "GiB on each GPU" in page.read_text()
 
 
+def test_a_config(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 688,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "vocab_size": 2000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    device = ("--device-memory", "4GiB", "--gpus", "1,2")
+    run = ddoctor("plan", "--model", tmp_path, "--sequence", "256", *device)
+    assert run.returncode == 0, run.stderr
+    assert "LlamaForCausalLM, 4.19M parameters" in run.stdout
+    assert "activations are not in it" not in run.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("--gpu", "h100"), "--model CONFIG, or --params"),
+        (("--model", "x", "--params", "1B", "--gpu", "h100"), "in one way"),
+        (("--model", "x", "--layers", "3", "--gpu", "h100"), "--layers goes with --params"),
+        (("--params", "1B", "--sequence", "64", "--gpu", "h100"), "--sequence goes with --model"),
         (("--params", "lots", "--gpu", "h100"), "--params lots"),
         (("--params", "1B", "--gpu", "h1000"), "did you mean"),
         (("--params", "1B"), "--device-memory"),

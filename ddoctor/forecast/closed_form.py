@@ -45,6 +45,8 @@ class Model:
     """Bytes, of one micro-batch."""
     layers: int = USUAL_LAYERS
     """Units of equal size that FSDP would wrap."""
+    name: str = ""
+    """Empty: nobody told."""
 
 
 def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:

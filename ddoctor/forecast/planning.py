@@ -157,7 +157,8 @@ def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> st
 
 
 def _told(model: Model) -> str:
-    whole = f"{_number(model.parameters)} parameters"
+    name = f"{model.name}, " if model.name else ""
+    whole = f"{name}{_number(model.parameters)} parameters"
     if model.trainable == model.parameters:
         return whole
     return f"{whole}, {_number(model.trainable)} of them trained"

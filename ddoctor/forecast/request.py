@@ -17,12 +17,14 @@ from ddoctor.forecast.planning import Work
 class Request:
     """The options of ``ddoctor plan``, by their names."""
 
-    params: str
+    params: str | None
+    model: str | None
     trainable: str | None
     precision: str
     optimizer: str
     activations: str | None
     layers: int | None
+    sequence: int | None
     gpu: str | None
     device_memory: str | None
     gpus: str
@@ -40,32 +42,64 @@ def plan(wanted: Request) -> Plan:
     Raises:
         DoctorError: an option says nothing that can be planned, or two do not go together.
     """
-    return planning.plan(_model(wanted), _device(wanted), _gpus(wanted.gpus), _work(wanted))
+    if (wanted.params is None) == (wanted.model is None):
+        raise DoctorError("say what is trained, in one way: --model CONFIG, or --params 4.4B")
+    device, gpus, work = _device(wanted), _gpus(wanted.gpus), _work(wanted)
+    precision, optimizer = _kinds(wanted)
+    model = _read if wanted.model is not None else _told
+    return planning.plan(model(wanted, precision, optimizer), device, gpus, work)
 
 
-def _model(wanted: Request) -> Model:
-    parameters = amounts.count("--params", wanted.params)
+def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
+    for option in ("trainable", "activations", "layers"):
+        if getattr(wanted, option) is not None:
+            raise DoctorError(f"--{option} goes with --params: of --model it is known")
+    # With them comes torch.
+    from ddoctor.forecast.model.blueprint import from_config
+    from ddoctor.forecast.model.reading import read
+
+    blueprint = from_config(wanted.model or "")
+    found = read(blueprint, precision, wanted.micro_batch or 1, wanted.sequence)
+    return Model(
+        name=blueprint.name,
+        parameters=found.parameters,
+        trainable=found.trainable,
+        precision=precision,
+        optimizer=optimizer,
+        activations=found.activations,
+        layers=found.layers,
+    )
+
+
+def _told(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
+    if wanted.sequence is not None:
+        raise DoctorError("--sequence goes with --model: of --params say --activations")
+    parameters = amounts.count("--params", wanted.params or "")
     trainable = (
         parameters if wanted.trainable is None else amounts.count("--trainable", wanted.trainable)
     )
     if trainable > parameters:
         raise DoctorError(f"--trainable {wanted.trainable}: the model has only {wanted.params}")
+    return Model(
+        parameters=parameters,
+        trainable=trainable,
+        precision=precision,
+        optimizer=optimizer,
+        activations=(
+            0 if wanted.activations is None else amounts.size("--activations", wanted.activations)
+        ),
+        layers=wanted.layers or USUAL_LAYERS,
+    )
+
+
+def _kinds(wanted: Request) -> tuple[Precision, Optimizer]:
     precision = [one for one in get_args(Precision) if one == wanted.precision]
     optimizer = [one for one in get_args(Optimizer) if one == wanted.optimizer]
     if not precision:
         raise _none_of("--precision", wanted.precision, get_args(Precision))
     if not optimizer:
         raise _none_of("--optimizer", wanted.optimizer, get_args(Optimizer))
-    return Model(
-        parameters=parameters,
-        trainable=trainable,
-        precision=precision[0],
-        optimizer=optimizer[0],
-        activations=(
-            0 if wanted.activations is None else amounts.size("--activations", wanted.activations)
-        ),
-        layers=wanted.layers or USUAL_LAYERS,
-    )
+    return precision[0], optimizer[0]
 
 
 def _device(wanted: Request) -> Device:

@@ -27,9 +27,9 @@ def peak(
         for number in range(STEPS):
             with record_function(f"step {number}"):
                 with torch.autocast("cpu", autocast, enabled=autocast is not None):
-                    loss = model(**samples).loss
-                loss.backward()
-                del loss
+                    outputs = model(**samples)
+                outputs.loss.backward()
+                del outputs
                 steps.step()
                 steps.zero_grad()
     events: Any = recorded.profiler.kineto_results.events()

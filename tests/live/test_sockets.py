@@ -42,11 +42,20 @@ beside = socket.create_server(("127.0.0.1", 0))
 own = socket.create_connection(beside.getsockname())
 sockets = Sockets([os.getpid()])
 connection.setblocking(False)
-for _ in range(5):
+
+
+def send():
     try:
-        connection.send(bytes(1 << 26))
+        return connection.send(bytes(1 << 26))
     except BlockingIOError:
-        pass
+        return 0
+
+
+# Until the other end takes no more.
+while sys.argv[2] == "waits" and (send() or send()):
+    time.sleep(0.2)
+for _ in range(5):
+    send()
     if sys.argv[2] == "takes":
         connection.setblocking(True)
         connection.send(b"one")

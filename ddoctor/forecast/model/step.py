@@ -63,10 +63,11 @@ def footprint(
             for _ in range(STEPS):
                 tracker.phase = "forward"
                 with _casting(autocast):
-                    loss = _loss(model(**samples))
+                    outputs = model(**samples)
                 tracker.phase = "backward"
-                loss.backward()  # type: ignore[no-untyped-call]
-                del loss
+                outputs.loss.backward()
+                # Most loops keep them until then: logits are not small.
+                del outputs
                 tracker.phase = "optimizer"
                 steps.step()
                 steps.zero_grad()
@@ -84,8 +85,3 @@ def footprint(
 
 def _casting(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype) if dtype is not None else nullcontext()
-
-
-def _loss(outputs: Any) -> Tensor:
-    loss: Tensor = outputs.loss
-    return loss
