@@ -40,6 +40,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.link
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.forecast
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu

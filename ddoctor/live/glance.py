@@ -12,6 +12,7 @@ import psutil
 
 from ddoctor.live.patients import Patient
 from ddoctor.processes import GONE
+from ddoctor.recorder.weight import HELD, sum_of
 
 MIB = 2**20
 # Of a CPU: a thread that now and then has something to do computes nothing.
@@ -70,13 +71,37 @@ class Sleep:
         self.longest = 0.0
         """Seconds."""
 
-    def look(self, process: psutil.Process) -> None:
-        """In this moment."""
-        with suppress(psutil.Error):
-            now, times = time.monotonic(), process.num_ctx_switches().voluntary
-            if times != self._times:
-                self._times, self._since = times, now
-            self.longest = max(self.longest, now - self._since)
+    def look(self, times: int) -> None:
+        """In this moment; ``times``: how often it went to sleep so far."""
+        now = time.monotonic()
+        if times != self._times:
+            self._times, self._since = times, now
+        self.longest = max(self.longest, now - self._since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glimpse:
+    """What can be had of a process twice a second."""
+
+    in_disk: bool
+    """Whether it is in a read or write that does not return (D)."""
+    sleeps: int
+    """How often its main thread went to sleep."""
+    held: float | None
+    """MiB, as ``weight.held`` has them."""
+
+
+def glimpse(pid: int) -> Glimpse | None:
+    """All of it from one file; None: the process is gone."""
+    with suppress(OSError, KeyError, ValueError, IndexError):
+        text = Path(f"/proc/{pid}/status").read_text()
+        told = dict(line.split(":", 1) for line in text.splitlines())
+        return Glimpse(
+            in_disk=told["State"].split()[0] == "D",
+            sleeps=int(told["voluntary_ctxt_switches"]),
+            held=sum_of(text.splitlines(), HELD),
+        )
+    return None
 
 
 def glances(patients: Sequence[Patient]) -> Mapping[int, Glance]:

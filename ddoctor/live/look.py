@@ -18,7 +18,7 @@ from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.glance import Glance, Sleep, glances
+from ddoctor.live.glance import Glance, Sleep, glances, glimpse
 from ddoctor.live.pace import Pace
 from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
@@ -55,8 +55,8 @@ class Look:
         self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
         """Of each rank, again and again: MiB that it has, and its workers together."""
         self._sleeps = {pid: Sleep() for pid in many}
-        self._states: dict[int, set[str]] = {pid: set() for pid in many}
-        """All that each rank was met in."""
+        self._in_disk: dict[int, set[bool]] = {pid: set() for pid in many}
+        """Whether each rank was met in a read or write, always or at times."""
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in patients])
 
@@ -104,12 +104,15 @@ class Look:
     def _glimpse(self) -> None:
         """How each rank is, whether it woke since, and whose memory grows."""
         for one in self._patients:
-            self._sleeps[one.process.pid].look(one.process)
-            with suppress(psutil.Error):
-                self._states[one.process.pid].add(one.process.status())
-            own, *workers = [held(pid.pid) for pid in (one.process, *one.workers)]
-            if own is not None:
-                self._held[one.process.pid].append((own, sum(map(float, filter(None, workers)))))
+            pid = one.process.pid
+            own = glimpse(pid)
+            if own is None:
+                continue
+            self._sleeps[pid].look(own.sleeps)
+            self._in_disk[pid].add(own.in_disk)
+            workers = sum(held(worker.pid) or 0.0 for worker in one.workers)
+            if own.held is not None:
+                self._held[pid].append((own.held, workers))
 
     def _let_go(self, spy: Spy) -> None:
         """Who reads native code stops the process for it; ended just then, it leaves it stopped."""
@@ -194,7 +197,7 @@ class Look:
 
     def _state(self, pid: int, last: str) -> str:
         """The last; who is met in a short wait for a disk is not held by it."""
-        held = last != psutil.STATUS_DISK_SLEEP or self._states[pid] == {last}
+        held = last != psutil.STATUS_DISK_SLEEP or self._in_disk[pid] == {True}
         return last if held else psutil.STATUS_SLEEPING
 
     def _worker(self, pid: int, last: Mapping[int, Glance]) -> LiveWorker:

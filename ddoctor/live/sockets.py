@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -41,8 +41,8 @@ class Sockets:
         own = [
             one
             for pid in self._pids
-            for one in _connections(pid)
-            if one.inode in self._own and _elsewhere(*one.way)
+            for one in _connections(pid, self._own)
+            if _elsewhere(*one.way)
         ]
         self._met.update({one.way for one in own})
         self._unsent.update({one.way for one in own if one.unsent})
@@ -101,18 +101,18 @@ class Connection(NamedTuple):
     way: tuple[str, str]
     unsent: int
     unread: int
-    inode: str
 
 
-def _connections(pid: int) -> Iterator[Connection]:
+def _connections(pid: int, own: Collection[str]) -> Iterator[Connection]:
+    """Of those that a process sees, the ones with these inodes."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 words = line.split()
-                if words[3] == ESTABLISHED:
+                if words[3] == ESTABLISHED and words[9] in own:
                     unsent, unread = (int(one, 16) for one in words[4].split(":"))
                     way = _address(words[1]), _address(words[2])
-                    yield Connection(way, unsent, unread, words[9])
+                    yield Connection(way, unsent, unread)
 
 
 def _address(told: str) -> str:

@@ -34,6 +34,8 @@ class Source:
             self._began = process.create_time()
         self._lines = cache(self._read)
         self._nodes = cache(self._parse)
+        # A look meets the same frames again and again.
+        self._counters = cache(_counters)
 
     def path(self, file: str) -> Path:
         """Where ddoctor finds it."""
@@ -74,7 +76,7 @@ class Source:
         for frame in reversed(calls):
             loop = self._loop(frame)
             if loop is not None:
-                for skip in _skips(loop.body, _counters(loop)):
+                for skip in _skips(loop.body, self._counters(loop)):
                     if frame.line <= (skip.end_lineno or 0):
                         return self.text(frame.file, skip.lineno)
         return ""

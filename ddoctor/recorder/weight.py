@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +24,11 @@ def swapped(pid: int) -> float | None:
 
 def _sum(pid: int | str, names: tuple[str, ...]) -> float | None:
     with suppress(OSError, ValueError, IndexError):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        kib = [int(line.split()[1]) for line in lines if line.startswith(names)]
-        return sum(kib) / KIB_PER_MIB if kib else None
+        return sum_of(Path(f"/proc/{pid}/status").read_text().splitlines(), names)
     return None
+
+
+def sum_of(lines: Sequence[str], names: tuple[str, ...]) -> float | None:
+    """MiB of the lines of /proc/PID/status that begin so; None: there are none."""
+    kib = [int(line.split()[1]) for line in lines if line.startswith(names)]
+    return sum(kib) / KIB_PER_MIB if kib else None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from ddoctor.live.glance import Sleep
+from ddoctor.live.glance import Sleep, glimpse
 
 LOOKS, EVERY_SECONDS = 10, 0.2
 
@@ -30,7 +30,8 @@ def sleeper(seconds: float) -> Iterator[psutil.Process]:
 def longest(process: psutil.Process) -> float:
     sleep = Sleep()
     for _ in range(LOOKS):
-        sleep.look(process)
+        if (seen := glimpse(process.pid)) is not None:
+            sleep.look(seen.sleeps)
         time.sleep(EVERY_SECONDS)
     return sleep.longest
 

@@ -1,0 +1,119 @@
+"""The forecast of a step's memory against what the allocator gave, beside other estimators.
+
+Twelve small models, AdamW in fp32, without and with autocast to bfloat16, on CPU tensors; truth is
+the allocator's own events. Beside ours: `accelerate estimate-memory`, which knows parameters,
+gradients and optimizer, and DeepSpeed's estimator of ZeRO-2 on one GPU where it is installed
+(``pip install deepspeed``). Then how long the forecast of large models takes, with which memory.
+Exit code 1: the median error is above 0.5 %, or the worst above 3 %.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import torch  # noqa: TID253
+import transformers  # noqa: TID253
+from torch import nn  # noqa: TID253
+
+from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.materials import on_meta
+from ddoctor.forecast.model.reading import read
+from ddoctor.forecast.model.step import footprint
+from tests.forecast import truth
+from tests.forecast.model_set import SET
+
+MEDIAN, WORST = 0.005, 0.03
+MIB, GIB = 2**20, 2**30
+AdamW = partial(torch.optim.AdamW, lr=1e-4)
+# Llama 3.2 1B and Llama 3.1 70B, by their published configurations.
+LARGE: Mapping[str, Mapping[str, Any]] = {
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+    },
+    "70B": {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+    },
+}
+LENGTH = 4096
+
+
+def main() -> int:
+    """Measure, and say what it comes to."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    print(f"{'':24}{'truth':>10}{'ddoctor':>18}{'accelerate':>18}{'DeepSpeed':>18}   MiB")
+    errors = [_row(name, dtype) for name in SET for dtype in (None, torch.bfloat16)]
+    usual, worst = median(map(abs, errors)), max(map(abs, errors))
+    print(f"off by {usual:.2%} in the median, {worst:.2%} at worst, of {len(errors)}")
+    for name, settings in LARGE.items():
+        _large(name, settings)
+    return 0 if usual <= MEDIAN and worst <= WORST else 1
+
+
+def _row(name: str, dtype: torch.dtype | None) -> float:
+    case = SET[name]
+    real = truth.peak(case.build, case.batch, AdamW, dtype)
+    ours = footprint(case.build, case.batch, AdamW, autocast=dtype).total
+    model = on_meta(case.build)
+    others = [_accelerate(model, dtype), _deepspeed(model)]
+    cells = "".join(
+        f"{size / MIB:10.1f} {size / real - 1:+7.1%}" if size else f"{'–':>18}"
+        for size in (ours, *others)
+    )
+    title = name + (", bf16" if dtype is not None else "")
+    print(f"{title:24}{real / MIB:10.1f}{cells}", flush=True)
+    return ours / real - 1
+
+
+def _accelerate(model: nn.Module, dtype: torch.dtype | None) -> int:
+    whole, _ = import_module("accelerate.utils").calculate_maximum_sizes(model)
+    kind = "float32" if dtype is None else "bfloat16"
+    told = import_module("accelerate.commands.estimate").estimate_training_usage(whole, kind)
+    return int(max(size for size in told.values() if size > 0))
+
+
+def _deepspeed(model: nn.Module) -> int:
+    if find_spec("deepspeed") is None:
+        return 0
+    estimators = import_module("deepspeed.runtime.zero.stage_1_and_2")
+    number = sum(one.numel() for one in model.parameters())
+    _, on_gpu = estimators.estimate_zero2_model_states_mem_needs(number, 1, 1, cpu_offload=False)
+    return int(on_gpu)
+
+
+def _large(name: str, settings: Mapping[str, Any]) -> None:
+    config = transformers.LlamaConfig(vocab_size=128_256, num_key_value_heads=8, **settings)
+
+    def batch(samples: int, length: int) -> dict[str, torch.Tensor]:
+        ids = torch.zeros(samples, length, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids.clone()}
+
+    build: Callable[[], nn.Module] = partial(transformers.LlamaForCausalLM, config)
+    began = time.perf_counter()
+    found = read(Blueprint(name=name, build=build, batch=batch), "bf16-mixed", 1, LENGTH)
+    seconds = time.perf_counter() - began
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(
+        f"{name}, {LENGTH} tokens: {found.parameters / 1e9:.2f}B parameters, "
+        f"{found.activations / GIB:.1f} GiB of activations, in {seconds:.1f} s; "
+        f"this process never had more than {most / GIB:.2f} GiB"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
