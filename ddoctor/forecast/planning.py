@@ -19,6 +19,8 @@ from ddoctor.forecast.closed_form import (
 from ddoctor.forecast.devices import Device
 
 GIB = 2**30
+WHOLE = ("one-gpu", "ddp")
+"""Each GPU has all of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ def _choose(rows: Sequence[PlanRow]) -> int | None:
     as few as can hold it together."""
     for fit in ("fits", "tight"):
         good = [place for place, row in enumerate(rows) if row.fit == fit]
-        whole = [place for place in good if rows[place].strategy in ("one-gpu", "ddp")]
+        whole = [place for place in good if rows[place].strategy in WHOLE]
         if whole:
             return whole[-1] if fit == "fits" else _roomiest(good, rows)
         if good:
@@ -147,13 +149,12 @@ def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> st
             f"and {device.name} has {_gib(device.memory)}"
         )
     room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} are left"
-    if best.strategy in ("one-gpu", "ddp"):
+    if best.strategy in WHOLE:
         unneeded = "; to shard it is unneeded" if best.gpus > 1 else ""
         return f"one GPU holds the whole model: {room}{unneeded}"
-    fewer = [row for row in rows if row.gpus < best.gpus or row.strategy == "ddp"]
-    others = "tight" if any(row.fit == "tight" for row in fewer) else "too much for it"
-    on_one = f"the whole model on one GPU is {others}" if fewer else "it has to be sharded"
-    return f"{on_one}; sharded over {best.gpus}, {room}"
+    whole = [row.fit for row in rows if row.strategy in WHOLE]
+    told = "tight on one GPU" if "tight" in whole else "too much for one GPU"
+    return f"the whole model is {told}; sharded over {best.gpus}, {room}"
 
 
 def _told(model: Model) -> str:

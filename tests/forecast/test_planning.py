@@ -41,6 +41,14 @@ def test_60_to_65_of_80_gb_are_tight_and_two_gpus_that_share_are_enough(activati
     assert "tight" in found.reason
 
 
+def test_why_it_is_sharded() -> None:
+    found = plan(model(), Device(name="small", memory=40 * GB), (1, 2, 8), Work())
+    assert taken(found).gpus == 8
+    # Sharded over two it would be tight, whole it is too much.
+    assert "tight" in [row.fit for row in found.rows]
+    assert found.reason.startswith("the whole model is too much for one GPU; sharded over 8")
+
+
 def test_adapters_need_no_sharding() -> None:
     found = plan(model(trainable=82e6), H100, (1, 2, 4, 8), Work())
     best = taken(found)
