@@ -19,6 +19,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.gpus import Gpus, KernelLog
+from ddoctor.evidence.host import Disks, Memory
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
@@ -46,7 +47,7 @@ ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 FEWEST_STEPS = 10
 """Of a training run; a slowdown has to persist over so many to be told (GREYHOUND, ATC'25)."""
 
-BESIDE_RANKS = (Gpus, KernelLog)
+BESIDE_RANKS = (Disks, Gpus, KernelLog, Memory)
 """What a look at a live run sees of its host, as `ddoctor doctor` does."""
 
 FEW = 6

@@ -12,6 +12,8 @@ from ddoctor.report.wording import quantity
 
 # MiB/s: less is what any host does without a training.
 NOTABLE = 0.1
+# Of the time of the look.
+BUSY = 0.01
 
 
 def meanwhile(evidence: Evidence) -> str:
@@ -32,7 +34,12 @@ def _load(every: tuple[HostRates, ...]) -> str:
 
 
 def _busiest(every: tuple[HostRates, ...], of: Callable[[str], str]) -> Iterator[str]:
-    disks = [(disk.busy, disk, section) for section in every for disk in section.disks]
+    disks = [
+        (disk.busy, disk, section)
+        for section in every
+        for disk in section.disks
+        if disk.busy >= BUSY
+    ]
     if disks:
         busy, disk, section = max(disks, key=lambda one: one[0])
         moved = _moved((disk.read, "read"), (disk.written, "written"))

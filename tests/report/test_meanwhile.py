@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import msgspec
+
 from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
@@ -47,6 +49,12 @@ def test_gpus_from_the_least_to_the_most() -> None:
     assert told.endswith(
         "; GPUs: 100 MiB/s to 300 MiB/s received over PCIe, 9000 MiB/s sent over NVLink"
     )
+
+
+def test_a_disk_that_rests_is_not_told() -> None:
+    disk = DiskTraffic(name="sda", busy=0.001, read=0.0, written=0.0)
+    quiet = msgspec.structs.replace(rates("a"), disks=(disk,))
+    assert meanwhile(Evidence([quiet])) == "load 2.0; eth0: 1.2 MiB/s sent"
 
 
 def test_nothing_where_nobody_looked() -> None:
