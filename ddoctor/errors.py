@@ -13,9 +13,15 @@ class DoctorError(Exception):
     """
 
 
-def unknown(kind: str, name: str, known: Collection[str]) -> DoctorError:
-    """The error for a name that is none of the known ones, with the nearest of them."""
+def unknown(
+    kind: str,
+    name: str,
+    known: Collection[str],
+    otherwise: str = "`ddoctor list` shows what there is",
+) -> DoctorError:
+    """The error for a name that is none of the known ones, with the nearest of them, or with what
+    to do ``otherwise``."""
     near = get_close_matches(name, known, n=1)
     if near:
         return DoctorError(f"there is no {kind} '{name}'; did you mean '{near[0]}'?")
-    return DoctorError(f"there is no {kind} '{name}'; `ddoctor list` shows what there is")
+    return DoctorError(f"there is no {kind} '{name}'; {otherwise}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ddoctor import knowledge
-from ddoctor.errors import DoctorError
+from ddoctor.errors import unknown
 from ddoctor.evidence.known_hardware import GpuModel, GpuModels
 
 # What is printed on it counts in GiB, and torch reports a few per cent less: 79.15 of an A100's 80.
@@ -33,7 +33,7 @@ def find(name: str) -> Device:
     known = _aliases()
     model = known.get(_plain(name))
     if model is None:
-        raise _unknown(name, known)
+        raise unknown("GPU", _plain(name), known, "say how much it has: --device-memory 24GiB")
     return Device(name=model.name, memory=round(model.memory * GIB * USABLE))
 
 
@@ -59,11 +59,3 @@ def _names(model: GpuModel) -> Iterator[str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _unknown(name: str, known: Mapping[str, GpuModel]) -> DoctorError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(_plain(name), known, n=1)
-    told = f"did you mean '{near[0]}'?" if near else "say how much it has: --device-memory 24GiB"
-    return DoctorError(f"there is no GPU '{name}' in the table; {told}")

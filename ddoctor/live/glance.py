@@ -94,12 +94,12 @@ class Glimpse:
 def glimpse(pid: int) -> Glimpse | None:
     """All of it from one file; None: the process is gone."""
     with suppress(OSError, KeyError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/status").read_text()
-        told = dict(line.split(":", 1) for line in text.splitlines())
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        told = dict(line.split(":", 1) for line in lines)
         return Glimpse(
             in_disk=told["State"].split()[0] == "D",
             sleeps=int(told["voluntary_ctxt_switches"]),
-            held=sum_of(text.splitlines(), HELD),
+            held=sum_of(lines, HELD),
         )
     return None
 
