@@ -54,6 +54,14 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return {}
 
 
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        # It has ended, and nobody has asked for its exit code yet.
+        return []
+
+
 def ranks() -> list[psutil.Process]:
     """The processes of the ranks, in their order."""
     children = psutil.Process().children(recursive=True)
@@ -135,7 +143,7 @@ def test_a_killed_rank_is_told_by_its_signal(run: Launch) -> None:
 def test_a_killed_launcher_takes_its_ranks_along(run: Launch) -> None:
     def kill(name: str) -> None:
         # By its words: process numbers begin anew at some time, so the last child may be another.
-        (agent,) = [one for one in psutil.Process().children() if "ddoctor.agent" in one.cmdline()]
+        (agent,) = [one for one in psutil.Process().children() if "ddoctor.agent" in _words(one)]
         agent.kill()
 
     runs, _ = run([SLOW], started=kill)

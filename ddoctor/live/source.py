@@ -39,7 +39,8 @@ class Source:
 
     def path(self, file: str) -> Path:
         """Where ddoctor finds it."""
-        return self._root / (self._folder / file).relative_to("/")
+        # Two slashes at the front, say of //.cache where HOME is /, are one.
+        return self._root / str(self._folder / file).lstrip("/")
 
     def frame(self, file: str, line: int, function: str) -> Frame:
         """A line of Python, with its text where it is the user's own."""

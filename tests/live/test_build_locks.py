@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,15 +27,20 @@ def patient(folder: Path, environment: Mapping[str, str]) -> Iterator[Patient]:
         env={**os.environ, "XDG_CACHE_HOME": "", "HOME": str(folder), **environment},
         stdin=PIPE,
     )
-    yield Patient(
-        process=process,
-        rank=0,
-        world=1,
-        job=("1",),
-        command=("train.py",),
-        environment=process.environ(),
-    )
-    process.communicate(b"\n")
+    try:
+        # For a moment after a process was started, the kernel shows none of its environment.
+        while "HOME" not in process.environ():
+            time.sleep(0.01)
+        yield Patient(
+            process=process,
+            rank=0,
+            world=1,
+            job=("1",),
+            command=("train.py",),
+            environment=process.environ(),
+        )
+    finally:
+        process.communicate(b"\n")
 
 
 @pytest.mark.parametrize(

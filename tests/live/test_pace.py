@@ -33,10 +33,12 @@ def threads(number: int) -> Iterator[None]:
     started = [Thread(target=done.wait) for _ in range(number)]
     for one in started:
         one.start()
-    yield
-    done.set()
-    for one in started:
-        one.join()
+    try:
+        yield
+    finally:
+        done.set()
+        for one in started:
+            one.join()
 
 
 def test_a_rank_of_few_threads() -> None:

@@ -111,6 +111,7 @@ def test_the_text_of_a_line(source: Source, tmp_path: Path) -> None:
     assert source.text("train.py", 4) == "if rank == 0:"
     assert source.text(str(tmp_path / "train.py"), 5) == "gather()"
     assert source.text("train.py", 99) == ""
+    assert source.text(f"/{tmp_path}/train.py", 5) == "gather()", "a folder in /, where HOME is /"
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "\udcff"])
