@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor import endings
+from ddoctor import endings, out_of_memory
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -64,6 +64,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     if not failures:
         return
     first = failures[0]
+    if out_of_memory.read(first.message) is not None:
+        return  # what it ran out of is told by the checks of memory
     alike = [one for one in failures if one.words == first.words and first.exception]
     told = alike if len(alike) == len(run.ranks) else [first]
     number = _signal(first)

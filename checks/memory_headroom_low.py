@@ -12,12 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor import out_of_memory
+from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.steps import MemoryOverTime
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("cuda-oom-fragmentation",)
+EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
 GIB = 2**30
+# Less than that comes and goes with the length of the samples.
+GREW = 1.1
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
@@ -53,3 +60,37 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def met_in_training(
+    run: TrainingRun,
+    wrapping: Wrapping | None,
+    environment: Environment | None,
+    growth: MemoryOverTime | None,
+) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "narrow")
+    if not found:
+        return
+    case = found[0]
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            out_of_memory.sentence(case, run)
+            + out_of_memory.held(case, run, wrapping)
+            + _grew(case.rank.rank, growth)
+        ),
+        evidence=tuple(out_of_memory.observations(case)),
+        where=out_of_memory.where(found),
+        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
+        fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
+    )
+
+
+def _grew(rank: int, growth: MemoryOverTime | None) -> str:
+    """How much more was allocated at the last look than at the first."""
+    rows = growth.ranks if growth is not None else ()
+    held = next((one.device for one in rows if one.rank == rank), ())
+    if len(held) < 2 or held[-1] < GREW * held[0]:
+        return ""
+    return f"; it held {held[0] / 1024:.1f} GiB at first, and {held[-1] / 1024:.1f} at the end"

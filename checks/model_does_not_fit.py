@@ -11,16 +11,18 @@ Seen from outside: ``torch.cuda.OutOfMemoryError`` in the first step, or as earl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
+from ddoctor import out_of_memory
+from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.plan import Plan, PlanRow
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.remedies import Need, enough_gpus, remedies
 
-EXPLAINS = ("memory-headroom-low",)
+EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
 GIB = 2**30
-# Of AdamW's states, 8 bits in place of 32 (bitsandbytes).
-SMALLER_STATES = 1 / 4
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
@@ -48,41 +50,44 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
+def met_in_training(
+    run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
+) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "too-much")
+    if not found:
+        return
+    case = found[0]
+    yield Finding(
+        severity=Severity.ERROR,
+        # A log does not tell how many steps had gone well.
+        confidence=Confidence.LIKELY if run.log else Confidence.CERTAIN,
+        because=out_of_memory.sentence(case, run) + out_of_memory.held(case, run, wrapping),
+        evidence=tuple(out_of_memory.observations(case)),
+        where=out_of_memory.where(found),
+        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
+        fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
+    )
+
+
 def _fixes(plan: Plan, least: PlanRow) -> Iterator[Fix]:
-    parts = least.parts
-    over = parts.total - plan.device_memory
-    if parts.activations > over:
-        yield Fix(
-            summary="a smaller micro-batch and as many more of them for one step, or gradient "
-            "checkpointing: they make nothing smaller but the activations, and that is enough",
-            paste="model.gradient_checkpointing_enable()",
-            language="python",
-            caution="checkpointing computes each layer's forward pass twice: a third more time",
-            expected_gain=f"up to {parts.activations / GIB:.1f} GiB",
+    sharded = least.gpus if least.strategy.startswith("fsdp") else 1
+    yield from remedies(
+        Need(
+            parts=least.parts,
+            missing=least.parts.total - plan.device_memory,
+            optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",
+            sharded=sharded,
+            shards=_enough(plan),
         )
-    gain = round(parts.optimizer * (1 - SMALLER_STATES))
-    if plan.optimizer in ("adamw", "adamw-fp32") and gain > over:
-        yield Fix(
-            summary="optimizer states of 8 bits",
-            paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
-            language="python",
-            expected_gain=f"{gain / GIB:.1f} GiB",
-        )
-    if number := _enough(plan, least):
-        yield Fix(
-            summary=f"shard it over {number} GPUs with FSDP",
-            paste=f"accelerate launch --use_fsdp --num_processes {number} train.py",
-            caution="each layer's parameters travel in every step: fast links between the GPUs",
-        )
+    )
 
 
-def _enough(plan: Plan, least: PlanRow) -> int:
+def _enough(plan: Plan) -> int:
     """The smallest power of two of GPUs on which it fits for sure; 0: on none."""
     every = [row for row in plan.rows if row.strategy == "fsdp"]
     if not every:
         return 0
     row = max(every, key=lambda one: one.gpus)
-    shared = row.gpus * (row.parts.parameters + row.parts.gradients + row.parts.optimizer)
-    own = row.parts.total - shared / row.gpus
-    room = plan.device_memory / plan.doubt - own
-    return 1 << (ceil(shared / room) - 1).bit_length() if room > 0 else 0
+    each = row.parts.parameters + row.parts.gradients + row.parts.optimizer
+    room = round(plan.device_memory / plan.doubt)
+    return enough_gpus(row.gpus * each, row.parts.total - each, room)

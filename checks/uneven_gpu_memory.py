@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor import out_of_memory
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.out_of_memory import NOTABLE
 
 EXPLAINS = ("memory-headroom-low",)
 
 GIB = 2**30
-
-# A process that only has a context and torch's kernels takes about 1 GiB
-# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
-NOTABLE = 2 * GIB
 
 
 def taken(gpus: Gpus) -> Iterator[Finding]:
@@ -52,6 +51,32 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
             cost=Cost(value=round(excess / GIB, 1), unit="GiB"),
             fixes=tuple(_fixes(gpus, gpu, strangers)),
         )
+
+
+def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "others")
+    if not found:
+        return
+    told = found[0].told
+    who = [f"process {pid} held {size / GIB:.1f} GiB" for pid, size in told.others.items()]
+    if told.unnamed >= NOTABLE:
+        who.append(f"{told.unnamed / GIB:.1f} GiB were held by nobody that the driver names")
+    pids = ",".join(map(str, told.others))
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if told.others else Confidence.LIKELY,
+        because=f"{out_of_memory.sentence(found[0], run)}; {', '.join(who)} of it",
+        evidence=tuple(out_of_memory.observations(found[0])),
+        where=out_of_memory.where(found),
+        cost=Cost(value=round((sum(told.others.values()) + told.unnamed) / GIB, 1), unit="GiB"),
+        fixes=(
+            Fix(
+                summary="see whose it is, and ask whether it is still needed",
+                paste=f"nvidia-smi\nps -o user,pid,lstart,cmd -p {pids}" if pids else "nvidia-smi",
+                caution="it is not yours to end",
+            ),
+        ),
+    )
 
 
 def _foreign(gpu: Gpu) -> int:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.section import Section
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.gpu_memory_error import CROWDED, error, out_of_memory
 from tests.plans import planned
+from tests.training_run import ending, library, raised, run, user
 
 CAUSE = "model-does-not-fit"
 
@@ -23,7 +26,7 @@ def test_more_than_the_gpu_has(findings: Findings) -> None:
 
 def test_how_many_gpus_it_takes(findings: Findings) -> None:
     (finding,) = findings(CAUSE, planned(24))
-    *_, sharded = finding.fixes
+    (sharded,) = [fix for fix in finding.fixes if "FSDP" in fix.summary]
     number = int(sharded.summary.split(" GPUs")[0].rpartition(" ")[2])
     assert number > 2
     assert findings(CAUSE, planned(24, (number,))) == ()
@@ -34,8 +37,81 @@ def test_how_many_gpus_it_takes(findings: Findings) -> None:
 
 def test_activations_alone_are_made_smaller(findings: Findings) -> None:
     (finding,) = findings(CAUSE, planned(60, (1,), activations=30))
-    assert "gradient checkpointing" in finding.fixes[0].summary
+    smaller, recomputed, states = finding.fixes[:3]
     assert finding.confidence is Confidence.LIKELY
+    assert finding.cost is not None
+    missing = f"where {finding.cost.value} are missing"
+    assert smaller.expected_gain == f"about 14.0 GiB {missing}, which alone is not enough"
+    assert recomputed.expected_gain == f"up to 27.9 GiB {missing}, which is enough"
+    assert states.expected_gain == f"about 24.6 GiB {missing}, which is enough"
+
+
+def test_what_is_not_known_is_not_made_smaller(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, planned(24, activations=0))
+    assert not any("micro-batch" in fix.summary for fix in finding.fixes)
+
+
+def test_a_first_step_that_ran_out_of_memory(findings: Findings) -> None:
+    section = run(out_of_memory(1, steps=0, doing="forward"), ending(0, "hung"))
+    (finding,) = findings(CAUSE, section)
+    assert finding.severity is Severity.ERROR
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.because == (
+        "rank 1 (pid 101 on a) ran out of memory on GPU 1 after 0 steps, at train.py:71 in main: "
+        "2.00 GiB were wanted, and 0.50 of 79.2 were free; torch held 77.0 GiB"
+    )
+    assert [fix.expected_gain for fix in finding.fixes] == ["up to 0.8 GiB", None, None]
+
+
+def test_what_was_there_and_which_remedy_suffices(findings: Findings) -> None:
+    model = Wrapper(
+        rank=0,
+        kind="ddp",
+        name="T",
+        parameters=10**9,
+        parameter_bytes=4 * 2**30,
+        trainable_bytes=4 * 2**30,
+    )
+    section = run(
+        out_of_memory(0, error(wanted="30.00 GiB"), steps=1, doing="forward"),
+        ending(1, "hung"),
+        optimizers=("AdamW",),
+    )
+    (finding,) = findings(CAUSE, section, Wrapping(wrappers=(model,)))
+    assert finding.because.endswith(
+        "; torch held 77.0 GiB, about 4.0 parameters, 8.0 states of AdamW, 65.0 activations and "
+        "what else a step makes"
+    )
+    assert [fix.expected_gain for fix in finding.fixes] == [
+        "about 32.5 GiB where 29.5 are missing, which is enough",
+        "up to 65.0 GiB where 29.5 are missing, which is enough",
+        "about 6.0 GiB where 29.5 are missing, which alone is not enough",
+        "about 6.0 GiB where 29.5 are missing, which alone is not enough",
+    ]
+
+
+def test_what_is_on_already_is_no_remedy(findings: Findings) -> None:
+    model = Wrapper(
+        rank=0,
+        kind="fsdp2",
+        name="T",
+        parameters=10**10,
+        parameter_bytes=40 * 2**30,
+        trainable_bytes=40 * 2**30,
+    )
+    again = library("torch/utils/checkpoint.py", 1500, "recompute_fn")
+    section = run(out_of_memory(0, stack=(user(9), again), steps=0), ending(1, "hung"))
+    (finding,) = findings(CAUSE, section, Wrapping(wrappers=(model,)))
+    summaries = " ".join(fix.summary for fix in finding.fixes)
+    assert "FSDP" not in summaries
+    assert "gradient checkpointing" not in summaries
+    assert "on the CPU" in summaries
+
+
+def test_a_log_does_not_tell_how_far_it_came(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(out_of_memory(1, steps=0), log="train.log"))
+    assert finding.confidence is Confidence.LIKELY
+    assert "as train.log tells" in finding.because
 
 
 @pytest.mark.parametrize(
@@ -45,8 +121,19 @@ def test_activations_alone_are_made_smaller(findings: Findings) -> None:
         planned(80, (1,)),
         planned(24, (8, 16)),
         planned(24, (1,), trainable=82e6, activations=1),
+        run(out_of_memory(0, steps=100)),
+        run(out_of_memory(0, CROWDED, steps=0)),
+        run(raised(0, "ValueError"), ending(1, "hung")),
     ],
-    ids=["shared by two", "tight", "shared by many", "adapters"],
+    ids=[
+        "shared by two",
+        "tight",
+        "shared by many",
+        "adapters",
+        "it fitted for long",
+        "somebody else's",
+        "another error",
+    ],
 )
-def test_quiet(findings: Findings, section: Plan) -> None:
+def test_quiet(findings: Findings, section: Section) -> None:
     assert findings(CAUSE, section) == ()

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.gpus import GpuProcess
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from tests.conftest import Findings
+from tests.gpu_memory_error import CROWDED, PIECES, SENT_BY_RANKS, error, out_of_memory
 from tests.healthy.gpus import otherwise
+from tests.training_run import ending, run
 
 CAUSE = "uneven-gpu-memory"
 GIB = 2**30
@@ -67,3 +70,31 @@ def test_quiet_about_a_desktop(findings: Findings) -> None:
 def test_quiet_about_different_models(findings: Findings) -> None:
     other = held("foreign") | {"name": "NVIDIA A100-SXM4-80GB"}
     assert findings(CAUSE, otherwise({7: other})) == ()
+
+
+def test_a_rank_met_somebody_else(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(out_of_memory(0, CROWDED), ending(1, "hung")))
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.because.endswith("; process 77 held 23.0 GiB of it")
+    assert finding.fixes[0].paste.endswith("-p 77")
+
+
+def test_a_rank_met_nobody_with_a_name(findings: Findings) -> None:
+    section = run(out_of_memory(0, error(own=None, allocated="50.00 GiB")))
+    (finding,) = findings(CAUSE, section)
+    assert finding.confidence is Confidence.LIKELY
+    assert "were held by nobody that the driver names" in finding.because
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        run(out_of_memory(0)),
+        run(out_of_memory(0, PIECES)),
+        run(out_of_memory(0, SENT_BY_RANKS), *(ending(one, "hung") for one in (1, 2, 3))),
+        run(out_of_memory(0, error(others={77: "0.40 GiB"}, own="78.10 GiB"))),
+    ],
+    ids=["full", "pieces", "ranks of the same run", "too little to matter"],
+)
+def test_quiet_where_a_rank_met_nobody_else(findings: Findings, section: TrainingRun) -> None:
+    assert findings(CAUSE, section) == ()

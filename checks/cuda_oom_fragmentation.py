@@ -1,0 +1,58 @@
+"""The GPU's memory is in pieces: enough of it is unused, and nowhere enough in one place.
+
+torch takes memory from the driver in segments and hands out parts of them. Batches of ever other
+shapes leave gaps between what lives long, too small for the next tensor. The step then fails though
+torch has reserved more than it uses.
+
+Seen from outside: "CUDA out of memory … is reserved by PyTorch but unallocated", with a large
+number before it. torch gives that hint in every such message, whatever the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor import out_of_memory
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.training import RankFlags, RankUse, TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Severity
+from ddoctor.remedies import expandable
+
+EXPLAINS = ("first-failure-masked",)
+
+GIB = 2**30
+
+
+def in_pieces(
+    run: TrainingRun, environment: Environment | None, use: RankUse | None
+) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "pieces")
+    if not found:
+        return
+    told = found[0].told
+    flags = use.flags if use is not None else ()
+    grow = expandable(environment, told.unused)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{out_of_memory.sentence(found[0], run)}; {told.unused / GIB:.1f} of the "
+            f"{(told.allocated + told.unused) / GIB:.1f} GiB that torch had reserved lay unused, "
+            f"in pieces that were too small{_shapes(found[0].rank.rank, flags)}"
+        ),
+        evidence=tuple(out_of_memory.observations(found[0])),
+        where=out_of_memory.where(found),
+        fixes=(*([grow] if grow is not None else []), _FEWER_SHAPES),
+    )
+
+
+def _shapes(rank: int, flags: tuple[RankFlags, ...]) -> str:
+    number = next((one.input_shapes for one in flags if one.rank == rank), 0)
+    return f"; its model was given {number} different shapes" if number > 1 else ""
+
+
+_FEWER_SHAPES = Fix(
+    summary="give the model fewer different shapes",
+    paste="tokenizer(..., padding=True, pad_to_multiple_of=64)  # or group samples by length",
+    language="python",
+)

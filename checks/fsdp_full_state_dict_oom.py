@@ -1,0 +1,60 @@
+"""A sharded model is gathered on one GPU to be written.
+
+FSDP holds a part of each parameter on each GPU because all of them do not fit on one. A full state
+dict puts them together again, on the GPU of rank 0 or of every rank, beside what is there already.
+
+Seen from outside: "CUDA out of memory" in ``state_dict()``, ``full_tensor()`` or
+``get_model_state_dict()``, at the first checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor import out_of_memory
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Finding, Fix, Severity
+
+EXPLAINS = ("first-failure-masked",)
+
+GIB = 2**30
+
+
+def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "state-dict")
+    if not found:
+        return
+    models = wrapping.wrappers if wrapping is not None else ()
+    size = max((one.parameter_bytes for one in models), default=0)
+    whole = f"; all parameters together are {size / GIB:.1f} GiB" if size else ""
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{out_of_memory.sentence(found[0], run)}, while a sharded model was gathered{whole}"
+        ),
+        evidence=tuple(out_of_memory.observations(found[0])),
+        where=out_of_memory.where(found),
+        fixes=(
+            Fix(
+                summary="let every rank write its own part",
+                paste=(
+                    "import torch.distributed.checkpoint as dcp\n\n"
+                    "dcp.save({'model': model.state_dict()}, checkpoint_id='checkpoint')\n"
+                    "# accelerate: fsdp_state_dict_type: SHARDED_STATE_DICT"
+                ),
+                language="python",
+                caution="python -m torch.distributed.checkpoint.format_utils dcp_to_torch makes "
+                "one file of it later",
+            ),
+            Fix(
+                summary="or gather it in host memory, on rank 0 alone",
+                paste=(
+                    "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+                    "get_model_state_dict(model, options=options)"
+                ),
+                language="python",
+            ),
+        ),
+    )

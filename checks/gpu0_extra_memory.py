@@ -1,0 +1,120 @@
+"""Several ranks hold memory of the first GPU, beside that of their own.
+
+A rank that does not say which GPU it wants gets the first one: a CUDA context there for each rank,
+some hundred MiB of memory each, or a whole checkpoint where ``torch.load`` puts tensors back to
+where they were saved. Rank 0 then runs out of memory while the others have room.
+
+Seen from outside: ``nvidia-smi`` lists the processes of all ranks on GPU 0, and one on each of
+the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ddoctor import endings, out_of_memory
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.out_of_memory import NOTABLE
+from ddoctor.standing import Standing, standing
+
+EXPLAINS = ("memory-headroom-low", "uneven-gpu-memory")
+
+GIB = 2**30
+
+
+def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
+    found = out_of_memory.of_kind(run, "ranks", "loading")
+    if not found:
+        return
+    case = found[0]
+    told, one = case.told, case.rank
+    if case.kind == "loading":
+        why = f"it read a checkpoint onto GPU {told.device}, which is another rank's"
+    else:
+        held = {
+            other.rank: told.others[other.pid]
+            for other in run.ranks
+            if other.host == one.host and other.pid in told.others
+        }
+        verb = "hold" if len(held) > 1 else "holds"
+        why = f"{endings.ranks(held)} {verb} {sum(held.values()) / GIB:.1f} GiB of the same GPU"
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if case.kind == "ranks" else Confidence.LIKELY,
+        because=f"{out_of_memory.sentence(case, run)}; {why}",
+        evidence=tuple(out_of_memory.observations(case)),
+        where=out_of_memory.where(found),
+        fixes=_FIXES,
+    )
+
+
+def in_a_live_run(live: tuple[LiveLook, ...], hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
+    every = standing(live)
+    for section in hosts:
+        ranks = {one.seen.pid: one for one in every if one.host == section.host}
+        for gpu in section.answering:
+            guests = _guests(gpu, section, ranks)
+            # One alone may do so on purpose.
+            if len(guests) > 1:
+                yield _live(gpu, guests, section.host)
+
+
+def _guests(gpu: Gpu, section: Gpus, ranks: Mapping[int, Standing]) -> dict[int, int]:
+    """Bytes by rank: of those that hold little here, and more of another GPU."""
+    held: dict[int, dict[int, int]] = {}
+    for one in section.answering:
+        for process in one.processes or ():
+            if process.pid in ranks and process.memory is not None:
+                held.setdefault(ranks[process.pid].rank, {})[one.index] = process.memory
+    return {
+        rank: each[gpu.index]
+        for rank, each in sorted(held.items())
+        if each.get(gpu.index, NOTABLE) < min(NOTABLE, max(each.values()))
+    }
+
+
+def _live(gpu: Gpu, guests: dict[int, int], host: str) -> Finding:
+    held = sum(guests.values()) / GIB
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{endings.ranks(guests)} hold {held:.1f} GiB of {gpu.title}, and each has more on "
+            "another GPU"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"rank {rank} on GPU {gpu.index}",
+                value=round(memory / GIB, 2),
+                unit="GiB",
+                expected=0,
+                source="NVML",
+            )
+            for rank, memory in guests.items()
+        ),
+        where=Where(hosts=(host,), ranks=tuple(guests), devices=(gpu.device,)),
+        cost=Cost(value=round(held, 1), unit="GiB"),
+        fixes=_FIXES,
+    )
+
+
+_FIXES = (
+    Fix(
+        summary="say which GPU is a rank's own before anything touches CUDA",
+        paste=(
+            "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
+            "torch.cuda.set_device(device)\n"
+            "torch.distributed.init_process_group(device_id=device)"
+        ),
+        language="python",
+        caution="plain 'cuda', .cuda() or barrier() before it take GPU 0",
+    ),
+    Fix(
+        summary="and where a checkpoint is to be read",
+        paste="torch.load(path, map_location='cpu', mmap=True)",
+        language="python",
+    ),
+)

@@ -1,0 +1,124 @@
+"""What makes a training need less memory on each GPU, the cheapest first, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.plan import MemoryParts
+from ddoctor.models import Fix
+
+GIB = 2**30
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The newer name comes first, as in torch since 2.9."""
+EXPANDS = "expandable_segments:True"
+# Of AdamW's states, 8 bits in place of 32 (bitsandbytes).
+SMALLER_STATES = 1 / 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What is there already, in bytes of one GPU, and how much of it is too much."""
+
+    parts: MemoryParts | None
+    """None: it is not known what is how large."""
+    missing: int
+    optimizer: str = ""
+    """As torch calls it; empty: not known."""
+    checkpointed: bool = False
+    sharded: int = 1
+    """Over so many GPUs; 1: each has all of it."""
+    shards: int = 0
+    """Over how many it could be; 0: over no more."""
+
+
+def remedies(need: Need) -> Iterator[Fix]:
+    """In the order of what they cost, and none that is on already."""
+    parts = need.parts
+    if parts is None or parts.activations:
+        yield from _smaller_activations(need)
+    if need.optimizer in ("Adam", "AdamW"):
+        yield Fix(
+            summary="optimizer states of 8 bits",
+            paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
+            language="python",
+            expected_gain=_gain(need, parts.optimizer if parts else None, 1 - SMALLER_STATES),
+        )
+    whole = parts.parameters + parts.gradients + parts.optimizer if parts else None
+    if need.shards > need.sharded:
+        yield Fix(
+            summary=f"shard parameters, gradients and states over {need.shards} GPUs with FSDP",
+            paste=f"accelerate launch --use_fsdp --num_processes {need.shards} train.py",
+            caution="each layer's parameters travel in every step: fast links between the GPUs",
+            expected_gain=_gain(need, whole, 1 - need.sharded / need.shards),
+        )
+    if need.sharded > 1:
+        yield Fix(
+            summary="keep parameters and states, and the optimizer's step, on the CPU",
+            paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
+            language="python",
+            caution="the step of the optimizer gets several times slower",
+            expected_gain=_gain(need, whole, 1.0, at_most=True),
+        )
+
+
+def _smaller_activations(need: Need) -> Iterator[Fix]:
+    activations = need.parts.activations if need.parts else None
+    yield Fix(
+        summary="half the micro-batch, and twice as many of them for one step: the same training",
+        paste=(
+            "DataLoader(..., batch_size=batch_size // 2)\n"
+            "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
+        ),
+        language="python",
+        expected_gain=_gain(need, activations, 1 / 2),
+    )
+    if not need.checkpointed:
+        yield Fix(
+            summary="gradient checkpointing: activations are computed again, not kept",
+            paste="model.gradient_checkpointing_enable()  # of transformers; else torch.utils."
+            "checkpoint.checkpoint(block, x, use_reentrant=False)",
+            language="python",
+            caution="each layer's forward pass runs twice: up to a third more time",
+            expected_gain=_gain(need, activations, 1.0, at_most=True),
+        )
+
+
+def expandable(environment: Environment | None, unused: int) -> Fix | None:
+    """Segments that grow, where so many bytes are reserved and not used; None: they do already."""
+    set_already = {
+        name: value
+        for name in ALLOCATOR
+        if environment is not None and (value := environment.get(name)) is not None
+    }
+    if any(EXPANDS in value for value in set_already.values()):
+        return None
+    # The older name is known to every version.
+    name, others = next(iter(set_already.items()), (ALLOCATOR[-1], ""))
+    setting = f"{name}={','.join(filter(None, (others, EXPANDS)))}"
+    return Fix(
+        summary="let the allocator grow its segments, so that less of them is of no use",
+        paste=f"export {setting}",
+        expected_gain=f"up to {unused / GIB:.1f} GiB",
+        environment=(setting,),
+    )
+
+
+def enough_gpus(sharded: int, own: int, room: int) -> int:
+    """The smallest power of two of GPUs over which ``sharded`` bytes can be spread where each has
+    ``own`` besides, and ``room`` for both; 0: none is."""
+    left = room - own
+    return 1 << (ceil(sharded / left) - 1).bit_length() if left > 0 else 0
+
+
+def _gain(need: Need, size: int | None, share: float, *, at_most: bool = False) -> str | None:
+    if size is None:
+        return None
+    gain = round(size * share)
+    told = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
+    if not need.missing:
+        return told
+    enough = "which is enough" if gain >= need.missing else "which alone is not enough"
+    return f"{told} where {need.missing / GIB:.1f} are missing, {enough}"
