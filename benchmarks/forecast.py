@@ -24,9 +24,10 @@ import torch  # noqa: TID253
 import transformers  # noqa: TID253
 from torch import nn  # noqa: TID253
 
+from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.materials import on_meta
-from ddoctor.forecast.model.reading import read
 from ddoctor.forecast.model.step import footprint
 from tests.forecast import truth
 from tests.forecast.model_set import SET
@@ -50,6 +51,8 @@ LARGE: Mapping[str, Mapping[str, Any]] = {
     },
 }
 LENGTH = 4096
+GPUS = (1, 2, 4, 8, 16, 32, 64)
+WAYS: tuple[Strategy, ...] = ("ddp", "fsdp-gradients", "fsdp")
 
 
 def main() -> int:
@@ -105,12 +108,14 @@ def _large(name: str, settings: Mapping[str, Any]) -> None:
 
     build: Callable[[], nn.Module] = partial(transformers.LlamaForCausalLM, config)
     began = time.perf_counter()
-    found = read(Blueprint(name=name, build=build, batch=batch), "bf16-mixed", 1, LENGTH)
+    blueprint = Blueprint(name=name, build=build, batch=batch)
+    forecast = Forecast(blueprint, "bf16-mixed", "adamw", 1, LENGTH)
+    rows = [forecast.parts(way, gpus) for gpus in GPUS for way in WAYS]
     seconds = time.perf_counter() - began
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
-        f"{name}, {LENGTH} tokens: {found.parameters / 1e9:.2f}B parameters, "
-        f"{found.activations / GIB:.1f} GiB of activations, in {seconds:.1f} s; "
+        f"{name}, {LENGTH} tokens: {len(rows)} rows of DDP and FSDP on {GPUS[0]} to {GPUS[-1]} "
+        f"GPUs, {rows[0].total / GIB:.1f} to {rows[-1].total / GIB:.1f} GiB, in {seconds:.1f} s; "
         f"this process never had more than {most / GIB:.2f} GiB"
     )
 

@@ -41,7 +41,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             "that was asked for leaves enough"
         ),
         evidence=tuple(
-            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source="closed form")
+            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)
             for name, size in row.parts.named()
             if size
         ),

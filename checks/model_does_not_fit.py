@@ -41,7 +41,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             f"{plan.device_memory / GIB:.1f} GiB"
         ),
         evidence=tuple(
-            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source="closed form")
+            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)
             for name, size in parts.named()
             if size
         ),

@@ -261,6 +261,9 @@ def plan(
         int | None,
         typer.Option(metavar="N", help="Tokens of a sample of --model; 2048.", min=1),
     ] = None,
+    checkpointing: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the blocks of --model: every, or selective.")
+    ] = "none",
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Say h100-80, or rtx-4090.")
     ] = None,
@@ -308,6 +311,7 @@ def plan(
         activations=activations,
         layers=layers,
         sequence=sequence,
+        checkpointing=checkpointing,
         gpu=gpu,
         device_memory=device_memory,
         gpus=gpus,

@@ -25,6 +25,13 @@ TITLES: Mapping[Strategy, str] = {
 Fit = Literal["fits", "tight", "too-much"]
 
 
+Checkpointing = Literal["none", "every", "selective"]
+"""every: each block keeps its inputs alone, and computes the rest again; selective: it keeps also
+what products of matrices and attention give, which cost most to compute again."""
+Way = Literal["closed form", "fake tensors"]
+"""How it was forecast: by arithmetic, or by a step on tensors that take no memory."""
+
+
 class MemoryParts(Part, frozen=True, kw_only=True):
     """What lies on one GPU at the peak of a step, in bytes."""
 
@@ -37,6 +44,8 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     step."""
     communication: int = 0
     """Buckets of gradients; parameters and gradients of units that are gathered."""
+    unused: int = 0
+    """Reserved by torch's allocator, and of no use: what it rounds, and what lies between."""
     context: int = 0
     """CUDA's own, and the communication library's."""
 
@@ -59,6 +68,8 @@ class PlanRow(Part, frozen=True, kw_only=True):
     fit: Fit
     accumulation: int = 1
     """Micro-batches for one step of the optimizer."""
+    moment: str = ""
+    """When in the step the peak comes: the phase, and the module; empty: not known."""
 
     @property
     def title(self) -> str:
@@ -90,6 +101,8 @@ class Plan(Section, frozen=True, kw_only=True):
     device: str
     device_memory: int
     """Bytes that a process can have of it."""
+    checkpointing: Checkpointing = "none"
+    way: Way = "closed form"
     doubt: float
     """The truth may be so many times the forecast."""
     activations_known: bool

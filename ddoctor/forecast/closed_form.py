@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from ddoctor.evidence.plan import MemoryParts, Strategy
+from ddoctor.evidence.plan import Checkpointing, MemoryParts, Strategy, Way
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
@@ -47,6 +47,26 @@ class Model:
     """Units of equal size that FSDP would wrap."""
     name: str = ""
     """Empty: nobody told."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """A forecast from numbers alone."""
+
+    model: Model
+    way: ClassVar[Way] = "closed form"
+    checkpointing: ClassVar[Checkpointing] = "none"
+    doubt: ClassVar[float] = DOUBT
+
+    def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts:
+        """What lies on each of so many GPUs; gradients are counted as if they always did."""
+        del accumulation
+        return parts(self.model, strategy, gpus)
+
+    def moment(self, strategy: Strategy, accumulation: int = 1) -> str:
+        """It does not tell when the peak comes."""
+        del strategy, accumulation
+        return ""
 
 
 def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import Fit, MemoryParts, Plan, PlanRow, Schedule, Strategy
+from ddoctor.evidence.plan import (
+    Checkpointing,
+    Fit,
+    MemoryParts,
+    Plan,
+    PlanRow,
+    Schedule,
+    Strategy,
+    Way,
+)
 from ddoctor.forecast.closed_form import (
     COMPUTING,
-    DOUBT,
     GPUS_PER_HOST,
     WEIGHT,
+    ClosedForm,
     Model,
-    parts,
 )
 from ddoctor.forecast.devices import Device
 
@@ -61,13 +70,36 @@ class Work:
         )
 
 
-def plan(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Plan:
-    """By closed form.
+class Forecast(Protocol):
+    """What tells how much of a GPU each strategy takes."""
+
+    @property
+    def way(self) -> Way: ...
+    @property
+    def checkpointing(self) -> Checkpointing: ...
+    @property
+    def doubt(self) -> float:
+        """The truth may be so many times the forecast."""
+
+    def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts: ...
+    def moment(self, strategy: Strategy, accumulation: int = 1) -> str: ...
+
+
+def plan(
+    model: Model,
+    device: Device,
+    gpus: Sequence[int],
+    work: Work,
+    forecast: Forecast | None = None,
+) -> Plan:
+    """By this forecast; None: by closed form.
 
     Raises:
-        DoctorError: on none of these numbers of GPUs the global batch comes out even.
+        DoctorError: on none of these numbers of GPUs the global batch comes out even, or the model
+            cannot be forecast.
     """
-    rows = tuple(_rows(model, device, gpus, work))
+    forecast = forecast or ClosedForm(model)
+    rows = tuple(_rows(forecast, device, gpus, work))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is no multiple of {work.micro_batch} samples "
@@ -83,8 +115,10 @@ def plan(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Plan:
         optimizer=model.optimizer,
         device=device.name,
         device_memory=device.memory,
-        doubt=DOUBT,
-        activations_known=bool(model.activations),
+        checkpointing=forecast.checkpointing,
+        way=forecast.way,
+        doubt=forecast.doubt,
+        activations_known=bool(model.activations) or forecast.way != "closed form",
         rows=rows,
         chosen=chosen,
         reason=_reason(rows, best, device),
@@ -95,17 +129,18 @@ def plan(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Plan:
     )
 
 
-def _rows(model: Model, device: Device, gpus: Sequence[int], work: Work) -> Iterator[PlanRow]:
+def _rows(forecast: Forecast, device: Device, gpus: Sequence[int], work: Work) -> Iterator[PlanRow]:
     for number in sorted(set(gpus)):
         if accumulation := work.accumulated(number):
             for strategy in _strategies(number):
-                found = parts(model, strategy, number)
+                found = forecast.parts(strategy, number, accumulation)
                 yield PlanRow(
                     strategy=strategy,
                     gpus=number,
                     parts=found,
-                    fit=_fit(found, device),
+                    fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
+                    moment=forecast.moment(strategy, accumulation),
                 )
 
 
@@ -116,10 +151,11 @@ def _strategies(gpus: int) -> tuple[Strategy, ...]:
     return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
 
 
-def _fit(found: MemoryParts, device: Device) -> Fit:
-    if DOUBT * found.total <= device.memory:
+def _fit(found: MemoryParts, device: Device, doubt: float) -> Fit:
+    if doubt * found.total <= device.memory:
         return "fits"
-    return "tight" if found.total <= device.memory else "too-much"
+    # What the allocator does not use it gives back first, which costs time.
+    return "tight" if found.total - found.unused <= device.memory else "too-much"
 
 
 def _choose(rows: Sequence[PlanRow]) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.plan import Checkpointing, Plan
 from ddoctor.forecast import amounts, devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
@@ -25,6 +25,7 @@ class Request:
     activations: str | None
     layers: int | None
     sequence: int | None
+    checkpointing: str
     gpu: str | None
     device_memory: str | None
     gpus: str
@@ -46,34 +47,50 @@ def plan(wanted: Request) -> Plan:
         raise DoctorError("say what is trained, in one way: --model CONFIG, or --params 4.4B")
     device, gpus, work = _device(wanted), _gpus(wanted.gpus), _work(wanted)
     precision, optimizer = _kinds(wanted)
-    model = _read if wanted.model is not None else _told
-    return planning.plan(model(wanted, precision, optimizer), device, gpus, work)
+    if wanted.model is not None:
+        model, forecast = _read(wanted, precision, optimizer)
+        return planning.plan(model, device, gpus, work, forecast)
+    return planning.plan(_told(wanted, precision, optimizer), device, gpus, work)
 
 
-def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
+def _read(
+    wanted: Request, precision: Precision, optimizer: Optimizer
+) -> tuple[Model, planning.Forecast]:
     for option in ("trainable", "activations", "layers"):
         if getattr(wanted, option) is not None:
             raise DoctorError(f"--{option} goes with --params: of --model it is known")
     # With them comes torch.
     from ddoctor.forecast.model.blueprint import from_config
+    from ddoctor.forecast.model.forecasting import Forecast
     from ddoctor.forecast.model.reading import read
 
     blueprint = from_config(wanted.model or "")
-    found = read(blueprint, precision, wanted.micro_batch or 1, wanted.sequence)
-    return Model(
+    found = read(blueprint, wanted.sequence)
+    model = Model(
         name=blueprint.name,
         parameters=found.parameters,
         trainable=found.trainable,
         precision=precision,
         optimizer=optimizer,
-        activations=found.activations,
         layers=found.layers,
     )
+    samples = wanted.micro_batch or 1
+    checkpointing = _checkpointing(wanted.checkpointing)
+    return model, Forecast(blueprint, precision, optimizer, samples, found.length, checkpointing)
+
+
+def _checkpointing(said: str) -> Checkpointing:
+    found: list[Checkpointing] = [one for one in get_args(Checkpointing) if one == said]
+    if not found:
+        raise _none_of("--checkpointing", said, get_args(Checkpointing))
+    return found[0]
 
 
 def _told(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
     if wanted.sequence is not None:
         raise DoctorError("--sequence goes with --model: of --params say --activations")
+    if wanted.checkpointing != "none":
+        raise DoctorError("--checkpointing goes with --model: of --params say --activations")
     parameters = amounts.count("--params", wanted.params or "")
     trainable = (
         parameters if wanted.trainable is None else amounts.count("--trainable", wanted.trainable)

@@ -24,11 +24,13 @@ HEADS = {
     "activations": "activ.",
     "temporaries": "temp.",
     "communication": "comm.",
+    "unused": "unused",
     "context": "CUDA",
 }
 NARROW = {
     "model": ("parameters", "gradients", "optimizer"),
     "step": ("activations", "temporaries", "communication"),
+    "unused": ("unused",),
     "CUDA": ("context",),
 }
 FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}
@@ -79,7 +81,9 @@ def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """The head of the report: label and text."""
     for plan in evidence.all(Plan):
-        yield "model", f"{plan.model}, {plan.precision}, {plan.optimizer}"
+        again = {"none": "", "every": ", each block checkpointed", "selective": ", checkpointed"}
+        how = f"{plan.precision}, {plan.optimizer}{again[plan.checkpointing]}"
+        yield "model", f"{plan.model}, {how}"
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB for a process"
         if plan.chosen is not None:
             yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}"
@@ -90,11 +94,19 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 f"{plan.checkpoint / 1e9:.1f} GB with weights as they are trained (fp32), "
                 f"{plan.checkpoint_bf16 / 1e9:.1f} GB in bf16",
             )
-        known = "" if plan.activations_known else "; activations are not in it (--activations)"
-        yield (
-            "forecast",
-            f"by closed form, and coarse: it fits where {plan.doubt:g} times as much would{known}",
-        )
+        yield "forecast", f"{_way(plan)}: it fits where {plan.doubt:g} times as much would"
+        if not plan.activations_known:
+            yield "not in it", "activations (--activations)"
+
+
+def _way(plan: Plan) -> str:
+    if plan.way == "closed form":
+        return "by closed form, and coarse"
+    row = plan.rows[plan.chosen or 0]
+    return (
+        "by a step on tensors without memory, and by the rules of torch's allocator; the peak "
+        f"comes in the {row.moment}"
+    )
 
 
 def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:

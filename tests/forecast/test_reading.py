@@ -10,8 +10,11 @@ import pytest
 import transformers
 
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import MemoryParts
+from ddoctor.forecast.closed_form import Precision
 from ddoctor.forecast.model.blueprint import from_config
-from ddoctor.forecast.model.reading import Reading, read
+from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
+from ddoctor.forecast.model.reading import read
 
 MIB = 2**20
 SMALL: dict[str, Any] = {
@@ -30,23 +33,43 @@ def written(folder: Path, **more: Any) -> str:
     return str(folder)
 
 
-def reading(folder: Path, samples: int = 4, length: int | None = 256) -> Reading:
-    return read(from_config(written(folder)), "fp32", samples, length)
+def parts(source: str, precision: Precision = "fp32", samples: int = 4) -> MemoryParts:
+    return Forecast(from_config(source), precision, "adamw", samples, 256).parts("one-gpu", 1)
 
 
 def test_a_decoder(tmp_path: Path) -> None:
-    found = reading(tmp_path)
+    found = read(from_config(written(tmp_path)), 256)
     with_weights = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
     assert (found.layers, found.length) == (4, 256)
+
+
+def test_its_parts(tmp_path: Path) -> None:
+    found = parts(written(tmp_path))
     # 165.4 MiB by the allocator's events with AdamW, of which 48 are weights and states.
-    assert found.activations == pytest.approx(117.4 * MIB, rel=0.01)
+    assert found.parameters + found.optimizer == pytest.approx(48 * MIB, rel=0.01)
+    assert found.activations + found.temporaries - WORKSPACE == pytest.approx(117.4 * MIB, rel=0.01)
 
 
 def test_twice_the_samples_take_twice_the_activations(tmp_path: Path) -> None:
-    assert reading(tmp_path, 8).activations == pytest.approx(
-        2 * reading(tmp_path, 4).activations, rel=0.01
+    source = written(tmp_path)
+    assert parts(source, samples=8).activations == pytest.approx(
+        2 * parts(source).activations, rel=0.01
     )
+
+
+def test_each_strategy(tmp_path: Path) -> None:
+    forecast = Forecast(from_config(written(tmp_path)), "fp32", "adamw", 4, 256)
+    one, replicated = forecast.parts("one-gpu", 1), forecast.parts("ddp", 2)
+    two, eight = forecast.parts("fsdp", 2), forecast.parts("fsdp", 8)
+    kept, hybrid = forecast.parts("fsdp-gradients", 8), forecast.parts("fsdp-hybrid", 16)
+    assert replicated.communication == pytest.approx(one.parameters, rel=0.01)
+    assert two.optimizer == pytest.approx(one.optimizer / 2, rel=0.01)
+    assert eight.optimizer == pytest.approx(one.optimizer / 8, rel=0.01)
+    assert eight.activations == two.activations == one.activations
+    assert kept.communication > eight.communication
+    assert hybrid == eight
+    assert forecast.moment("fsdp").startswith("backward")
 
 
 def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:
@@ -55,16 +78,16 @@ def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:
 
 
 def test_no_longer_than_its_positions(tmp_path: Path) -> None:
-    assert reading(tmp_path, 1, None).length == 512
+    blueprint = from_config(written(tmp_path))
+    assert read(blueprint, None).length == 512
     with pytest.raises(DoctorError, match="allows 512 at most"):
-        reading(tmp_path, 1, 513)
+        read(blueprint, 513)
 
 
 def test_halves_take_less_than_floats(tmp_path: Path) -> None:
-    blueprint = from_config(written(tmp_path))
+    source = written(tmp_path)
     pure, mixed, full = (
-        read(blueprint, precision, 4, 256).activations
-        for precision in ("bf16", "bf16-mixed", "fp32")
+        parts(source, precision).activations for precision in ("bf16", "bf16-mixed", "fp32")
     )
     assert 0.4 * full < pure < mixed < full
 
@@ -75,7 +98,7 @@ def test_images(tmp_path: Path) -> None:
     )
     config.architectures = ["ViTForImageClassification"]
     config.save_pretrained(tmp_path)
-    assert read(from_config(str(tmp_path)), "fp32", 2, None).activations > 0
+    assert parts(str(tmp_path)).activations > 0
 
 
 @pytest.mark.parametrize(
@@ -104,4 +127,4 @@ def test_what_depends_on_the_values_that_it_computes(tmp_path: Path) -> None:
     config.architectures = ["MixtralForCausalLM"]
     config.save_pretrained(tmp_path)
     with pytest.raises(DoctorError, match="cannot be run without data"):
-        read(from_config(str(tmp_path)), "fp32", 1, 64)
+        parts(str(tmp_path))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
+
+from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.model.recomputing import recompute
+from ddoctor.forecast.model.sharding import Sharding, apart, shard
 
 MEMORY = "[memory]"
 STEPS = 3
@@ -18,18 +27,39 @@ def peak(
     batch: Callable[[], Mapping[str, Tensor]],
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     autocast: torch.dtype | None = None,
+    *,
+    sharding: Sharding | None = None,
+    checkpointing: Checkpointing = "none",
+    accumulation: int = 1,
+    replicated: bool = False,
 ) -> int:
-    """Bytes, from the second step on."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    """Bytes, from the second step on.
+
+    FSDP is the real one, on tensors that are there; but the ranks exchange nothing, as gloo copies
+    what it sends, which NCCL does not. DDP (``replicated``) is alone with gloo.
+    """
+    # What is freed while it is recorded, and was made before, would count as less.
+    gc.collect()
+    with (
+        apart(sharding) as mesh,
+        alone() if replicated else nullcontext(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded,
+    ):
         model = build().train()
         samples = batch()
+        recompute(model, checkpointing)
+        if sharding is not None and mesh is not None:
+            shard(model, sharding, mesh)
+        if replicated:
+            model = DistributedDataParallel(model)
         steps = optimizer([one for one in model.parameters() if one.requires_grad])
         for number in range(STEPS):
             with record_function(f"step {number}"):
-                with torch.autocast("cpu", autocast, enabled=autocast is not None):
-                    outputs = model(**samples)
-                outputs.loss.backward()
-                del outputs
+                for _ in range(accumulation):
+                    with torch.autocast("cpu", autocast, enabled=autocast is not None):
+                        outputs = model(**samples)
+                    outputs.loss.backward()
+                    del outputs
                 steps.step()
                 steps.zero_grad()
     events: Any = recorded.profiler.kineto_results.events()
@@ -40,3 +70,11 @@ def peak(
         if moment >= begins:
             most = max(most, held)
     return most
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+    yield
+    dist.destroy_process_group()

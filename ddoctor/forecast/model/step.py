@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.allocator import Taken, replay
 from ddoctor.forecast.model.materials import as_fake, on_meta
-from ddoctor.forecast.model.tracker import Tracker
+from ddoctor.forecast.model.recomputing import recompute
+from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard
+from ddoctor.forecast.model.tracker import ShardedTracker, Tracker
 
 # In the second step the optimizer has its states.
 STEPS = 2
@@ -28,6 +32,8 @@ class Footprint:
     """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other."""
     operators: int
     """What the operator at the peak has for itself."""
+    taken: Taken
+    """What torch's caching allocator would have made of it on a GPU, without the operators' own."""
     phase: str
     """forward, backward or optimizer."""
     module: str
@@ -35,6 +41,10 @@ class Footprint:
     parameters: int
     """How many the model has."""
     trainable: int
+    gradients: int
+    """Bytes of the gradients of all of them."""
+    states: int
+    """Bytes that the optimizer keeps of this rank's part."""
 
     @property
     def total(self) -> int:
@@ -48,39 +58,61 @@ def footprint(
     optimizer: Optimizer,
     *,
     autocast: torch.dtype | None = None,
+    sharding: Sharding | None = None,
+    checkpointing: Checkpointing = "none",
+    accumulation: int = 1,
 ) -> Footprint:
-    """Of a step on CPU tensors, of a model whose forward pass returns its loss; ``autocast``: the
-    dtype of computing, if that is another than the weights'."""
+    """Of a step on CPU tensors, of a model whose forward pass returns its loss.
+
+    ``autocast``: the dtype of computing, if that is another than the weights'; ``sharding``: None:
+    this rank has the whole model; ``accumulation``: micro-batches for one step of the optimizer.
+    """
     model = on_meta(build)
-    with FakeTensorMode():
+    number = sum(one.numel() for one in model.parameters())
+    trained = [one for one in model.parameters() if one.requires_grad]
+    trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
+    with apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
-        trained = [one for one in model.parameters() if one.requires_grad]
-        steps = optimizer(trained)
+        recompute(model, checkpointing)
+        if sharding is not None and mesh is not None:
+            shard(model, sharding, mesh)
+        shards = Shards([one for one in model.parameters() if one.requires_grad])
+        steps = optimizer(shards.parameters)
         samples = batch()
-        tracker = Tracker(model)
-        tracker.track_external(model, steps, *samples.values())
+        kind = Tracker if sharding is None else ShardedTracker
+        tracker = kind(model, steps, samples.values())
         with tracker:
             for _ in range(STEPS):
-                tracker.phase = "forward"
-                with _casting(autocast):
-                    outputs = model(**samples)
-                tracker.phase = "backward"
-                outputs.loss.backward()
-                # Most loops keep them until then: logits are not small.
-                del outputs
+                for _ in range(accumulation):
+                    tracker.phase = "forward"
+                    with _casting(autocast):
+                        outputs = model(**samples)
+                    tracker.phase = "backward"
+                    outputs.loss.backward()
+                    # Most loops keep them until then: logits are not small.
+                    del outputs
+                    tracker.reset_mod_stats()
                 tracker.phase = "optimizer"
+                shards.take_gradients()
                 steps.step()
-                steps.zero_grad()
-                tracker.reset_mod_stats()
+                shards.drop_gradients()
         phase, module = tracker.moment
         return Footprint(
             parts=tracker.peak(),
             operators=tracker.beside,
+            taken=replay(tracker.sizes),
             phase=phase,
             module=module,
-            parameters=sum(one.numel() for one in model.parameters()),
-            trainable=sum(one.numel() for one in trained),
+            parameters=number,
+            trainable=trainable,
+            gradients=gradients,
+            states=_kept(steps),
         )
+
+
+def _kept(optimizer: torch.optim.Optimizer) -> int:
+    states = (one for state in optimizer.state.values() for one in state.values())
+    return sum(one.nbytes for one in states if isinstance(one, Tensor))
 
 
 def _casting(dtype: torch.dtype | None) -> AbstractContextManager[Any]:

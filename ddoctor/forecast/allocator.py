@@ -1,0 +1,146 @@
+"""What torch's caching allocator would take from a GPU for a row of allocations.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.13) with its usual settings, on
+one stream: sizes are rounded to 512 bytes; what is at most 1 MiB comes out of segments of 2 MiB,
+what is below 10 MiB out of segments of 20 MiB, what is larger has a segment of its own, rounded to
+2 MiB. The smallest free block that is large enough is taken, and split if enough of it is left.
+Segments are kept. On a GPU that has less than all of them need the allocator gives back those that
+are wholly free, and asks again: the run gets slower before it fails.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MIB = 2**20
+ROUNDED = 512
+SMALL = MIB
+SMALL_SEGMENT = 2 * MIB
+MIDDLE = 10 * MIB
+MIDDLE_SEGMENT = 20 * MIB
+LARGE_ROUNDED = 2 * MIB
+
+
+@dataclass(kw_only=True)
+class _Block:
+    address: int
+    size: int
+    small: bool
+    before: _Block | None = None
+    after: _Block | None = None
+    free: bool = False
+
+
+class Allocator:
+    """An allocator on a GPU without end."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+        """Bytes of all segments."""
+        self.allocated = 0
+        """Bytes of all blocks in use, as they are rounded."""
+        self._used: dict[int, _Block] = {}
+        # Of small and of other blocks, by size and then by address.
+        self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        self._at: dict[int, _Block] = {}
+        self._end = 0
+
+    def allocate(self, size: int) -> int:
+        """So many bytes; where they are."""
+        needed = -(-size // ROUNDED) * ROUNDED
+        small = needed <= SMALL
+        block = self._found(needed, small) or self._made(needed, small)
+        rest = block.size - needed
+        if rest >= ROUNDED if small else rest > SMALL:
+            self._split(block, needed)
+        self._used[block.address] = block
+        self.allocated += block.size
+        return block.address
+
+    def release(self, address: int) -> None:
+        """What was given at this address."""
+        block = self._used.pop(address)
+        self.allocated -= block.size
+        for other in (block.before, block.after):
+            if other is not None and other.free:
+                self._take(other)
+                block = self._joined(block, other)
+        block.free = True
+        self._at[block.address] = block
+        insort(self._free[block.small], (block.size, block.address))
+
+    def _found(self, size: int, small: bool) -> _Block | None:
+        rows = self._free[small]
+        place = bisect_left(rows, (size, 0))
+        if place == len(rows):
+            return None
+        block = self._at[rows[place][1]]
+        self._take(block)
+        return block
+
+    def _take(self, block: _Block) -> None:
+        rows = self._free[block.small]
+        rows.pop(bisect_left(rows, (block.size, block.address)))
+        del self._at[block.address]
+        block.free = False
+
+    def _made(self, size: int, small: bool) -> _Block:
+        if small:
+            segment = SMALL_SEGMENT
+        elif size < MIDDLE:
+            segment = MIDDLE_SEGMENT
+        else:
+            segment = -(-size // LARGE_ROUNDED) * LARGE_ROUNDED
+        block = _Block(address=self._end, size=segment, small=small)
+        self._end += segment
+        self.reserved += segment
+        return block
+
+    def _split(self, block: _Block, size: int) -> None:
+        rest = _Block(
+            address=block.address + size,
+            size=block.size - size,
+            small=block.small,
+            before=block,
+            after=block.after,
+            free=True,
+        )
+        if block.after is not None:
+            block.after.before = rest
+        block.size, block.after = size, rest
+        self._at[rest.address] = rest
+        insort(self._free[rest.small], (rest.size, rest.address))
+
+    @staticmethod
+    def _joined(block: _Block, other: _Block) -> _Block:
+        first, second = (other, block) if other is block.before else (block, other)
+        first.size += second.size
+        first.after = second.after
+        if second.after is not None:
+            second.after.before = first
+        return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """In bytes."""
+
+    allocated: int
+    """The most that was in use at one time."""
+    reserved: int
+    """What the allocator had of the GPU in the end."""
+
+
+def replay(sizes: Iterable[tuple[int, int]]) -> Taken:
+    """A row of allocations, each by a number of its own and its new size; 0: it is given back."""
+    allocator, places = Allocator(), dict[int, int]()
+    most = 0
+    for number, size in sizes:
+        if number in places:
+            allocator.release(places.pop(number))
+        if size:
+            places[number] = allocator.allocate(size)
+            most = max(most, allocator.allocated)
+    return Taken(allocated=most, reserved=allocator.reserved)

@@ -1,0 +1,62 @@
+"""Optimizers by the names that a plan has for them, with the memory that they take on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddoctor.forecast import closed_form
+
+Factory = Callable[[list[nn.Parameter]], Optimizer]
+# bitsandbytes/optim/optimizer.py: smaller tensors keep whole floats (min_8bit_size); of others each
+# block of 256 has a scale.
+LEAST_OF_8_BITS, BLOCK = 4096, 256
+
+
+class InPlace(Optimizer):
+    """One whose kernels write into parameters and states, so that the states are all it takes."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], make: Callable[[Tensor], Any]) -> None:
+        super().__init__(parameters, {})
+        self._make = make
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make the states, the first time; nothing is computed."""
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad is not None and not self.state[one]:
+                    self.state[one].update(self._make(one))
+
+
+def factory(name: closed_form.Optimizer) -> Factory:
+    """As torch takes it on CUDA, where a step goes through all parameters at once (foreach)."""
+    match name:
+        case "adamw":
+            return partial(torch.optim.AdamW, lr=1e-4, foreach=True)
+        case "adamw-fp32":
+            return partial(InPlace, make=_floats)
+        case "adamw-8bit":
+            return partial(InPlace, make=_bytes)
+        case "sgd":
+            return partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True)
+        case "adafactor":
+            return partial(torch.optim.Adafactor, lr=1e-2)
+
+
+def _floats(parameter: Tensor) -> dict[str, Tensor]:
+    like = partial(torch.zeros_like, parameter, dtype=torch.float32)
+    return {"exp_avg": like(), "exp_avg_sq": like()}
+
+
+def _bytes(parameter: Tensor) -> dict[str, Tensor]:
+    if parameter.numel() < LEAST_OF_8_BITS:
+        return _floats(parameter)
+    states = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in ("1", "2")}
+    blocks = -(-parameter.numel() // BLOCK)
+    return states | {f"scale {name}": torch.zeros(blocks) for name in ("1", "2")}

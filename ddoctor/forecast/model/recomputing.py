@@ -1,0 +1,60 @@
+"""Gradient checkpointing, by torch's own means."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.model.blocks import blocks
+
+aten = torch.ops.aten
+KEPT = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten.convolution.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def recompute(model: nn.Module, which: Checkpointing) -> None:
+    """Let each block compute its activations again in the backward pass."""
+    if which == "none":
+        return
+    # The generators of random numbers have no state on tensors that take no memory.
+    settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if which == "selective":
+        settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    if getattr(model, "supports_gradient_checkpointing", False):
+        # Of transformers, which also leaves out the cache of keys and values then.
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)  # type: ignore[operator]
+        return
+    chosen = set(map(id, blocks(model)))
+    apply_activation_checkpointing(
+        model,
+        partial(checkpoint_wrapper, checkpoint_fn=partial(checkpoint, **settings)),
+        check_fn=lambda one: id(one) in chosen,
+    )
+
+
+def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    if operator in KEPT:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

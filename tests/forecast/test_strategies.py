@@ -1,0 +1,83 @@
+"""The forecast for each way to train against what the allocator really gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.forecast.model.step import footprint
+from tests.forecast import truth
+from tests.forecast.model_set import SET
+
+WORST = 0.03
+HALF = torch.bfloat16
+AdamW = partial(torch.optim.AdamW, lr=1e-4)
+SPREAD = Sharding(ranks=2)
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "recomputed": {"checkpointing": "every"},
+    "recomputed in part": {"checkpointing": "selective"},
+    "fsdp": {"sharding": SPREAD},
+    "fsdp, parameters kept": {"sharding": Sharding(ranks=2, keeps_parameters=True)},
+    "fsdp within hosts": {"sharding": Sharding(ranks=4, within=2)},
+    "fsdp over eight": {"sharding": Sharding(ranks=8)},
+    "fsdp in halves": {"sharding": Sharding(ranks=2, computing=HALF), "autocast": HALF},
+    "fsdp, recomputed": {"sharding": SPREAD, "checkpointing": "every"},
+    "accumulated": {"accumulation": 2},
+}
+SAMPLED = ("recomputed", "fsdp")
+MODELS = ("dense", "grouped", "gpt2", "encoder", "adapters", "vit", "cnn with batch norm", "u-net")
+
+
+def off(name: str, settings: Mapping[str, Any]) -> float:
+    case = SET[name]
+    told = footprint(case.build, case.batch, AdamW, **settings)
+    return told.total / truth.peak(case.build, case.batch, AdamW, **settings) - 1
+
+
+@pytest.mark.parametrize(
+    "way", [way if way in SAMPLED else pytest.param(way, marks=pytest.mark.ward) for way in WAYS]
+)
+def test_each_way(way: str) -> None:
+    assert abs(off("dense", WAYS[way])) <= WORST
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("name", MODELS[1:])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_other_models(way: str, name: str) -> None:
+    assert abs(off(name, WAYS[way])) <= WORST
+
+
+def test_the_buckets_of_ddp_are_beside_the_gradients() -> None:
+    case = SET["dense"]
+    told = footprint(case.build, case.batch, AdamW)
+    real = truth.peak(case.build, case.batch, AdamW, replicated=True)
+    assert told.total + told.gradients == pytest.approx(real, rel=0.005)
+
+
+def test_twice_as_many_have_half_as_much_each() -> None:
+    case = SET["dense"]
+    two, four = (
+        footprint(case.build, case.batch, AdamW, sharding=Sharding(ranks=ranks)) for ranks in (2, 4)
+    )
+    assert four.states == pytest.approx(two.states / 2, rel=0.01)
+    assert four.parts["Sharded Param"] == pytest.approx(two.parts["Sharded Param"] / 2, rel=0.01)
+    assert four.parts["Activation"] == two.parts["Activation"]
+
+
+def test_a_rank_of_a_run_makes_no_plan() -> None:
+    case = SET["dense"]
+    with truth.alone(), pytest.raises(Exception, match="not by a rank of a run"):
+        footprint(case.build, case.batch, AdamW, sharding=SPREAD)
+
+
+def test_what_the_allocator_would_take() -> None:
+    case = SET["dense"]
+    told = footprint(case.build, case.batch, AdamW)
+    assert told.total <= told.taken.allocated <= 1.01 * told.total
+    assert told.taken.allocated < told.taken.reserved < 1.5 * told.taken.allocated
