@@ -63,9 +63,9 @@ class ClosedForm:
         del accumulation
         return parts(self.model, strategy, gpus)
 
-    def moment(self, strategy: Strategy, accumulation: int = 1) -> str:
+    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str:
         """It does not tell when the peak comes."""
-        del strategy, accumulation
+        del strategy, gpus, accumulation
         return ""
 
 

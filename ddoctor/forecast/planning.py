@@ -82,7 +82,7 @@ class Forecast(Protocol):
         """The truth may be so many times the forecast."""
 
     def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts: ...
-    def moment(self, strategy: Strategy, accumulation: int = 1) -> str: ...
+    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str: ...
 
 
 def plan(
@@ -140,7 +140,7 @@ def _rows(forecast: Forecast, device: Device, gpus: Sequence[int], work: Work) -
                     parts=found,
                     fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
-                    moment=forecast.moment(strategy, accumulation),
+                    moment=forecast.moment(strategy, number, accumulation),
                 )
 
 

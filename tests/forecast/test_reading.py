@@ -69,7 +69,7 @@ def test_each_strategy(tmp_path: Path) -> None:
     assert eight.activations == two.activations == one.activations
     assert kept.communication > eight.communication
     assert hybrid == eight
-    assert forecast.moment("fsdp").startswith("backward")
+    assert forecast.moment("fsdp", 2).startswith("backward")
 
 
 def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:

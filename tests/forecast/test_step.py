@@ -56,13 +56,13 @@ def of(name: str) -> Footprint:
 def test_what_lies_there_and_when() -> None:
     told = of("dense")
     assert told.parameters == told.trainable
-    assert told.parts["Parameter"] == pytest.approx(4 * told.parameters, rel=0.01)
-    assert told.parts["Optstate"] == pytest.approx(8 * told.parameters, rel=0.01)
+    assert told.peak.parts["Parameter"] == pytest.approx(4 * told.parameters, rel=0.01)
+    assert told.peak.parts["Optstate"] == pytest.approx(8 * told.parameters, rel=0.01)
     # The gradients of the logits are the largest there are.
-    assert told.phase == "backward"
+    assert told.peak.phase == "backward"
 
 
 def test_frozen_parameters_have_no_gradients_and_no_states() -> None:
     told = of("adapters")
     assert told.trainable < 0.01 * told.parameters
-    assert told.parts["Optstate"] == pytest.approx(8 * told.trainable, rel=0.01)
+    assert told.peak.parts["Optstate"] == pytest.approx(8 * told.trainable, rel=0.01)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-import msgspec
 import torch
 from torch import nn
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, MemoryParts, Strategy, Way
+from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.closed_form import CONTEXT, GPUS_PER_HOST, LIBRARY, Optimizer, Precision
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint
@@ -60,6 +60,7 @@ class Forecast:
             checkpointing=checkpointing,
         )
         self._step = cache(partial(self._footprint, step))
+        self._found = cache(self._spread)
 
     def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts:
         """What lies on each of so many GPUs at the peak.
@@ -67,18 +68,22 @@ class Forecast:
         Raises:
             DoctorError: the model's forward pass depends on the values that it computes.
         """
-        found = self._of(strategy, accumulation)
-        if strategy in ("one-gpu", "ddp"):
-            # DDP's buckets are beside the gradients (gradient_as_bucket_view is off by default).
-            return _parts(found, 1, found.gradients if strategy == "ddp" else 0, gpus)
-        shards = min(gpus, GPUS_PER_HOST) if strategy == "fsdp-hybrid" else gpus
-        return _parts(found, shards / FEWEST, 0, gpus)
+        found = self._found(strategy, gpus, accumulation)
+        # DDP's buckets are beside the gradients (gradient_as_bucket_view is off by default).
+        return _parts(found, gpus, found.gradients if strategy == "ddp" else 0)
 
-    def moment(self, strategy: Strategy, accumulation: int = 1) -> str:
+    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str:
         """When in the step the peak comes: the phase, and the module."""
+        peak = self._found(strategy, gpus, accumulation).peak
+        module = peak.module.partition(".")[2]
+        return f"{peak.phase}, {module}" if module and peak.phase != "optimizer" else peak.phase
+
+    def _spread(self, strategy: Strategy, gpus: int, accumulation: int) -> Footprint:
         found = self._of(strategy, accumulation)
-        module = found.module.partition(".")[2]
-        return f"{found.phase}, {module}" if module else found.phase
+        if not strategy.startswith("fsdp"):
+            return found
+        shards = min(gpus, GPUS_PER_HOST) if strategy == "fsdp-hybrid" else gpus
+        return found.spread(shards / FEWEST)
 
     def _of(self, strategy: Strategy, accumulation: int) -> Footprint:
         sharding = Sharding(
@@ -104,27 +109,20 @@ class Forecast:
             ) from None
 
 
-def _parts(found: Footprint, shards: float, buckets: int, gpus: int) -> MemoryParts:
-    def of(*names: str) -> int:
-        return sum(found.parts.get(name, 0) for name in names)
+def _parts(found: Footprint, gpus: int, buckets: int = 0) -> MemoryParts:
+    parts = found.peak.parts
 
-    states = min(found.states, of("Optstate", "OptState"))
-    kept = of("Parameter", "Sharded Param") + of("Buffer")
-    gradients = of("Gradient", "Sharded Grad")
-    whole = MemoryParts(
-        parameters=kept,
-        gradients=gradients,
-        optimizer=states,
+    def of(*names: str) -> int:
+        return sum(parts.get(name, 0) for name in names)
+
+    return MemoryParts(
+        parameters=of("Parameter", "Sharded Param", "Buffer"),
+        gradients=of("Gradient", "Sharded Grad"),
+        optimizer=found.states,
         activations=of("Activation", "Other", "Inputs"),
-        temporaries=of("Temp", "Optstate", "OptState") - states + WORKSPACE,
+        temporaries=of("Temp", "Optstate", "OptState") - found.states + WORKSPACE,
         communication=buckets
         + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
+        unused=max(0, replay(found.sizes).reserved - sum(parts.values())),
         context=CONTEXT + (LIBRARY if gpus > 1 else 0),
-    )
-    return msgspec.structs.replace(
-        whole,
-        parameters=round(kept / shards),
-        gradients=round(gradients / shards),
-        optimizer=round(states / shards),
-        unused=max(0, found.taken.reserved - sum(found.parts.values())),
     )

@@ -44,7 +44,10 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     if getattr(model, "supports_gradient_checkpointing", False):
         # Of transformers, which also leaves out the cache of keys and values then.
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)  # type: ignore[operator]
+        enable: Any = getattr(model, "activation_checkpointing_enable", None)
+        if enable is None:  # before 5.0
+            enable = model.gradient_checkpointing_enable
+        enable(settings)
         return
     chosen = set(map(id, blocks(model)))
     apply_activation_checkpointing(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddoctor.evidence.plan import Checkpointing
-from ddoctor.forecast.allocator import Taken, replay
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard
-from ddoctor.forecast.model.tracker import ShardedTracker, Tracker
+from ddoctor.forecast.model.tracker import SHARED, Peak, ShardedTracker, Tracker
 
 # In the second step the optimizer has its states.
 STEPS = 2
@@ -26,30 +25,49 @@ Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What lies in memory at the peak of a step, in bytes."""
+    """What a step takes of a rank, in bytes."""
 
-    parts: Mapping[str, int]
-    """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other."""
-    operators: int
-    """What the operator at the peak has for itself."""
-    taken: Taken
-    """What torch's caching allocator would have made of it on a GPU, without the operators' own."""
-    phase: str
-    """forward, backward or optimizer."""
-    module: str
-    """Whose operator is the last before the peak."""
+    peaks: tuple[Peak, ...]
+    """Of each phase."""
+    sizes: Sequence[tuple[int, int]]
+    """Each allocation, as `ddoctor.forecast.allocator.replay` takes it."""
+    shared: frozenset[int]
+    """Which of them are the smaller the more ranks share them."""
     parameters: int
     """How many the model has."""
     trainable: int
     gradients: int
-    """Bytes of the gradients of all of them."""
+    """Of all of them."""
     states: int
-    """Bytes that the optimizer keeps of this rank's part."""
+    """What the optimizer keeps of this rank's part."""
+
+    @property
+    def peak(self) -> Peak:
+        """The fullest moment."""
+        return max(self.peaks, key=lambda one: one.total)
 
     @property
     def total(self) -> int:
-        """Bytes, as the allocator counts them."""
-        return sum(self.parts.values()) + self.operators
+        """At that moment, as the allocator counts it."""
+        return self.peak.total
+
+    def spread(self, factor: float) -> Footprint:
+        """The same where so many times as many ranks share it."""
+        if factor == 1:
+            return self
+        return replace(
+            self,
+            peaks=tuple(replace(one, parts=_spread(one.parts, factor)) for one in self.peaks),
+            sizes=[
+                (number, round(size / factor) if number in self.shared else size)
+                for number, size in self.sizes
+            ],
+            states=round(self.states / factor),
+        )
+
+
+def _spread(parts: Mapping[str, int], factor: float) -> Mapping[str, int]:
+    return {name: round(size / factor) if name in SHARED else size for name, size in parts.items()}
 
 
 def footprint(
@@ -96,13 +114,10 @@ def footprint(
                 shards.take_gradients()
                 steps.step()
                 shards.drop_gradients()
-        phase, module = tracker.moment
         return Footprint(
-            parts=tracker.peak(),
-            operators=tracker.beside,
-            taken=replay(tracker.sizes),
-            phase=phase,
-            module=module,
+            peaks=tuple(tracker.peaks.values()),
+            sizes=tracker.sizes,
+            shared=frozenset(tracker.shared),
             parameters=number,
             trainable=trainable,
             gradients=gradients,

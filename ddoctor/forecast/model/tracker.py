@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import (
     _TOTAL_KEY,
@@ -20,55 +22,85 @@ from torch.distributed._tools.mem_tracker import (
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+DEVICE = torch.ops.prim.device.default
 CONVOLUTION, CONVOLUTION_BACKWARD = (
     torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward.default,
 )
 
 
-class _Peak(MemTracker):  # type: ignore[no-untyped-call]
-    """What lies in memory at the peak of a training step, and when that is."""
+# By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
+# it makes in its step, have one name.
+SHARED = ("Sharded Param", "Sharded Grad", "OptState")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What lay in memory at the fullest moment of one phase of the step, in bytes."""
+
+    phase: str
+    """forward, backward or optimizer."""
+    module: str
+    """Whose operator was the last before it."""
+    parts: Mapping[str, int]
+    """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other; under FSDP
+    Sharded Param, Unsharded Param, All Gather, Reduce Scatter, Inputs, …"""
+    operators: int
+    """What the operator at the peak had for itself."""
+
+    @property
+    def total(self) -> int:
+        """Bytes, as the allocator counts them."""
+        return sum(self.parts.values()) + self.operators
+
+
+class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
+    """What lies in memory at the fullest moment of each phase, and each allocation."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.phase = ""
         """Of the step, as whoever runs it calls it."""
-        self.moment: tuple[str, str] = "", ""
-        """Phase and module of the peak."""
-        self.beside = 0
-        """Bytes at the peak that an operator had for itself."""
+        self.peaks: dict[str, Peak] = {}
+        """By phase."""
         self.sizes: list[tuple[int, int]] = []
         """What was allocated, as `ddoctor.forecast.allocator.replay` takes it."""
+        self.shared: set[int] = set()
+        """Which of it is the smaller the more ranks share it."""
+        self._numbers: dict[int, int] = {}
         self._own = 0
-
-    def peak(self) -> Mapping[str, int]:
-        """Bytes by torch's names of what they are for."""
-        (parts,) = self._peak_mem_snap.values()
-        return {
-            kind.value if isinstance(kind, _RefType) else kind: size
-            for kind, size in parts.items()
-            if kind != _TOTAL_KEY
-        }
 
     def _update_snap(
         self, u_type: _UpdateType, winfo: _WeakRefInfo, *args: Any, **more: Any
     ) -> None:
-        if u_type is not _UpdateType.REF:
-            size = 0 if u_type is _UpdateType.DEL else winfo.mem_consumed
-            self.sizes.append((id(winfo), size))
         super()._update_snap(u_type, winfo, *args, **more)
+        if u_type is _UpdateType.ADD:
+            self._numbers[id(winfo)] = len(self.sizes)
+        number = self._numbers.get(id(winfo))
+        if number is None:
+            return
+        if winfo.reftype.value in SHARED:
+            self.shared.add(number)
+        if u_type is not _UpdateType.REF:
+            self.sizes.append((number, 0 if u_type is _UpdateType.DEL else winfo.mem_consumed))
 
     def _update_peak_stats(self, peak_state: _State) -> None:
         """Without the statistics of each module, for which every operator would go through all."""
-        for device, now in self._curr_mem_snap.items():
-            whole = now[_TOTAL_KEY] + self._own
-            if self._peak_mem.get(device, 0) < whole:
-                self._peak_mem[device] = whole
-                self._peak_mem_snap[device] = dict(now)
-                self.beside = self._own
-                self.moment = self.phase, max(self._mod_tracker.parents, key=len)
+        for now in self._curr_mem_snap.values():
+            known = self.peaks.get(self.phase)
+            if known is None or known.total < now[_TOTAL_KEY] + self._own:
+                self.peaks[self.phase] = Peak(
+                    phase=self.phase,
+                    module=max(self._mod_tracker.parents, key=len),
+                    parts={
+                        kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
+                    },
+                    operators=self._own,
+                )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # more than half of all calls
         self._own = _own(func, args)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
@@ -76,7 +108,7 @@ class _Peak(MemTracker):  # type: ignore[no-untyped-call]
             self._own = 0
 
 
-class Tracker(_Peak):  # type: ignore[no-untyped-call]
+class Tracker(_Peaks):  # type: ignore[no-untyped-call]
     """Of a model that each rank has whole."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
@@ -98,7 +130,7 @@ class Tracker(_Peak):  # type: ignore[no-untyped-call]
             super()._post_bw_hook(module, args)
 
 
-class ShardedTracker(_Peak, FSDPMemTracker):  # type: ignore[no-untyped-call]
+class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
     """Of a model that FSDP2 has spread."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
