@@ -25,6 +25,7 @@ import transformers  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from ddoctor.evidence.plan import Strategy
+from ddoctor.forecast.forecaster import Row
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.materials import on_meta
@@ -109,8 +110,10 @@ def _large(name: str, settings: Mapping[str, Any]) -> None:
     build: Callable[[], nn.Module] = partial(transformers.LlamaForCausalLM, config)
     began = time.perf_counter()
     blueprint = Blueprint(name=name, build=build, batch=batch)
-    forecast = Forecast(blueprint, "bf16-mixed", "adamw", 1, LENGTH)
-    rows = [forecast.parts(way, gpus) for gpus in GPUS for way in WAYS]
+    forecast = Forecast(
+        blueprint=blueprint, precision="bf16-mixed", optimizer="adamw", samples=1, length=LENGTH
+    )
+    rows = [forecast.parts(Row(strategy=way, gpus=gpus)) for gpus in GPUS for way in WAYS]
     seconds = time.perf_counter() - began
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(

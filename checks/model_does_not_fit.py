@@ -78,6 +78,8 @@ def _fixes(plan: Plan, least: PlanRow) -> Iterator[Fix]:
             optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",
             sharded=sharded,
             shards=_enough(plan),
+            checkpointed=plan.checkpointing == "every",
+            gains=plan.gains,
         )
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from ddoctor.evidence.environment import Environment
-from ddoctor.evidence.plan import MemoryParts
+from ddoctor.evidence.plan import MemoryParts, Remedy
 from ddoctor.models import Fix
 
 GIB = 2**30
@@ -32,6 +32,8 @@ class Need:
     """Over so many GPUs; 1: each has all of it."""
     shards: int = 0
     """Over how many it could be; 0: over no more."""
+    gains: Mapping[Remedy, int] = field(default_factory=dict)
+    """Bytes that remedies save by a forecast of their own, in place of what the parts tell."""
 
 
 def remedies(need: Need) -> Iterator[Fix]:
@@ -44,7 +46,9 @@ def remedies(need: Need) -> Iterator[Fix]:
             summary="optimizer states of 8 bits",
             paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
             language="python",
-            expected_gain=_gain(need, parts.optimizer if parts else None, 1 - SMALLER_STATES),
+            expected_gain=_gain(
+                need, parts.optimizer if parts else None, 1 - SMALLER_STATES, "8 bits"
+            ),
         )
     whole = parts.parameters + parts.gradients + parts.optimizer if parts else None
     if need.shards > need.sharded:
@@ -73,7 +77,7 @@ def _smaller_activations(need: Need) -> Iterator[Fix]:
             "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
         ),
         language="python",
-        expected_gain=_gain(need, activations, 1 / 2),
+        expected_gain=_gain(need, activations, 1 / 2, "smaller batch"),
     )
     if not need.checkpointed:
         yield Fix(
@@ -82,7 +86,7 @@ def _smaller_activations(need: Need) -> Iterator[Fix]:
             "checkpoint.checkpoint(block, x, use_reentrant=False)",
             language="python",
             caution="each layer's forward pass runs twice: up to a third more time",
-            expected_gain=_gain(need, activations, 1.0, at_most=True),
+            expected_gain=_gain(need, activations, 1.0, "checkpointing", at_most=True),
         )
 
 
@@ -113,10 +117,20 @@ def enough_gpus(sharded: int, own: int, room: int) -> int:
     return 1 << (ceil(sharded / left) - 1).bit_length() if left > 0 else 0
 
 
-def _gain(need: Need, size: int | None, share: float, *, at_most: bool = False) -> str | None:
-    if size is None:
+def _gain(
+    need: Need,
+    size: int | None,
+    share: float,
+    remedy: Remedy | None = None,
+    *,
+    at_most: bool = False,
+) -> str | None:
+    if remedy is not None and remedy in need.gains:
+        gain, at_most = need.gains[remedy], False
+    elif size is None:
         return None
-    gain = round(size * share)
+    else:
+        gain = round(size * share)
     told = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
     if not need.missing:
         return told

@@ -28,6 +28,8 @@ Fit = Literal["fits", "tight", "too-much"]
 Checkpointing = Literal["none", "every", "selective"]
 """every: each block keeps its inputs alone, and computes the rest again; selective: it keeps also
 what products of matrices and attention give, which cost most to compute again."""
+Remedy = Literal["smaller batch", "checkpointing", "8 bits"]
+"""Half the micro-batch; every block computed again; the optimizer's states."""
 Way = Literal["closed form", "fake tensors"]
 """How it was forecast: by arithmetic, or by a step on tensors that take no memory."""
 
@@ -54,6 +56,11 @@ class MemoryParts(Part, frozen=True, kw_only=True):
         """As nvidia-smi shows it."""
         return sum(size for _, size in self.named())
 
+    @property
+    def used(self) -> int:
+        """Without what the allocator has and does not use."""
+        return self.total - self.unused
+
     def named(self) -> tuple[tuple[str, int], ...]:
         """Each part with its name, in the order of the table."""
         return tuple(msgspec.structs.asdict(self).items())
@@ -69,7 +76,7 @@ class PlanRow(Part, frozen=True, kw_only=True):
     accumulation: int = 1
     """Micro-batches for one step of the optimizer."""
     moment: str = ""
-    """When in the step the peak comes: the phase, and the module; empty: not known."""
+    """When the peak comes, say ``backward pass, at lm_head``; empty: not known."""
 
     @property
     def title(self) -> str:
@@ -111,6 +118,11 @@ class Plan(Section, frozen=True, kw_only=True):
     """Which of the rows; None: none fits."""
     reason: str = ""
     micro_batch: int | None = None
+    largest_micro_batch: int | None = None
+    """Of the chosen row, by the same forecast; None: not known."""
+    gains: Mapping[Remedy, int] = {}
+    """Bytes of a GPU that each remedy saves, where none of the rows fits well: of the chosen one,
+    or of the smallest. Empty: not forecast."""
     schedule: Schedule | None = None
     checkpoint: int
     """Bytes of a checkpoint of all parameters as they are trained."""

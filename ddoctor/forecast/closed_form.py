@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ddoctor.evidence.plan import Checkpointing, MemoryParts, Strategy, Way
+from ddoctor.evidence.plan import MemoryParts, Strategy, Way
+from ddoctor.forecast.forecaster import Forecaster, Row
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
@@ -49,24 +50,18 @@ class Model:
     """Empty: nobody told."""
 
 
-@dataclass(frozen=True)
-class ClosedForm:
-    """A forecast from numbers alone."""
+class ClosedForm(Forecaster):
+    """From numbers alone; gradients are counted as if they always were there."""
 
-    model: Model
     way: ClassVar[Way] = "closed form"
-    checkpointing: ClassVar[Checkpointing] = "none"
     doubt: ClassVar[float] = DOUBT
 
-    def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts:
-        """What lies on each of so many GPUs; gradients are counted as if they always did."""
-        del accumulation
-        return parts(self.model, strategy, gpus)
+    def __init__(self, model: Model) -> None:
+        self.model = model
 
-    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str:
-        """It does not tell when the peak comes."""
-        del strategy, gpus, accumulation
-        return ""
+    def parts(self, row: Row) -> MemoryParts:
+        """What lies on each GPU."""
+        return parts(self.model, row.strategy, row.gpus)
 
 
 def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import (
-    Checkpointing,
     Fit,
     MemoryParts,
     Plan,
     PlanRow,
     Schedule,
     Strategy,
-    Way,
 )
 from ddoctor.forecast.closed_form import (
     COMPUTING,
@@ -26,6 +23,7 @@ from ddoctor.forecast.closed_form import (
     Model,
 )
 from ddoctor.forecast.devices import Device
+from ddoctor.forecast.forecaster import Forecaster, Row
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -70,27 +68,12 @@ class Work:
         )
 
 
-class Forecast(Protocol):
-    """What tells how much of a GPU each strategy takes."""
-
-    @property
-    def way(self) -> Way: ...
-    @property
-    def checkpointing(self) -> Checkpointing: ...
-    @property
-    def doubt(self) -> float:
-        """The truth may be so many times the forecast."""
-
-    def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts: ...
-    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str: ...
-
-
 def plan(
     model: Model,
     device: Device,
     gpus: Sequence[int],
     work: Work,
-    forecast: Forecast | None = None,
+    forecast: Forecaster | None = None,
 ) -> Plan:
     """By this forecast; None: by closed form.
 
@@ -107,6 +90,8 @@ def plan(
         )
     chosen = _choose(rows)
     best = rows[chosen] if chosen is not None else None
+    shown = best or min(rows, key=lambda row: row.parts.total)
+    way = Row(strategy=shown.strategy, gpus=shown.gpus, accumulation=shown.accumulation)
     weights = model.parameters * WEIGHT[model.precision]
     half = model.parameters * COMPUTING[model.precision]
     return Plan(
@@ -123,24 +108,29 @@ def plan(
         chosen=chosen,
         reason=_reason(rows, best, device),
         micro_batch=work.micro_batch,
+        largest_micro_batch=forecast.most_samples(way, device.memory),
+        gains=forecast.gains(way) if shown.fit != "fits" else {},
         schedule=work.schedule(best.gpus, best.accumulation) if best is not None else None,
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
     )
 
 
-def _rows(forecast: Forecast, device: Device, gpus: Sequence[int], work: Work) -> Iterator[PlanRow]:
+def _rows(
+    forecast: Forecaster, device: Device, gpus: Sequence[int], work: Work
+) -> Iterator[PlanRow]:
     for number in sorted(set(gpus)):
         if accumulation := work.accumulated(number):
             for strategy in _strategies(number):
-                found = forecast.parts(strategy, number, accumulation)
+                row = Row(strategy=strategy, gpus=number, accumulation=accumulation)
+                found = forecast.parts(row)
                 yield PlanRow(
                     strategy=strategy,
                     gpus=number,
                     parts=found,
                     fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
-                    moment=forecast.moment(strategy, number, accumulation),
+                    moment=forecast.moment(row),
                 )
 
 
@@ -155,7 +145,7 @@ def _fit(found: MemoryParts, device: Device, doubt: float) -> Fit:
     if doubt * found.total <= device.memory:
         return "fits"
     # What the allocator does not use it gives back first, which costs time.
-    return "tight" if found.total - found.unused <= device.memory else "too-much"
+    return "tight" if found.used <= device.memory else "too-much"
 
 
 def _choose(rows: Sequence[PlanRow]) -> int | None:

@@ -10,6 +10,7 @@ from ddoctor.evidence.plan import Checkpointing, Plan
 from ddoctor.forecast import amounts, devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
+from ddoctor.forecast.forecaster import Forecaster
 from ddoctor.forecast.planning import Work
 
 
@@ -53,9 +54,7 @@ def plan(wanted: Request) -> Plan:
     return planning.plan(_told(wanted, precision, optimizer), device, gpus, work)
 
 
-def _read(
-    wanted: Request, precision: Precision, optimizer: Optimizer
-) -> tuple[Model, planning.Forecast]:
+def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[Model, Forecaster]:
     for option in ("trainable", "activations", "layers"):
         if getattr(wanted, option) is not None:
             raise DoctorError(f"--{option} goes with --params: of --model it is known")
@@ -76,7 +75,14 @@ def _read(
     )
     samples = wanted.micro_batch or 1
     checkpointing = _checkpointing(wanted.checkpointing)
-    return model, Forecast(blueprint, precision, optimizer, samples, found.length, checkpointing)
+    return model, Forecast(
+        blueprint=blueprint,
+        precision=precision,
+        optimizer=optimizer,
+        samples=samples,
+        length=found.length,
+        checkpointing=checkpointing,
+    )
 
 
 def _checkpointing(said: str) -> Checkpointing:

@@ -10,13 +10,15 @@ import pytest
 import transformers
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import MemoryParts
+from ddoctor.evidence.plan import MemoryParts, Strategy
 from ddoctor.forecast.closed_form import Precision
+from ddoctor.forecast.forecaster import Row
 from ddoctor.forecast.model.blueprint import from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.reading import read
 
 MIB = 2**20
+ONE = Row(strategy="one-gpu", gpus=1)
 SMALL: dict[str, Any] = {
     "vocab_size": 2000,
     "hidden_size": 256,
@@ -33,8 +35,18 @@ def written(folder: Path, **more: Any) -> str:
     return str(folder)
 
 
+def forecast(source: str, precision: Precision = "fp32", samples: int = 4) -> Forecast:
+    return Forecast(
+        blueprint=from_config(source),
+        precision=precision,
+        optimizer="adamw",
+        samples=samples,
+        length=256,
+    )
+
+
 def parts(source: str, precision: Precision = "fp32", samples: int = 4) -> MemoryParts:
-    return Forecast(from_config(source), precision, "adamw", samples, 256).parts("one-gpu", 1)
+    return forecast(source, precision, samples).parts(ONE)
 
 
 def test_a_decoder(tmp_path: Path) -> None:
@@ -59,17 +71,49 @@ def test_twice_the_samples_take_twice_the_activations(tmp_path: Path) -> None:
 
 
 def test_each_strategy(tmp_path: Path) -> None:
-    forecast = Forecast(from_config(written(tmp_path)), "fp32", "adamw", 4, 256)
-    one, replicated = forecast.parts("one-gpu", 1), forecast.parts("ddp", 2)
-    two, eight = forecast.parts("fsdp", 2), forecast.parts("fsdp", 8)
-    kept, hybrid = forecast.parts("fsdp-gradients", 8), forecast.parts("fsdp-hybrid", 16)
+    whole = forecast(written(tmp_path))
+    rows: tuple[tuple[Strategy, int], ...] = (
+        ("one-gpu", 1),
+        ("ddp", 2),
+        ("fsdp", 2),
+        ("fsdp", 8),
+        ("fsdp-gradients", 8),
+        ("fsdp-hybrid", 16),
+    )
+    one, replicated, two, eight, kept, hybrid = (
+        whole.parts(Row(strategy=strategy, gpus=gpus)) for strategy, gpus in rows
+    )
     assert replicated.communication == pytest.approx(one.parameters, rel=0.01)
     assert two.optimizer == pytest.approx(one.optimizer / 2, rel=0.01)
     assert eight.optimizer == pytest.approx(one.optimizer / 8, rel=0.01)
     assert eight.activations == two.activations == one.activations
     assert kept.communication > eight.communication
     assert hybrid == eight
-    assert forecast.moment("fsdp", 2).startswith("backward")
+    assert whole.moment(ONE).startswith("backward pass")
+
+
+def test_gradients_stay_from_one_micro_batch_to_the_next(tmp_path: Path) -> None:
+    whole = forecast(written(tmp_path))
+    two = whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=2))
+    assert two.gradients == pytest.approx(two.parameters, rel=0.01)
+    assert whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=5)) == two
+
+
+def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    memory = round(2.5 * forecast(source).parts(ONE).total)
+    most = forecast(source).most_samples(ONE, memory)
+    assert most > 8
+    # Segments of 20 MiB are large beside what a sample takes here.
+    fits, more = (forecast(source, samples=number).parts(ONE) for number in (most - 2, most + 3))
+    assert Forecast.doubt * fits.total <= memory < Forecast.doubt * more.total
+
+
+def test_what_remedies_save(tmp_path: Path) -> None:
+    gains = forecast(written(tmp_path)).gains(ONE)
+    assert gains["checkpointing"] > gains["smaller batch"] > 0.3 * 117.4 * MIB
+    # Of 32 MiB of states a quarter is left; segments are of 20 MiB.
+    assert gains["8 bits"] > 8 * MIB
 
 
 def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import Checkpointing, MemoryParts, Strategy, Way
+from ddoctor.evidence.plan import Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.closed_form import CONTEXT, GPUS_PER_HOST, LIBRARY, Optimizer, Precision
+from ddoctor.forecast.forecaster import Forecaster, Row
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.sharding import Sharding
@@ -20,92 +23,127 @@ from ddoctor.forecast.model.step import Footprint, footprint
 # aten/src/ATen/cuda/CublasHandlePool.cpp: what torch's allocator gives cuBLAS to work in on Hopper;
 # on others it is less.
 WORKSPACE = 32 * 2**20
+PHASES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer's step",
+}
 # One step tells for all numbers of ranks: what is spread is the smaller the more there are.
 FEWEST = 2
 
 
-class Forecast:
+@dataclass(frozen=True, kw_only=True)
+class Forecast(Forecaster):
     """Of one micro-batch of a model."""
 
-    way: Way = "fake tensors"
-    doubt = 1.15
+    way: ClassVar[Way] = "fake tensors"
+    doubt: ClassVar[float] = 1.15
     """What of the GPU's own is not in it: the streams' own pools, the kernels' own buffers. On CPU
     tensors the forecast is right to 0.5 %; no GPU has been measured yet."""
 
-    def __init__(
-        self,
-        blueprint: Blueprint,
-        precision: Precision,
-        optimizer: Optimizer,
-        samples: int,
-        length: int,
-        checkpointing: Checkpointing = "none",
-    ) -> None:
-        self.checkpointing = checkpointing
-        self._name = blueprint.name
-        # Half a float is as large in float16.
-        half = torch.bfloat16 if precision.endswith("mixed") else None
-        self._computing = half
+    blueprint: Blueprint
+    precision: Precision
+    optimizer: Optimizer
+    samples: int
+    length: int
+    checkpointing: Checkpointing = "none"
+    _steps: dict[tuple[Sharding | None, int], Footprint] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-        def build() -> nn.Module:
-            model = blueprint.build()
-            return model.to(torch.bfloat16) if precision == "bf16" else model
-
-        step = partial(
-            footprint,
-            build,
-            partial(blueprint.batch, samples, length),
-            optimizers.factory(optimizer),
-            autocast=half,
-            checkpointing=checkpointing,
-        )
-        self._step = cache(partial(self._footprint, step))
-        self._found = cache(self._spread)
-
-    def parts(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> MemoryParts:
+    def parts(self, row: Row) -> MemoryParts:
         """What lies on each of so many GPUs at the peak.
 
         Raises:
             DoctorError: the model's forward pass depends on the values that it computes.
         """
-        found = self._found(strategy, gpus, accumulation)
+        found = self._spread(row)
         # DDP's buckets are beside the gradients (gradient_as_bucket_view is off by default).
-        return _parts(found, gpus, found.gradients if strategy == "ddp" else 0)
+        return _parts(found, row.gpus, found.gradients if row.strategy == "ddp" else 0)
 
-    def moment(self, strategy: Strategy, gpus: int, accumulation: int = 1) -> str:
+    def moment(self, row: Row) -> str:
         """When in the step the peak comes: the phase, and the module."""
-        peak = self._found(strategy, gpus, accumulation).peak
+        peak = self._spread(row).peak
         module = peak.module.partition(".")[2]
-        return f"{peak.phase}, {module}" if module and peak.phase != "optimizer" else peak.phase
+        at = f", at {module}" if module and peak.phase != "optimizer" else ""
+        return f"{PHASES[peak.phase]}{at}"
 
-    def _spread(self, strategy: Strategy, gpus: int, accumulation: int) -> Footprint:
-        found = self._of(strategy, accumulation)
-        if not strategy.startswith("fsdp"):
+    def most_samples(self, row: Row, memory: int) -> int:
+        """How many a GPU with so many bytes can compute at a time; 0: not even one.
+
+        What tensors take grows evenly with the samples, so that two sizes tell it; what the
+        allocator leaves unused does not, and is looked at once more near the limit.
+        """
+        one = self.parts(row)
+        two = replace(self, samples=2 * self.samples).parts(row)
+        each = (two.used - one.used) / self.samples
+        if each <= 0:
+            return self.samples
+        fixed = one.used - each * self.samples
+
+        def most(unused: float) -> int:
+            return max(0, int((memory / self.doubt / (1 + unused) - fixed) / each))
+
+        found = most(two.unused / two.used)
+        if found in (0, self.samples, 2 * self.samples):
             return found
-        shards = min(gpus, GPUS_PER_HOST) if strategy == "fsdp-hybrid" else gpus
-        return found.spread(shards / FEWEST)
+        near = replace(self, samples=found).parts(row)
+        return most(near.unused / near.used)
 
-    def _of(self, strategy: Strategy, accumulation: int) -> Footprint:
-        sharding = Sharding(
-            ranks=FEWEST,
-            keeps_parameters=strategy == "fsdp-gradients",
-            computing=self._computing,
-        )
+    def gains(self, row: Row) -> Mapping[Remedy, int]:
+        """Bytes that each remedy saves of a GPU."""
+        others: dict[Remedy, Forecast] = {}
+        if self.samples % 2 == 0:
+            others["smaller batch"] = replace(self, samples=self.samples // 2)
+        if self.checkpointing != "every":
+            others["checkpointing"] = replace(self, checkpointing="every")
+        if self.optimizer in ("adamw", "adamw-fp32"):
+            others["8 bits"] = replace(self, optimizer="adamw-8bit")
+        now = self.parts(row).total
+        return {name: now - one.parts(row).total for name, one in others.items()}
+
+    @property
+    def _computing(self) -> torch.dtype | None:
+        """Of the layers, if that is another than the weights'."""
+        # Half a float is as large in float16.
+        return torch.bfloat16 if self.precision.endswith("mixed") else None
+
+    def _build(self) -> nn.Module:
+        model = self.blueprint.build()
+        return model.to(torch.bfloat16) if self.precision == "bf16" else model
+
+    def _spread(self, row: Row) -> Footprint:
         # With a third micro-batch nothing is there that was not with the second.
-        turns = min(accumulation, 2)
-        return self._step(sharding if strategy.startswith("fsdp") else None, turns)
+        turns = min(row.accumulation, 2)
+        if not row.strategy.startswith("fsdp"):
+            return self._step(None, turns)
+        keeps = row.strategy == "fsdp-gradients"
+        sharding = Sharding(ranks=FEWEST, keeps_parameters=keeps, computing=self._computing)
+        shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
+        return self._step(sharding, turns).spread(shards / FEWEST)
 
-    def _footprint(
-        self, step: Callable[..., Footprint], sharding: Sharding | None, accumulation: int
-    ) -> Footprint:
+    def _step(self, sharding: Sharding | None, accumulation: int) -> Footprint:
+        if (sharding, accumulation) not in self._steps:
+            self._steps[sharding, accumulation] = self._footprint(sharding, accumulation)
+        return self._steps[sharding, accumulation]
+
+    def _footprint(self, sharding: Sharding | None, accumulation: int) -> Footprint:
         try:
-            return step(sharding=sharding, accumulation=accumulation)
+            return footprint(
+                self._build,
+                partial(self.blueprint.batch, self.samples, self.length),
+                optimizers.factory(self.optimizer),
+                autocast=self._computing,
+                sharding=sharding,
+                checkpointing=self.checkpointing,
+                accumulation=accumulation,
+            )
         except RuntimeError as error:
             # torch says it in many ways; all of them are RuntimeErrors.
             said = str(error).strip().splitlines()[0]
             raise DoctorError(
-                f"{self._name} cannot be run without data ({said}): give what you know of it, "
-                "--params, --activations and --layers"
+                f"{self.blueprint.name} cannot be run without data ({said}): give what you know of "
+                "it, --params, --activations and --layers"
             ) from None
 
 

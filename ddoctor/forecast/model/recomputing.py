@@ -43,7 +43,8 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
     if which == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     if getattr(model, "supports_gradient_checkpointing", False):
-        # Of transformers, which also leaves out the cache of keys and values then.
+        # Of transformers; a cache of keys and values would be filled a second time.
+        model.config.use_cache = False  # type: ignore[union-attr]
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         if enable is None:  # before 5.0
             enable = model.gradient_checkpointing_enable
