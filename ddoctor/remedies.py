@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from ddoctor.evidence.environment import Environment
@@ -16,6 +16,8 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 EXPANDS = "expandable_segments:True"
 # Of AdamW's states, 8 bits in place of 32 (bitsandbytes).
 SMALLER_STATES = 1 / 4
+# Of what is missing: less would not be worth the trouble.
+SLIGHT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,57 +39,75 @@ class Need:
 
 
 def remedies(need: Need) -> Iterator[Fix]:
-    """In the order of what they cost, and none that is on already."""
-    parts = need.parts
-    if parts is None or parts.activations:
-        yield from _smaller_activations(need)
+    """In the order of what they cost, and none that is on already or would save next to nothing."""
+    for fix, gain, at_most in _known(need):
+        if gain is None or not need.missing:
+            yield fix
+        elif gain >= SLIGHT * need.missing:
+            enough = "which is enough" if gain >= need.missing else "which alone is not enough"
+            saves = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
+            told = f"{saves} where {need.missing / GIB:.1f} are missing, {enough}"
+            yield replace(fix, expected_gain=told)
+
+
+def _known(need: Need) -> Iterator[tuple[Fix, int | None, bool]]:
+    """Each with the bytes that it saves, and whether that is the most; None: it is not known."""
+    parts, forecast = need.parts, need.gains
+    activations = parts.activations if parts is not None else None
+    whole = parts.parameters + parts.gradients + parts.optimizer if parts is not None else None
+    if activations != 0:
+        gain = forecast.get("smaller batch", _share(activations, 1 / 2))
+        yield _SMALLER_BATCH, gain, False
+    if activations != 0 and not need.checkpointed:
+        gain = forecast.get("checkpointing", activations)
+        yield _CHECKPOINTING, gain, "checkpointing" not in forecast
     if need.optimizer in ("Adam", "AdamW"):
-        yield Fix(
-            summary="optimizer states of 8 bits",
-            paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
-            language="python",
-            expected_gain=_gain(
-                need, parts.optimizer if parts else None, 1 - SMALLER_STATES, "8 bits"
-            ),
-        )
-    whole = parts.parameters + parts.gradients + parts.optimizer if parts else None
+        states = parts.optimizer if parts is not None else None
+        yield _EIGHT_BITS, forecast.get("8 bits", _share(states, 1 - SMALLER_STATES)), False
     if need.shards > need.sharded:
-        yield Fix(
-            summary=f"shard parameters, gradients and states over {need.shards} GPUs with FSDP",
-            paste=f"accelerate launch --use_fsdp --num_processes {need.shards} train.py",
-            caution="each layer's parameters travel in every step: fast links between the GPUs",
-            expected_gain=_gain(need, whole, 1 - need.sharded / need.shards),
-        )
+        yield _sharding(need.shards), _share(whole, 1 - need.sharded / need.shards), False
     if need.sharded > 1:
-        yield Fix(
-            summary="keep parameters and states, and the optimizer's step, on the CPU",
-            paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
-            language="python",
-            caution="the step of the optimizer gets several times slower",
-            expected_gain=_gain(need, whole, 1.0, at_most=True),
-        )
+        yield _OFFLOAD, whole, True
 
 
-def _smaller_activations(need: Need) -> Iterator[Fix]:
-    activations = need.parts.activations if need.parts else None
-    yield Fix(
-        summary="half the micro-batch, and twice as many of them for one step: the same training",
-        paste=(
-            "DataLoader(..., batch_size=batch_size // 2)\n"
-            "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
-        ),
-        language="python",
-        expected_gain=_gain(need, activations, 1 / 2, "smaller batch"),
+def _share(size: int | None, share: float) -> int | None:
+    return None if size is None else round(size * share)
+
+
+_SMALLER_BATCH = Fix(
+    summary="half the micro-batch, and twice as many of them for one step: the same training",
+    paste=(
+        "DataLoader(..., batch_size=batch_size // 2)\n"
+        "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
+    ),
+    language="python",
+)
+_CHECKPOINTING = Fix(
+    summary="gradient checkpointing: activations are computed again, not kept",
+    paste="model.gradient_checkpointing_enable()  # of transformers; else torch.utils."
+    "checkpoint.checkpoint(block, x, use_reentrant=False)",
+    language="python",
+    caution="each layer's forward pass runs twice: up to a third more time",
+)
+_EIGHT_BITS = Fix(
+    summary="optimizer states of 8 bits",
+    paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
+    language="python",
+)
+_OFFLOAD = Fix(
+    summary="keep parameters and states, and the optimizer's step, on the CPU",
+    paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
+    language="python",
+    caution="the step of the optimizer gets several times slower",
+)
+
+
+def _sharding(gpus: int) -> Fix:
+    return Fix(
+        summary=f"shard parameters, gradients and states over {gpus} GPUs with FSDP",
+        paste=f"accelerate launch --use_fsdp --num_processes {gpus} train.py",
+        caution="each layer's parameters travel in every step: fast links between the GPUs",
     )
-    if not need.checkpointed:
-        yield Fix(
-            summary="gradient checkpointing: activations are computed again, not kept",
-            paste="model.gradient_checkpointing_enable()  # of transformers; else torch.utils."
-            "checkpoint.checkpoint(block, x, use_reentrant=False)",
-            language="python",
-            caution="each layer's forward pass runs twice: up to a third more time",
-            expected_gain=_gain(need, activations, 1.0, "checkpointing", at_most=True),
-        )
 
 
 def expandable(environment: Environment | None, unused: int) -> Fix | None:
@@ -115,24 +135,3 @@ def enough_gpus(sharded: int, own: int, room: int) -> int:
     ``own`` besides, and ``room`` for both; 0: none is."""
     left = room - own
     return 1 << (ceil(sharded / left) - 1).bit_length() if left > 0 else 0
-
-
-def _gain(
-    need: Need,
-    size: int | None,
-    share: float,
-    remedy: Remedy | None = None,
-    *,
-    at_most: bool = False,
-) -> str | None:
-    if remedy is not None and remedy in need.gains:
-        gain, at_most = need.gains[remedy], False
-    elif size is None:
-        return None
-    else:
-        gain = round(size * share)
-    told = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
-    if not need.missing:
-        return told
-    enough = "which is enough" if gain >= need.missing else "which alone is not enough"
-    return f"{told} where {need.missing / GIB:.1f} are missing, {enough}"

@@ -90,6 +90,22 @@ def test_what_was_there_and_which_remedy_suffices(findings: Findings) -> None:
     ]
 
 
+def test_what_saves_next_to_nothing_is_no_remedy(findings: Findings) -> None:
+    model = Wrapper(
+        rank=0,
+        kind="ddp",
+        name="T",
+        parameters=10**6,
+        parameter_bytes=4 * 10**6,
+        trainable_bytes=4 * 10**6,
+    )
+    section = run(out_of_memory(0, steps=1), optimizers=("AdamW",))
+    (finding,) = findings(CAUSE, section, Wrapping(wrappers=(model,)))
+    summaries = [fix.summary for fix in finding.fixes]
+    assert any("micro-batch" in one for one in summaries)
+    assert not any("FSDP" in one or "8 bits" in one for one in summaries)
+
+
 def test_what_is_on_already_is_no_remedy(findings: Findings) -> None:
     model = Wrapper(
         rank=0,
