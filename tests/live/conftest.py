@@ -279,5 +279,7 @@ def start(tmp_path: Path) -> Iterator[StartLive]:
     yield run
     for process in started:
         for one in [*process.children(recursive=True), process]:
-            one.kill()
+            with suppress(psutil.Error):
+                # A worker may end by itself meanwhile.
+                one.kill()
         process.wait(LIMIT_SECONDS)
