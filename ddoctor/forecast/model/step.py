@@ -16,6 +16,7 @@ from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard
 from ddoctor.forecast.model.tracker import SHARED, Peak, ShardedTracker, Tracker
+from ddoctor.forecast.model.unpacked import unpacked
 
 # In the second step the optimizer has its states.
 STEPS = 2
@@ -89,7 +90,7 @@ def footprint(
     number = sum(one.numel() for one in model.parameters())
     trained = [one for one in model.parameters() if one.requires_grad]
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
-    with apart(sharding) as mesh, FakeTensorMode():
+    with unpacked(), apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
