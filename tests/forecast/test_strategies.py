@@ -15,6 +15,8 @@ from ddoctor.forecast.model.step import footprint
 from tests.forecast import truth
 from tests.forecast.model_set import SET
 
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+
 WORST = 0.03
 HALF = torch.bfloat16
 AdamW = partial(torch.optim.AdamW, lr=1e-4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,7 +91,7 @@ def footprint(
     number = sum(one.numel() for one in model.parameters())
     trained = [one for one in model.parameters() if one.requires_grad]
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
-    with unpacked(), apart(sharding) as mesh, FakeTensorMode():
+    with _quiet(), unpacked(), apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
@@ -124,6 +125,14 @@ def footprint(
             gradients=gradients,
             states=_kept(steps),
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings, which are for whoever trains."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> int:
