@@ -1,9 +1,10 @@
 """The forecast of a step's memory against what the allocator gave, beside other estimators.
 
 Small models, AdamW in fp32, without and with autocast to bfloat16, and in each way to spread or
-checkpoint them, on CPU tensors; truth is the allocator's own events. Beside ours: `accelerate estimate-memory`, which knows parameters,
-gradients and optimizer, and DeepSpeed's estimator of ZeRO-2 on one GPU where it is installed
-(``pip install deepspeed``). Then how long the forecast of large models takes, with which memory.
+checkpoint them, on CPU tensors; truth is the allocator's own events. Beside ours:
+`accelerate estimate-memory`, which knows parameters, gradients and optimizer, and DeepSpeed's
+estimator of ZeRO-2 on one GPU where it is installed (``pip install deepspeed``). Then how long the
+forecast of large models takes, with which memory.
 Exit code 1: the median error is above 0.5 %, or the worst above 3 %.
 """
 
