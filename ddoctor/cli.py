@@ -270,6 +270,9 @@ def plan(
     device_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="In place of --gpu: 24GiB.")
     ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of each host, with its 8 GPUs: 1TiB.")
+    ] = None,
     gpus: Annotated[
         str, typer.Option(metavar="N,...", help="How many there could be.")
     ] = "1,2,4,8",
@@ -314,6 +317,7 @@ def plan(
         checkpointing=checkpointing,
         gpu=gpu,
         device_memory=device_memory,
+        host_memory=host_memory,
         gpus=gpus,
         micro_batch=micro_batch,
         global_batch=global_batch,

@@ -16,8 +16,9 @@ def planned(
     *,
     trainable: float = 4.4e9,
     activations: int = 10,
+    host: int | None = None,
 ) -> Plan:
-    """On GPUs of so many gigabytes; activations in gigabytes, too."""
+    """On GPUs, and hosts, of so many gigabytes; activations in gigabytes, too."""
     model = Model(
         parameters=4.4e9,
         trainable=trainable,
@@ -25,4 +26,5 @@ def planned(
         optimizer="adamw-fp32",
         activations=activations * GB,
     )
-    return plan(model, Device(name="T9", memory=gigabytes * GB), gpus, Work())
+    work = Work(host_memory=host and host * GB)
+    return plan(model, Device(name="T9", memory=gigabytes * GB), gpus, work)

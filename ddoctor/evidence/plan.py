@@ -28,6 +28,7 @@ Fit = Literal["fits", "tight", "too-much"]
 Checkpointing = Literal["none", "every", "selective"]
 """every: each block keeps its inputs alone, and computes the rest again; selective: it keeps also
 what products of matrices and attention give, which cost most to compute again."""
+GPUS_PER_HOST = 8
 Remedy = Literal["smaller batch", "checkpointing", "8 bits"]
 """Half the micro-batch; every block computed again; the optimizer's states."""
 Way = Literal["closed form", "fake tensors"]
@@ -110,6 +111,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes that a process can have of it."""
     checkpointing: Checkpointing = "none"
     way: Way = "closed form"
+    host_memory: int | None = None
+    """Bytes of each host; None: nobody told."""
     doubt: float
     """The truth may be so many times the forecast."""
     activations_known: bool

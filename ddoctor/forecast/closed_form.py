@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ddoctor.evidence.plan import MemoryParts, Strategy, Way
+from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts, Strategy, Way
 from ddoctor.forecast.forecaster import Forecaster, Row
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
@@ -31,7 +31,6 @@ DOUBT = 1.4
 # Two units of FSDP are gathered at a time: the one that computes, and the next.
 GATHERED = 2
 USUAL_LAYERS = 32
-GPUS_PER_HOST = 8
 
 
 @dataclass(frozen=True, kw_only=True)

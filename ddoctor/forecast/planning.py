@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import (
+    GPUS_PER_HOST,
     Fit,
     MemoryParts,
     Plan,
@@ -17,7 +18,6 @@ from ddoctor.evidence.plan import (
 )
 from ddoctor.forecast.closed_form import (
     COMPUTING,
-    GPUS_PER_HOST,
     WEIGHT,
     ClosedForm,
     Model,
@@ -40,6 +40,8 @@ class Work:
     """Of one step of the optimizer; None: what the GPUs compute at a time."""
     samples: int | None = None
     epochs: float = 1.0
+    host_memory: int | None = None
+    """Bytes of each host."""
     step_seconds: float | None = None
     """Of a step that was measured, with the wait for its data."""
 
@@ -102,6 +104,7 @@ def plan(
         device_memory=device.memory,
         checkpointing=forecast.checkpointing,
         way=forecast.way,
+        host_memory=work.host_memory,
         doubt=forecast.doubt,
         activations_known=bool(model.activations) or forecast.way != "closed form",
         rows=rows,

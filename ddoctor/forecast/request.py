@@ -29,6 +29,7 @@ class Request:
     checkpointing: str
     gpu: str | None
     device_memory: str | None
+    host_memory: str | None
     gpus: str
     micro_batch: int | None
     global_batch: int | None
@@ -148,6 +149,11 @@ def _work(wanted: Request) -> Work:
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
         epochs=wanted.epochs,
+        host_memory=(
+            None
+            if wanted.host_memory is None
+            else amounts.size("--host-memory", wanted.host_memory)
+        ),
         step_seconds=None if wanted.step is None else wanted.step + wanted.loading,
     )
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import Checkpointing, MemoryParts, Remedy, Way
+from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.allocator import replay
-from ddoctor.forecast.closed_form import CONTEXT, GPUS_PER_HOST, LIBRARY, Optimizer, Precision
+from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, Optimizer, Precision
 from ddoctor.forecast.forecaster import Forecaster, Row
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint
