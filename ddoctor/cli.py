@@ -292,6 +292,13 @@ def plan(
     loading: Annotated[
         float, typer.Option(metavar="S", help="Seconds that each step waits for its data.")
     ] = 0.0,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write what starts it: for accelerate and torchrun."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace these files, where --write finds some.")
+    ] = False,
     bundle: BundlePath = None,
     json: JsonPath = None,
     markdown: MarkdownPath = None,
@@ -299,12 +306,17 @@ def plan(
 ) -> int:
     """Forecast the memory of a training on other GPUs, and say how to spread it."""
     from ddoctor import engine
+    from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
     from ddoctor.evidence.section import Evidence
     from ddoctor.forecast import request
+    from ddoctor.forecast.launch_folder import LaunchFolder
     from ddoctor.report.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
+    if force and write is None:
+        raise DoctorError("--force goes with --write: it says that its files may be replaced")
+    folder = LaunchFolder(path=write, replace=force) if write is not None else None
     wanted = request.Request(
         params=params,
         model=model,
@@ -326,11 +338,14 @@ def plan(
         step=step,
         loading=loading,
     )
-    evidence = Evidence([request.plan(wanted)])
+    planned = request.plan(wanted)
+    evidence = Evidence([planned])
     if bundle is not None:
         bundles.write(bundle, evidence)
     report = engine.examine(evidence, "plan")
     outputs.write(report, evidence)
+    if folder is not None:
+        folder.write(planned)
     return report.exit_code
 
 

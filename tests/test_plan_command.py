@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.forecast.launch_files import NAMES
 from tests.test_cli import ddoctor, refused
 
 SMALL = ("--params", "4.4B", "--precision", "bf16", "--optimizer", "adamw-fp32")
@@ -58,6 +59,58 @@ def test_a_config(tmp_path: Path) -> None:
     assert "activations are not in it" not in run.stdout
 
 
+def test_the_files_that_start_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "launch"
+    run = ddoctor("plan", *ON_H100, "--micro-batch", "4", "--write", folder)
+    assert run.returncode == 0, run.stderr
+    assert {one.name for one in folder.iterdir()} == set(NAMES)
+    assert "num_processes: 2" in (folder / "accelerate.yaml").read_text()
+    assert json.loads((folder / "arguments.json").read_text())["per_device_train_batch_size"] == 4
+
+
+def test_nothing_is_written_where_nothing_fits(tmp_path: Path) -> None:
+    folder = tmp_path / "launch"
+    run = ddoctor("plan", *SMALL, "--device-memory", "8GiB", "--gpus", "1", "--write", folder)
+    assert run.returncode == 2
+    assert "model-does-not-fit" in run.stdout
+    (line,) = run.stderr.splitlines()
+    assert "nothing fits" in line
+    assert not folder.exists()
+
+
+def test_files_are_replaced_only_by_force(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "launch.sh").write_text("old")
+    told = refused("plan", *ON_H100, "--write", tmp_path)
+    assert "--force" in told
+    assert (tmp_path / "launch.sh").read_text() == "old"
+    assert ddoctor("plan", *ON_H100, "--write", tmp_path, "--force").returncode == 0
+    assert "accelerate launch" in (tmp_path / "launch.sh").read_text()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert {one.name for one in tmp_path.iterdir()} == {"notes.txt", *NAMES}
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    assert ddoctor("plan", *ON_H100, "--write", tmp_path).returncode == 0
+
+
+def test_a_folder_that_cannot_be_is_refused_before_the_work(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    for path in (taken, taken / "launch"):
+        told = refused("plan", "--model", "/no/such/model", "--gpu", "h100", "--write", path)
+        assert "is no folder" in told
+
+
+def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").mkdir()
+    run = ddoctor("plan", *ON_H100, "--write", tmp_path, "--force")
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert "cannot write" in line
+    assert "launch.sh" in line
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -76,6 +129,7 @@ def test_a_config(tmp_path: Path) -> None:
         (("--params", "1B", "--gpu", "h100", "--gpus", "2,0"), "whole number"),
         (("--params", "1B", "--gpu", "h100", "--samples", "9"), "--micro-batch"),
         (("--params", "1B", "--gpu", "h100", "--epochs", "0"), "--epochs"),
+        (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
     ],
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], told: str) -> None:

@@ -26,6 +26,7 @@ class GpuModel(Part, frozen=True, kw_only=True):
     bf16: float | None = None
     fp16: float | None = None
     achievable: float | None = None
+    trained: tuple[float, float] | None = None
     nvlink: float | None = None
     bridge: bool = False
     pcie: int | None = None

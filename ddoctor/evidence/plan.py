@@ -67,6 +67,24 @@ class MemoryParts(Part, frozen=True, kw_only=True):
         return tuple(msgspec.structs.asdict(self).items())
 
 
+class StepTime(Part, frozen=True, kw_only=True):
+    """One step of the optimizer by roofline, in seconds."""
+
+    compute: float
+    exposed: float
+    """Communication that no computing hides."""
+
+    @property
+    def seconds(self) -> float:
+        """Both."""
+        return self.compute + self.exposed
+
+    @property
+    def efficiency(self) -> float:
+        """The share that computes."""
+        return self.compute / self.seconds
+
+
 class PlanRow(Part, frozen=True, kw_only=True):
     """One strategy on so many GPUs."""
 
@@ -78,6 +96,8 @@ class PlanRow(Part, frozen=True, kw_only=True):
     """Micro-batches for one step of the optimizer."""
     moment: str = ""
     """When the peak comes, say ``backward pass, at lm_head``; empty: not known."""
+    step: StepTime | None = None
+    """None: not known, or somebody has measured one."""
 
     @property
     def title(self) -> str:
@@ -120,6 +140,10 @@ class Plan(Section, frozen=True, kw_only=True):
     chosen: int | None = None
     """Which of the rows; None: none fits."""
     reason: str = ""
+    blocks: tuple[str, ...] = ()
+    """The classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
+    share_of_peak: float | None = None
+    """At which GPUs of this kind compute, by which steps are forecast; None: none is."""
     micro_batch: int | None = None
     largest_micro_batch: int | None = None
     """Of the chosen row, by the same forecast; None: not known."""
@@ -131,3 +155,9 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes of a checkpoint of all parameters as they are trained."""
     checkpoint_bf16: int | None = None
     """The same in bfloat16, if that is less."""
+
+    def samples_per_second(self, row: PlanRow) -> float | None:
+        """On all GPUs of a row by its forecast; None: it has none."""
+        if row.step is None or self.micro_batch is None:
+            return None
+        return self.micro_batch * row.gpus * row.accumulation / row.step.seconds

@@ -45,6 +45,10 @@ class Model:
     """Bytes, of one micro-batch."""
     layers: int = USUAL_LAYERS
     """Units of equal size that FSDP would wrap."""
+    blocks: tuple[str, ...] = ()
+    """The classes of these units; empty: nobody told."""
+    flops: float = 0.0
+    """Of the forward and backward pass of one micro-batch; 0: not known."""
     name: str = ""
     """Empty: nobody told."""
 

@@ -22,6 +22,8 @@ class Device:
     name: str
     memory: int
     """Bytes that a process can have."""
+    model: GpuModel | None = None
+    """What else is known of it."""
 
 
 def find(name: str) -> Device:
@@ -34,7 +36,7 @@ def find(name: str) -> Device:
     model = known.get(_plain(name))
     if model is None:
         raise unknown("GPU", _plain(name), known, "say how much it has: --device-memory 24GiB")
-    return Device(name=model.name, memory=round(model.memory * GIB * USABLE))
+    return Device(name=model.name, memory=round(model.memory * GIB * USABLE), model=model)
 
 
 def _aliases() -> Mapping[str, GpuModel]:

@@ -24,6 +24,7 @@ from ddoctor.forecast.closed_form import (
 )
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster, Row
+from ddoctor.forecast.roofline import share_of_peak, step
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -84,7 +85,7 @@ def plan(
             cannot be forecast.
     """
     forecast = forecast or ClosedForm(model)
-    rows = tuple(_rows(forecast, device, gpus, work))
+    rows = tuple(_rows(model, forecast, device, gpus, work))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is no multiple of {work.micro_batch} samples "
@@ -110,6 +111,12 @@ def plan(
         rows=rows,
         chosen=chosen,
         reason=_reason(rows, best, device),
+        blocks=model.blocks,
+        share_of_peak=(
+            share_of_peak(device.model)
+            if device.model is not None and any(row.step is not None for row in rows)
+            else None
+        ),
         micro_batch=work.micro_batch,
         largest_micro_batch=forecast.most_samples(way, device.memory),
         gains=forecast.gains(way) if shown.fit != "fits" else {},
@@ -120,13 +127,14 @@ def plan(
 
 
 def _rows(
-    forecast: Forecaster, device: Device, gpus: Sequence[int], work: Work
+    model: Model, forecast: Forecaster, device: Device, gpus: Sequence[int], work: Work
 ) -> Iterator[PlanRow]:
     for number in sorted(set(gpus)):
         if accumulation := work.accumulated(number):
             for strategy in _strategies(number):
                 row = Row(strategy=strategy, gpus=number, accumulation=accumulation)
                 found = forecast.parts(row)
+                told = work.step_seconds is not None
                 yield PlanRow(
                     strategy=strategy,
                     gpus=number,
@@ -134,6 +142,7 @@ def _rows(
                     fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
                     moment=forecast.moment(row),
+                    step=None if told else step(model, device, strategy, number, accumulation),
                 )
 
 

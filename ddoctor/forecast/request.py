@@ -66,6 +66,14 @@ def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[
 
     blueprint = from_config(wanted.model or "")
     found = read(blueprint, wanted.sequence)
+    forecast = Forecast(
+        blueprint=blueprint,
+        precision=precision,
+        optimizer=optimizer,
+        samples=wanted.micro_batch or 1,
+        length=found.length,
+        checkpointing=_checkpointing(wanted.checkpointing),
+    )
     model = Model(
         name=blueprint.name,
         parameters=found.parameters,
@@ -73,17 +81,10 @@ def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[
         precision=precision,
         optimizer=optimizer,
         layers=found.layers,
+        blocks=found.blocks,
+        flops=forecast.flops,
     )
-    samples = wanted.micro_batch or 1
-    checkpointing = _checkpointing(wanted.checkpointing)
-    return model, Forecast(
-        blueprint=blueprint,
-        precision=precision,
-        optimizer=optimizer,
-        samples=samples,
-        length=found.length,
-        checkpointing=checkpointing,
-    )
+    return model, forecast
 
 
 def _checkpointing(said: str) -> Checkpointing:
@@ -145,7 +146,8 @@ def _work(wanted: Request) -> Work:
     if wanted.epochs <= 0 or wanted.loading < 0 or (wanted.step is not None and wanted.step <= 0):
         raise DoctorError("--epochs and --step are above zero, --loading is not below")
     return Work(
-        micro_batch=wanted.micro_batch,
+        # So many are read off a model, too.
+        micro_batch=wanted.micro_batch or (None if wanted.model is None else 1),
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
         epochs=wanted.epochs,

@@ -34,7 +34,7 @@ def _blocks(report: Report, evidence: Evidence) -> Iterator[str]:
     yield _table(("examined", ""), ((fact.label, fact.text) for fact in facts(evidence)))
     for section in evidence.all(Plan):
         found = plan.table(section)
-        yield "## GiB on each GPU"
+        yield f"## {found.title}"
         yield _table(found.head, found.rows)
     yield from _live(evidence)
     yield from _steps(evidence)

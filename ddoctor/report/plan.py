@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import floor, log10
 
-from ddoctor.evidence.plan import MemoryParts, Plan, Strategy
+from ddoctor.evidence.plan import MemoryParts, Plan, PlanRow, Schedule, Strategy
 from ddoctor.evidence.section import Evidence
 
 GIB = 2**30
@@ -35,12 +36,15 @@ NARROW = {
 }
 FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}
 TAKEN = "← this"
+TIMES = ("s/step", "samples/s")
+UNKNOWN = "?"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Sizes in GiB of one GPU."""
+    """Sizes on one GPU, and the time of a step on all of them."""
 
+    title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     chosen: int | None
@@ -48,30 +52,45 @@ class Table:
 
 def table(plan: Plan, *, narrow: bool = False) -> Table:
     """With each part that some row has; or, where there is no room, with several taken together."""
+    timed = any(row.step is not None for row in plan.rows)
     groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
     shown = {
         head: names
         for head, names in groups.items()
         if any(_sum(row.parts, names) for row in plan.rows)
     }
-    return Table(
-        head=("strategy", "GPUs", *shown, "in all", "left", ""),
-        rows=tuple(_cells(plan, place, shown.values()) for place in range(len(plan.rows))),
-        chosen=plan.chosen,
+    taken = TAKEN
+    if narrow and timed:
+        # Of all parts it differs least from row to row.
+        shown.pop("CUDA", None)
+        taken = TAKEN[0]
+    rows = tuple(
+        (
+            *_sizes(plan, row, shown.values()),
+            *(_times(plan, row) if timed else ()),
+            FITS[row.fit] + (f" {taken}" if place == plan.chosen else ""),
+        )
+        for place, row in enumerate(plan.rows)
     )
+    times = TIMES if timed else ()
+    head = ("strategy", "GPUs", *shown, "in all", "left", *times, "")
+    title = "GiB on each GPU" + ("; steps by roofline" if timed else "")
+    return Table(title=title, head=head, rows=rows, chosen=plan.chosen)
 
 
-def _cells(plan: Plan, place: int, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    row = plan.rows[place]
-    taken = f" {TAKEN}" if place == plan.chosen else ""
+def _sizes(plan: Plan, row: PlanRow, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return (
         NAMES[row.strategy],
         str(row.gpus),
         *(_gib(_sum(row.parts, names)) for names in groups),
         _gib(row.parts.total),
         _gib(plan.device_memory - row.parts.total),
-        FITS[row.fit] + taken,
     )
+
+
+def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
+    each = row.step.seconds if row.step is not None else None
+    return _three(each), _three(plan.samples_per_second(row))
 
 
 def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
@@ -87,6 +106,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB for a process"
         if plan.chosen is not None:
             yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}"
+            yield from _step(plan, plan.rows[plan.chosen])
         yield from _schedule(plan)
         if plan.checkpoint_bf16 is not None:
             yield (
@@ -109,6 +129,17 @@ def _way(plan: Plan) -> str:
     )
 
 
+def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
+    if row.step is None or plan.share_of_peak is None:
+        return
+    yield (
+        "step",
+        f"about {_three(row.step.seconds)} s by roofline, at {plan.share_of_peak:.0%} of the GPU's "
+        f"peak: {_three(plan.samples_per_second(row))} samples/s, efficiency "
+        f"{row.step.efficiency:.0%}",
+    )
+
+
 def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
     one = plan.schedule
     if one is None or plan.chosen is None:
@@ -120,9 +151,24 @@ def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
         f"{one.global_batch} samples: {plan.micro_batch} on each of {row.gpus} "
         f"GPU{'s' if row.gpus > 1 else ''}{turns}",
     )
-    time = f", {timedelta(seconds=round(one.seconds))}" if one.seconds is not None else ""
-    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{time}"
+    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{_time(one, row)}"
+
+
+def _time(one: Schedule, row: PlanRow) -> str:
+    if one.seconds is not None:
+        return f", {timedelta(seconds=round(one.seconds))}"
+    if row.step is not None:
+        return f", about {timedelta(seconds=round(one.steps * row.step.seconds))} by roofline"
+    return ""
+
+
+def _three(value: float | None) -> str:
+    """With three digits that mean something."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.{max(0, 2 - floor(log10(value)))}f}"
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:.1f}"
+    found = size / GIB
+    return f"{found:.0f}" if abs(found) >= 1000 else f"{found:.1f}"

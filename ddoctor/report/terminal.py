@@ -72,12 +72,12 @@ def _facts(rows: Iterable[Fact], width: int) -> Iterator[Text]:
 
 def _plan(evidence: Evidence, width: int) -> Iterator[Text]:
     for section in evidence.all(Plan):
-        drawn = list(_columns(plan.table(section)))
-        if max(line.cell_len for line in drawn) > width:
-            drawn = list(_columns(plan.table(section, narrow=True)))
+        found = plan.table(section)
+        if max(line.cell_len for line in _columns(found)) > width:
+            found = plan.table(section, narrow=True)
         yield Text()
-        yield Text("GiB on each GPU", style="bold")
-        yield from drawn
+        yield Text(found.title, style="bold")
+        yield from _columns(found)
 
 
 def _columns(found: plan.Table) -> Iterator[Text]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import MemoryParts, Strategy
 from ddoctor.forecast.closed_form import Precision
 from ddoctor.forecast.forecaster import Row
-from ddoctor.forecast.model.blueprint import from_config
+from ddoctor.forecast.model.blocks import rows
+from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.reading import read
 
@@ -36,8 +41,12 @@ def written(folder: Path, **more: Any) -> str:
 
 
 def forecast(source: str, precision: Precision = "fp32", samples: int = 4) -> Forecast:
+    return of(from_config(source), precision, samples)
+
+
+def of(blueprint: Blueprint, precision: Precision = "fp32", samples: int = 4) -> Forecast:
     return Forecast(
-        blueprint=from_config(source),
+        blueprint=blueprint,
         precision=precision,
         optimizer="adamw",
         samples=samples,
@@ -54,6 +63,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     with_weights = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
     assert (found.layers, found.length) == (4, 256)
+    assert found.blocks == ("LlamaDecoderLayer",)
 
 
 def test_its_parts(tmp_path: Path) -> None:
@@ -61,6 +71,36 @@ def test_its_parts(tmp_path: Path) -> None:
     # 165.4 MiB by the allocator's events with AdamW, of which 48 are weights and states.
     assert found.parameters + found.optimizer == pytest.approx(48 * MIB, rel=0.01)
     assert found.activations + found.temporaries - WORKSPACE == pytest.approx(117.4 * MIB, rel=0.01)
+
+
+def tokens(samples: int, length: int) -> dict[str, torch.Tensor]:
+    ids = torch.zeros(samples, length, dtype=torch.long)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def attending(how: str) -> Blueprint:
+    """The same decoder, with one of the ways to compute its attention."""
+    config = transformers.LlamaConfig(**{**SMALL, "attn_implementation": how})
+    build = partial(transformers.LlamaForCausalLM, config)
+    return Blueprint(name=how, build=build, batch=tokens)
+
+
+def test_its_arithmetic_is_what_torch_counts() -> None:
+    """With attention by products of matrices: of the CPU's own operator torch counts nothing."""
+    blueprint = attending("eager")
+    with FlopCounterMode(display=False) as counter:
+        blueprint.build()(**tokens(4, 256)).loss.backward()
+    flops = of(blueprint).flops
+    assert flops == counter.get_total_flops()
+    # Six for each token and parameter that multiplies, and twelve for each pair of tokens.
+    products = read(blueprint, 256).parameters - 2000 * 256
+    assert flops == pytest.approx(6 * 1024 * products + 12 * 4 * 1024 * 256**2, rel=0.01)
+
+
+def test_the_attention_of_a_cpu_is_counted_too() -> None:
+    own, eager = (of(attending(how)).flops for how in ("sdpa", "eager"))
+    # Its backward pass computes the scores again.
+    assert eager < own < 1.1 * eager
 
 
 def test_twice_the_samples_take_twice_the_activations(tmp_path: Path) -> None:
@@ -99,6 +139,7 @@ def test_gradients_stay_from_one_micro_batch_to_the_next(tmp_path: Path) -> None
     assert whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=5)) == two
 
 
+@pytest.mark.ward
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     source = written(tmp_path)
     memory = round(2.5 * forecast(source).parts(ONE).total)
@@ -143,6 +184,32 @@ def test_images(tmp_path: Path) -> None:
     config.architectures = ["ViTForImageClassification"]
     config.save_pretrained(tmp_path)
     assert parts(str(tmp_path)).activations > 0
+    found = read(from_config(str(tmp_path)), None)
+    assert (found.layers, found.blocks) == (2, ("ViTLayer",))
+
+
+def test_an_encoder_with_a_decoder_has_blocks_of_two_classes(tmp_path: Path) -> None:
+    config = transformers.BartConfig(
+        vocab_size=500,
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=3,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        max_position_embeddings=128,
+    )
+    config.architectures = ["BartForConditionalGeneration"]
+    config.save_pretrained(tmp_path)
+    found = read(from_config(str(tmp_path)), 64)
+    assert (found.layers, found.blocks) == (3, ("BartEncoderLayer", "BartDecoderLayer"))
+
+
+def test_a_row_of_single_layers_is_none_of_blocks() -> None:
+    plain = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
+    assert [len(row) for row in rows(nn.ModuleList((plain, blocks)))] == [3]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.plan import MemoryParts, Plan, PlanRow, Schedule
+from ddoctor.evidence.plan import MemoryParts, Plan, PlanRow, Schedule, StepTime
 
 GB = 10**9
 
@@ -29,10 +29,13 @@ SECTIONS = (
                     communication=5 * GB,
                     context=2 * GB,
                 ),
+                step=StepTime(compute=0.285, exposed=0.015),
             ),
         ),
         chosen=0,
         reason="one GPU holds the whole model",
+        blocks=("LlamaDecoderLayer",),
+        share_of_peak=0.415,
         micro_batch=8,
         schedule=Schedule(
             samples=64_000, epochs=3, global_batch=64, steps_per_epoch=1000, steps=3000, seconds=900

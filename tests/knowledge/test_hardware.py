@@ -52,6 +52,11 @@ def test_a_gpu_is_plausible(model: GpuModel) -> None:
     if model.achievable is not None:
         assert model.bf16 is not None
         assert 0.5 * model.bf16 < model.achievable < model.bf16
+    if model.trained is not None:
+        assert model.achievable is not None
+        assert model.bf16 is not None
+        low, high = model.trained
+        assert 0.2 < low < high < model.achievable / model.bf16
     if model.copied is not None:
         assert model.memory_bandwidth is not None
         assert 0.8 * model.memory_bandwidth < model.copied < model.memory_bandwidth

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
-import msgspec
+from io import StringIO
 
-from ddoctor.evidence.plan import Plan
+import msgspec
+import pytest
+from rich.console import Console
+
+from ddoctor import engine
+from ddoctor.evidence.plan import Plan, StepTime
 from ddoctor.evidence.section import Evidence
+from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.devices import find
+from ddoctor.forecast.planning import Work, plan
 from ddoctor.report import plan as plans
+from ddoctor.report import terminal
 from tests.healthy.plan import SECTIONS
 from tests.plans import planned
 
@@ -42,11 +51,77 @@ def test_the_head_of_the_report() -> None:
     assert told["checkpoint"].startswith("5.0 GB with weights as they are trained (fp32), 2.5 GB")
 
 
+def test_a_step_by_roofline() -> None:
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    table = plans.table(section)
+    assert table.title == "GiB on each GPU; steps by roofline"
+    assert table.head[-3:] == ("s/step", "samples/s", "")
+    assert table.rows[0][-3:] == ("0.300", "213", "fits ← this")
+    told = dict(plans.seen(Evidence(SECTIONS)))
+    assert told["step"] == (
+        "about 0.300 s by roofline, at 42% of the GPU's peak: 213 samples/s, efficiency 95%"
+    )
+
+
+def test_a_terminal_of_80_columns_has_room_for_all_of_it() -> None:
+    model = Model(
+        parameters=70e9,
+        trainable=70e9,
+        precision="bf16-mixed",
+        optimizer="adamw",
+        activations=30 * 2**30,
+        flops=1e16,
+    )
+    section = plan(model, find("h100-80"), (8, 64, 128), Work(micro_batch=1))
+    evidence, written = Evidence([section]), StringIO()
+    console = Console(file=written, width=80)
+    terminal.render(engine.examine(evidence, "plan"), evidence, console)
+    lines = written.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    (head,) = (line for line in lines if "samples/s" in line and "strategy" in line)
+    assert head.split()[-3:] == ["left", "s/step", "samples/s"]
+
+
+def test_its_time_is_that_of_the_whole_work_where_none_was_measured() -> None:
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    assert section.schedule is not None
+    schedule = msgspec.structs.replace(section.schedule, seconds=None)
+    forecast = msgspec.structs.replace(section, schedule=schedule)
+    told = dict(plans.seen(Evidence([forecast])))
+    assert told["steps"] == "1,000 in an epoch, 3,000 in all, about 0:15:00 by roofline"
+
+
+def test_a_step_that_nobody_knows_is_no_zero() -> None:
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    (known,) = section.rows
+    unknown = msgspec.structs.replace(known, gpus=16, step=None)
+    table = plans.table(msgspec.structs.replace(section, rows=(known, unknown)))
+    assert table.rows[1][-3:-1] == ("?", "?")
+    without = msgspec.structs.replace(section, rows=(unknown,))
+    assert plans.table(without).title == "GiB on each GPU"
+    assert "s/step" not in plans.table(without).head
+    assert "step" not in dict(plans.seen(Evidence([without])))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.00312, "0.00312"), (1.4, "1.40"), (87.65, "87.7"), (4321, "4,321")]
+)
+def test_three_digits_mean_something(seconds: float, shown: str) -> None:
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    step = StepTime(compute=seconds, exposed=0.0)
+    row = msgspec.structs.replace(section.rows[0], step=step)
+    assert plans.table(msgspec.structs.replace(section, rows=(row,))).rows[0][-3] == shown
+
+
 def test_what_nobody_knows_is_said() -> None:
     (section,) = SECTIONS
     assert isinstance(section, Plan)
     blank = msgspec.structs.replace(section, activations_known=False, schedule=None, chosen=None)
     told = dict(plans.seen(Evidence([blank])))
-    assert "--activations" in told["forecast"]
+    assert "--activations" in told["not in it"]
     assert "take" not in told
     assert "steps" not in told

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """Of the kind that the longest row of equal ones is of, outside of one another."""
-    kind = block_class(model)
-    return list(_outermost(model, kind)) if kind is not None else []
+    """Those of all rows."""
+    return [block for row in rows(model) for block in row]
 
 
-def block_class(model: nn.Module) -> type[nn.Module] | None:
-    """The class that repeats most often in one row; None: nothing does."""
-    rows = [Counter(map(type, one)) for one in model.modules() if isinstance(one, nn.ModuleList)]
-    rows += [Counter(map(type, one)) for one in model.modules() if type(one) is nn.Sequential]
-    found = [(number, kind) for row in rows for kind, number in row.items() if number > 1]
-    # Of equally long rows the first, which is the outermost.
-    return max(found, key=lambda one: one[0])[1] if found else None
+def rows(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
+    """Rows of equal blocks, none of them inside of another's block."""
+    for child in module.children():
+        row = tuple(child.children())
+        if isinstance(child, nn.ModuleList | nn.Sequential) and _equal(row):
+            yield row
+        else:
+            yield from rows(child)
 
 
-def _outermost(module: nn.Module, kind: type[nn.Module]) -> Sequence[nn.Module]:
-    if isinstance(module, kind):
-        return [module]
-    return [found for child in module.children() for found in _outermost(child, kind)]
+def _equal(row: Sequence[nn.Module]) -> bool:
+    """Whether they are blocks of one class; a row of, say, linear layers is none of blocks."""
+    return len({type(one) for one in row}) == 1 and all(map(_composed, row))
+
+
+def _composed(module: nn.Module) -> bool:
+    return any(next(one.parameters(), None) is not None for one in module.children())

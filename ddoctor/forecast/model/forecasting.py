@@ -103,6 +103,11 @@ class Forecast(Forecaster):
         return {name: now - one.parts(row).total for name, one in others.items()}
 
     @property
+    def flops(self) -> int:
+        """Of the forward and backward pass, with what is computed again."""
+        return self._step(None, 1).flops
+
+    @property
     def _computing(self) -> torch.dtype | None:
         """Of the layers, if that is another than the weights'."""
         # Half a float is as large in float16.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.model.blocks import blocks
+from ddoctor.forecast.model.blocks import rows
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.materials import on_meta
 
@@ -20,7 +20,9 @@ class Reading:
     parameters: int
     trainable: int
     layers: int
-    """The blocks that it repeats."""
+    """The longest row of equal blocks."""
+    blocks: tuple[str, ...]
+    """Their class; of an encoder with a decoder, those of both."""
     length: int
 
 
@@ -34,9 +36,11 @@ def read(blueprint: Blueprint, length: int | None) -> Reading:
     if length is not None and longest is not None and length > longest:
         raise DoctorError(f"--sequence {length}: {blueprint.name} allows {longest} at most")
     model = on_meta(blueprint.build)
+    found = tuple(rows(model))
     return Reading(
         parameters=sum(one.numel() for one in model.parameters()),
         trainable=sum(one.numel() for one in model.parameters() if one.requires_grad),
-        layers=len(blocks(model)),
+        layers=max(map(len, found), default=1),
+        blocks=tuple(dict.fromkeys(type(row[0]).__name__ for row in found)),
         length=length or min(USUAL_LENGTH, longest or USUAL_LENGTH),
     )

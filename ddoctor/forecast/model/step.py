@@ -42,6 +42,9 @@ class Footprint:
     """Of all of them."""
     states: int
     """What the optimizer keeps of this rank's part."""
+    flops: int
+    """Of the forward and the backward pass of one micro-batch, as torch's FlopCounterMode counts
+    them: attention in full, though half of it is masked."""
 
     @property
     def peak(self) -> Peak:
@@ -104,6 +107,7 @@ def footprint(
         with tracker:
             for _ in range(STEPS):
                 for _ in range(accumulation):
+                    tracker.flops = 0
                     tracker.phase = "forward"
                     with _casting(autocast):
                         outputs = model(**samples)
@@ -124,6 +128,7 @@ def footprint(
             trainable=trainable,
             gradients=gradients,
             states=_kept(steps),
+            flops=tracker.flops,
         )
 
 

@@ -20,6 +20,7 @@ from torch.distributed._tools.mem_tracker import (
     _WeakRefInfo,
 )
 from torch.optim import Optimizer
+from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
 DEVICE = torch.ops.prim.device.default
@@ -27,6 +28,16 @@ CONVOLUTION, CONVOLUTION_BACKWARD = (
     torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward.default,
 )
+# Attention has an operator of its own on CPUs, for which torch has no formula.
+FORMULAS = {
+    **flop_registry,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
+        torch.ops.aten._scaled_dot_product_flash_attention
+    ],
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ],
+}
 
 
 # By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
@@ -67,6 +78,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """What was allocated, as `ddoctor.forecast.allocator.replay` takes it."""
         self.shared: set[int] = set()
         """Which of it is the smaller the more ranks share it."""
+        self.flops = 0
+        """Of all products of matrices, convolutions and attention so far."""
         self._numbers: dict[int, int] = {}
         self._own = 0
 
@@ -103,9 +116,12 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # more than half of all calls
         self._own = _own(func, args)
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+            made = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:
             self._own = 0
+        if made is not NotImplemented and (formula := FORMULAS.get(func._overloadpacket)):
+            self.flops += formula(*args, **(kwargs or {}), out_val=made)
+        return made
 
 
 class Tracker(_Peaks):  # type: ignore[no-untyped-call]

@@ -1,0 +1,162 @@
+"""The files that start a training as its plan recommends it, with accelerate or torchrun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
+
+NAMES = ACCELERATE, SCRIPT, ARGUMENTS = "accelerate.yaml", "launch.sh", "arguments.json"
+MIXED = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
+"""As accelerate calls it; without it, "no", the weights compute in the dtype that they have."""
+# transformers/training_args.py, OptimizerNames.
+OPTIMIZERS = {
+    "adamw": "adamw_torch",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "sgd": "sgd",
+    "adafactor": "adafactor",
+}
+
+Settings = Mapping[str, str | int | bool]
+
+
+def texts(plan: Plan) -> Mapping[str, str]:
+    """Of each file by its name, for the row that the plan recommends.
+
+    Raises:
+        DoctorError: it recommends none, or one for GPUs that fill no whole hosts.
+    """
+    if plan.chosen is None:
+        raise DoctorError("nothing fits, so no launch files are written: see what to change")
+    row = plan.rows[plan.chosen]
+    if row.gpus > GPUS_PER_HOST and row.gpus % GPUS_PER_HOST:
+        raise DoctorError(
+            f"no launch files are written for {row.gpus} GPUs, which fill no whole hosts of "
+            f"{GPUS_PER_HOST}: say --gpus {row.gpus // GPUS_PER_HOST * GPUS_PER_HOST}"
+        )
+    made = (_accelerate(plan, row), _script(plan, row), _arguments(plan, row))
+    return {name: "\n".join(lines) + "\n" for name, lines in zip(NAMES, made, strict=True)}
+
+
+def _title(plan: Plan, row: PlanRow) -> Iterator[str]:
+    yield f"# {row.title}, by a plan of ddoctor:"
+    yield f"# {plan.model}, {plan.precision}, {plan.optimizer}, on {plan.device}"
+
+
+def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
+    yield from _title(plan, row)
+    if plan.micro_batch is not None:
+        turns = f", {row.accumulation} times before each step" if row.accumulation > 1 else ""
+        batch = plan.micro_batch * row.gpus * row.accumulation
+        samples = "1 sample" if plan.micro_batch == 1 else f"{plan.micro_batch} samples"
+        yield f"# {samples} on each GPU at a time{turns}: {batch} in all"
+    if plan.precision == "bf16":
+        yield "# The script loads the weights as they are trained: dtype=torch.bfloat16"
+    yield "compute_environment: LOCAL_MACHINE"
+    # YAML takes a bare no for false.
+    yield f'distributed_type: "{_kind(row)}"'
+    yield f'mixed_precision: "{_mixed(plan)}"'
+    yield f"num_machines: {_hosts(row)}"
+    yield f"num_processes: {row.gpus}"
+    if row.strategy.startswith("fsdp"):
+        yield "fsdp_config:"
+        yield from (f"  {name}: {_plain(value)}" for name, value in _fsdp(plan, row).items())
+        if not plan.blocks:
+            yield "  # A model of transformers knows its blocks itself. Of another, name the class:"
+            yield "  # fsdp_transformer_layer_cls_to_wrap: Block"
+    if row.strategy == "fsdp-hybrid":
+        yield "parallelism_config:"
+        yield from (f"  {name}: {_plain(value)}" for name, value in _mesh(row).items())
+
+
+def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
+    yield "#!/bin/sh"
+    yield from _title(plan, row)
+    yield "#"
+    hosts = _hosts(row)
+    if hosts == 1:
+        yield "#   sh launch.sh train.py ARGUMENTS"
+    else:
+        yield f"# On each of {hosts} hosts, with its own rank from 0 to {hosts - 1}:"
+        yield "#   sh launch.sh --machine_rank 0 --main_process_ip HOST-0 train.py ARGUMENTS"
+    yield f'accelerate launch --config_file "$(dirname "$0")/{ACCELERATE}" "$@"'
+    yield ""
+    yield "# The same by torchrun; what is exported here, an Accelerator or a Trainer reads:"
+    yield from (f"# export {one}" for one in _exported(plan, row))
+    meeting = (
+        f" --nnodes {hosts} --rdzv-backend c10d --rdzv-endpoint HOST-0:29400" if hosts > 1 else ""
+    )
+    yield f'# torchrun{meeting} --nproc-per-node {row.gpus // hosts} "$@"'
+
+
+def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
+    """By the names of transformers' TrainingArguments."""
+    arguments: dict[str, str | int | bool] = {}
+    if plan.micro_batch is not None:
+        arguments["per_device_train_batch_size"] = plan.micro_batch
+    arguments |= {
+        "gradient_accumulation_steps": row.accumulation,
+        "gradient_checkpointing": False,
+        "bf16": _mixed(plan) == "bf16",
+        "fp16": _mixed(plan) == "fp16",
+    }
+    if optimizer := OPTIMIZERS.get(_optimizer(plan)):
+        arguments["optim"] = optimizer
+    yield json.dumps(arguments, indent=2)
+
+
+def _optimizer(plan: Plan) -> str:
+    """States in fp32 are what AdamW has anyway, but of weights in bf16: for that there is no
+    name."""
+    floats = plan.optimizer == "adamw-fp32" and plan.precision != "bf16"
+    return "adamw" if floats else plan.optimizer
+
+
+def _exported(plan: Plan, row: PlanRow) -> Iterator[str]:
+    """What `accelerate launch` sets for its ranks: accelerate/utils/launch.py."""
+    yield f"ACCELERATE_MIXED_PRECISION={_mixed(plan)}"
+    if row.strategy.startswith("fsdp"):
+        # Rank 0 alone loads the weights, as by default.
+        yield "ACCELERATE_USE_FSDP=true FSDP_CPU_RAM_EFFICIENT_LOADING=true"
+        for name, value in _fsdp(plan, row).items():
+            yield f"{name.upper().replace('_LAYER_CLS', '_CLS')}={_plain(value)}"
+    if row.strategy == "fsdp-hybrid":
+        yield "ACCELERATE_USE_PARALLELISM_CONFIG=true"
+        yield from (f"{name.upper()}={value}" for name, value in _mesh(row).items())
+
+
+def _fsdp(plan: Plan, row: PlanRow) -> Settings:
+    settings: dict[str, str | int | bool] = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": row.strategy != "fsdp-gradients",
+        # By size, FSDP2 would take the list of the blocks for a unit, and refuses it.
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    }
+    if plan.blocks:
+        settings["fsdp_transformer_layer_cls_to_wrap"] = ",".join(plan.blocks)
+    return settings
+
+
+def _mesh(row: PlanRow) -> Settings:
+    return {
+        "parallelism_config_dp_replicate_size": _hosts(row),
+        "parallelism_config_dp_shard_size": GPUS_PER_HOST,
+    }
+
+
+def _kind(row: PlanRow) -> str:
+    return {"one-gpu": "NO", "ddp": "MULTI_GPU"}.get(row.strategy, "FSDP")
+
+
+def _mixed(plan: Plan) -> str:
+    return MIXED.get(plan.precision, "no")
+
+
+def _hosts(row: PlanRow) -> int:
+    return max(1, row.gpus // GPUS_PER_HOST)
+
+
+def _plain(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
