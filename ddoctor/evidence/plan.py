@@ -144,6 +144,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """The classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
     share_of_peak: float | None = None
     """At which GPUs of this kind compute, by which steps are forecast; None: none is."""
+    sequence: int | None = None
+    """Tokens of a sample; None: not known, or it has none."""
     micro_batch: int | None = None
     largest_micro_batch: int | None = None
     """Of the chosen row, by the same forecast; None: not known."""

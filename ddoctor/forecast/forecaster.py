@@ -28,6 +28,11 @@ class Forecaster(ABC):
     """The truth may be so many times the forecast."""
     checkpointing: Checkpointing = "none"
 
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample; None: not known, or it has none."""
+        return None
+
     @abstractmethod
     def parts(self, row: Row) -> MemoryParts:
         """What lies on each GPU at the peak.

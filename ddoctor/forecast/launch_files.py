@@ -98,7 +98,7 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
         arguments["per_device_train_batch_size"] = plan.micro_batch
     arguments |= {
         "gradient_accumulation_steps": row.accumulation,
-        "gradient_checkpointing": False,
+        "gradient_checkpointing": plan.checkpointing != "none",
         "bf16": _mixed(plan) == "bf16",
         "fp16": _mixed(plan) == "fp16",
     }

@@ -117,6 +117,7 @@ def plan(
             if device.model is not None and any(row.step is not None for row in rows)
             else None
         ),
+        sequence=forecast.sequence,
         micro_batch=work.micro_batch,
         largest_micro_batch=forecast.most_samples(way, device.memory),
         gains=forecast.gains(way) if shown.fit != "fits" else {},

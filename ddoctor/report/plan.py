@@ -102,10 +102,11 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for plan in evidence.all(Plan):
         again = {"none": "", "every": ", each block checkpointed", "selective": ", checkpointed"}
         how = f"{plan.precision}, {plan.optimizer}{again[plan.checkpointing]}"
-        yield "model", f"{plan.model}, {how}"
+        samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
+        yield "model", f"{plan.model}, {how}{samples}"
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB for a process"
         if plan.chosen is not None:
-            yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}"
+            yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
             yield from _step(plan, plan.rows[plan.chosen])
         yield from _schedule(plan)
         if plan.checkpoint_bf16 is not None:
@@ -117,6 +118,15 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "forecast", f"{_way(plan)}: it fits where {plan.doubt:g} times as much would"
         if not plan.activations_known:
             yield "not in it", "activations (--activations)"
+
+
+def _most(plan: Plan) -> str:
+    """How many samples would go, too, after a semicolon."""
+    if plan.largest_micro_batch is None or plan.micro_batch is None:
+        return ""
+    if plan.largest_micro_batch <= plan.micro_batch:
+        return f"; {plan.micro_batch} sample{'s' * (plan.micro_batch > 1)} at a time, not more"
+    return f"; up to {plan.largest_micro_batch} samples fit at a time"
 
 
 def _way(plan: Plan) -> str:

@@ -103,6 +103,11 @@ class Forecast(Forecaster):
         return {name: now - one.parts(row).total for name, one in others.items()}
 
     @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample; None: the model reads none."""
+        return self.length if self.blueprint.longest is not None else None
+
+    @property
     def flops(self) -> int:
         """Of the forward and backward pass, with what is computed again."""
         return self._step(None, 1).flops
