@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.modeling_outputs import ImageClassifierOutput
 
 VOCABULARY, CLASSES = 2000, 10
 SAMPLES, LENGTH, SIDE = 4, 256, 128
@@ -33,6 +33,11 @@ def _tokens() -> Batch:
 def _images() -> Batch:
     pixels = torch.randn(2 * SAMPLES, 3, SIDE, SIDE)
     return {"pixel_values": pixels, "labels": torch.randint(0, CLASSES, (2 * SAMPLES,))}
+
+
+def _sounds() -> Batch:
+    labels = torch.randint(0, VOCABULARY, (SAMPLES, LENGTH // 4))
+    return {"input_features": torch.randn(SAMPLES, 80, 2 * LENGTH), "labels": labels}
 
 
 def _pairs() -> Batch:
@@ -64,7 +69,7 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(width, 3, 1)
         self.smaller, self.larger = nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
 
-    def forward(self, noisy: Tensor, clean: Tensor) -> SimpleNamespace:
+    def forward(self, noisy: Tensor, clean: Tensor) -> ImageClassifierOutput:
         kept, x = [], noisy
         for block in self.down:
             kept.append(block(x))
@@ -72,7 +77,8 @@ class UNet(nn.Module):
         x = self.middle(x)
         for block in self.up:
             x = block(torch.cat([self.larger(x), kept.pop()], 1))
-        return SimpleNamespace(loss=nn.functional.mse_loss(self.out(x), clean))
+        # FSDP looks for the tensors in what a model returns, and knows this kind.
+        return ImageClassifierOutput(loss=nn.functional.mse_loss(self.out(x), clean))
 
 
 def _block(inputs: int, outputs: int) -> nn.Module:
@@ -119,6 +125,8 @@ SET: Mapping[str, Case] = {
         "Gemma3TextConfig", "Gemma3ForCausalLM", **GROUPED, head_dim=32, sliding_window=64
     ),
     "normed heads": _text("Qwen3Config", "Qwen3ForCausalLM", **GROUPED, head_dim=32),
+    # As it runs by default: by torch's grouped product of matrices.
+    "experts": _text("MixtralConfig", "MixtralForCausalLM", **GROUPED, num_local_experts=4),
     "gpt2": _text("GPT2Config", "GPT2LMHeadModel", n_embd=256, n_layer=4, n_head=8),
     "encoder": _text("BertConfig", "BertForMaskedLM", **LAYERS),
     "encoder and decoder": _text(
@@ -131,6 +139,27 @@ SET: Mapping[str, Case] = {
         d_kv=32,
         decoder_start_token_id=0,
     ),
+    "sound to text": Case(
+        build=partial(
+            _made,
+            "WhisperConfig",
+            "WhisperForConditionalGeneration",
+            vocab_size=VOCABULARY,
+            d_model=256,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=8,
+            decoder_attention_heads=8,
+            encoder_ffn_dim=1024,
+            decoder_ffn_dim=1024,
+            max_source_positions=LENGTH,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        ),
+        batch=_sounds,
+    ),
     "vit": _image("ViTConfig", "ViTForImageClassification", **LAYERS, image_size=SIDE),
     "cnn with batch norm": _image(
         "ResNetConfig",
@@ -139,6 +168,15 @@ SET: Mapping[str, Case] = {
         hidden_sizes=[64, 128, 256, 512],
         depths=[2, 2, 2, 2],
         layer_type="basic",
+    ),
+    "depthwise": _image(
+        "ConvNextConfig",
+        "ConvNextForImageClassification",
+        hidden_sizes=[48, 96, 192, 384],
+        depths=[2, 2, 2, 2],
+    ),
+    "narrow blocks": _image(
+        "MobileNetV2Config", "MobileNetV2ForImageClassification", image_size=SIDE
     ),
     "u-net": Case(build=UNet, batch=_pairs),
     "adapters": Case(build=partial(_adapted, LLAMA.build), batch=_tokens),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
@@ -44,13 +45,15 @@ def forecast(source: str, precision: Precision = "fp32", samples: int = 4) -> Fo
     return of(from_config(source), precision, samples)
 
 
-def of(blueprint: Blueprint, precision: Precision = "fp32", samples: int = 4) -> Forecast:
+def of(
+    blueprint: Blueprint, precision: Precision = "fp32", samples: int = 4, length: int = 256
+) -> Forecast:
     return Forecast(
         blueprint=blueprint,
         precision=precision,
         optimizer="adamw",
         samples=samples,
-        length=256,
+        length=length,
     )
 
 
@@ -212,12 +215,62 @@ def test_a_row_of_single_layers_is_none_of_blocks() -> None:
     assert [len(row) for row in rows(nn.ModuleList((plain, blocks)))] == [3]
 
 
+WHISPER: dict[str, Any] = {
+    "vocab_size": 2000,
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "max_source_positions": 100,
+    "max_target_positions": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+LLAVA: dict[str, Any] = {
+    "text_config": {**SMALL, "model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    },
+}
+SEGFORMER: dict[str, Any] = {"hidden_sizes": [16, 32, 64, 128], "image_size": [64, 96]}
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "settings", "name"),
+    [
+        ("ViTConfig", "ViTForImageClassification", {"image_size": 64, "hidden_size": 96}, ""),
+        ("SegformerConfig", "SegformerForSemanticSegmentation", SEGFORMER, ""),
+        ("BertConfig", "BertForQuestionAnswering", SMALL, ""),
+        ("BertConfig", "BertForSequenceClassification", SMALL, ""),
+        ("WhisperConfig", "WhisperForConditionalGeneration", WHISPER, ""),
+        ("LlavaConfig", "LlavaForConditionalGeneration", LLAVA, " (on text alone)"),
+    ],
+)
+def test_what_each_kind_is_fed(
+    tmp_path: Path, config: str, architecture: str, settings: dict[str, Any], name: str
+) -> None:
+    made = getattr(transformers, config)(**settings)
+    made.architectures = [architecture]
+    made.save_pretrained(tmp_path)
+    blueprint = from_config(str(tmp_path))
+    assert blueprint.name == architecture + name
+    assert of(blueprint, samples=2, length=32).parts(ONE).activations > 0
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
         ({"architectures": None}, "names no architecture"),
         ({"architectures": ["NoSuchModel"]}, "names no architecture"),
-        ({"architectures": ["LlamaModel"]}, "needs 'input_ids' and a loss"),
+        ({"architectures": ["LlamaModel"]}, "nobody knows what to feed LlamaModel"),
     ],
 )
 def test_a_config_that_cannot_be_trained(tmp_path: Path, more: dict[str, Any], told: str) -> None:
@@ -228,14 +281,56 @@ def test_a_config_that_cannot_be_trained(tmp_path: Path, more: dict[str, Any], t
 def test_no_config_at_all(tmp_path: Path) -> None:
     with pytest.raises(DoctorError, match="--model"):
         from_config(str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "abacus"}))
-    with pytest.raises(DoctorError, match="abacus"):
-        from_config(str(tmp_path))
+    for config, told in (
+        ({"model_type": "abacus"}, "abacus"),
+        ({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 12}, "not a multiple"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(DoctorError, match=told):
+            from_config(str(tmp_path))
 
 
-def test_what_depends_on_the_values_that_it_computes(tmp_path: Path) -> None:
-    config = transformers.MixtralConfig(**SMALL, num_local_experts=4, num_key_value_heads=2)
-    config.architectures = ["MixtralForCausalLM"]
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [
+        ("Mixtral", {"num_local_experts": 4}),
+        ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}),
+    ],
+)
+def test_experts(tmp_path: Path, kind: str, experts: dict[str, Any]) -> None:
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **experts, num_key_value_heads=2)
+    config.architectures = [f"{kind}ForCausalLM"]
     config.save_pretrained(tmp_path)
-    with pytest.raises(DoctorError, match="cannot be run without data"):
-        parts(str(tmp_path))
+    assert of(from_config(str(tmp_path)), samples=1, length=64).parts(ONE).activations > 0
+    found = read(from_config(str(tmp_path)), 64)
+    with_weights = getattr(transformers, f"{kind}ForCausalLM")(config)
+    assert found.parameters == sum(one.numel() for one in with_weights.parameters())
+
+
+class Halting(nn.Module):
+    """As many layers as its own numbers ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        while x.norm() > 1:
+            x = self.layer(x)
+        return SimpleNamespace(loss=x.sum())
+
+
+def test_a_config_that_does_not_fit_its_own_model(tmp_path: Path) -> None:
+    config = transformers.Qwen3MoeConfig(**SMALL, num_experts=4, num_experts_per_tok=8)
+    config.architectures = ["Qwen3MoeForCausalLM"]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(DoctorError, match="k not in range"):
+        parts(str(tmp_path), samples=1)
+
+
+def test_what_depends_on_the_values_that_it_computes() -> None:
+    blueprint = Blueprint(
+        name="Halting", build=Halting, batch=lambda samples, length: {"x": torch.zeros(samples, 8)}
+    )
+    with pytest.raises(DoctorError, match=r"Halting .* decides by values that it computes"):
+        of(blueprint, samples=1).parts(ONE)

@@ -9,6 +9,10 @@ from typing import ClassVar
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
@@ -16,7 +20,7 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, Optimizer, Precision
 from ddoctor.forecast.forecaster import Forecaster, Row
 from ddoctor.forecast.model import optimizers
-from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
 
@@ -148,11 +152,13 @@ class Forecast(Forecaster):
                 checkpointing=self.checkpointing,
                 accumulation=accumulation,
             )
-        except RuntimeError as error:
-            # torch says it in many ways; all of them are RuntimeErrors.
-            said = str(error).strip().splitlines()[0]
+        except DoctorError:
+            raise
+        except Exception as error:  # the model's own code, to which its config may not fit
+            decides = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+            why = "it decides by values that it computes" if decides else said(error)
             raise DoctorError(
-                f"{self.blueprint.name} cannot be run without data ({said}): give what you know of "
+                f"{self.blueprint.name} cannot be run without data ({why}): give what you know of "
                 "it, --params, --activations and --layers"
             ) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -134,10 +135,17 @@ def footprint(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings, which are for whoever trains."""
+    """Without torch's warnings, which are for whoever trains, and the stacks that it logs beside
+    what it raises."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> int:

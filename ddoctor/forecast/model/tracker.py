@@ -23,11 +23,9 @@ from torch.optim import Optimizer
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
+from ddoctor.forecast.model import convolutions, grouped
+
 DEVICE = torch.ops.prim.device.default
-CONVOLUTION, CONVOLUTION_BACKWARD = (
-    torch.ops.aten.convolution.default,
-    torch.ops.aten.convolution_backward.default,
-)
 # Attention has an operator of its own on CPUs, for which torch has no formula.
 FORMULAS = {
     **flop_registry,
@@ -114,9 +112,10 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
-        self._own = _own(func, args)
+        self._own = convolutions.own(func, args)
+        run = grouped.without_data if func is grouped.GROUPED else func
         try:
-            made = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+            made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:
             self._own = 0
         if made is not NotImplemented and (formula := FORMULAS.get(func._overloadpacket)):
@@ -152,26 +151,3 @@ class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
         super().__init__(model, optimizer)
         self.track_inputs(tuple(inputs))
-
-
-def _own(func: Any, args: Any) -> int:
-    """What a convolution on a CPU has for itself, beyond what it returns.
-
-    oneDNN copies inputs and weights into blocks of its own, and computes into such a block (the
-    allocations that torch 2.13's profiler shows). Tensors in channels_last are used as they are.
-    """
-    if func is CONVOLUTION:
-        inputs, weights = args[0], args[1]
-        if _blocked(inputs):
-            outputs = func(*args).nbytes
-            return int(max(inputs.nbytes + weights.nbytes, outputs))
-    if func is CONVOLUTION_BACKWARD:
-        gradient, inputs, weights, wanted = args[0], args[1], args[2], args[-1]
-        if _blocked(inputs):
-            of_weights = inputs.nbytes if wanted[1] else weights.nbytes
-            return int(gradient.nbytes + of_weights)
-    return 0
-
-
-def _blocked(inputs: Tensor) -> bool:
-    return inputs.dim() > 3 and not inputs.is_contiguous(memory_format=torch.channels_last)
