@@ -59,6 +59,29 @@ def test_a_config(tmp_path: Path) -> None:
     assert "activations are not in it" not in run.stdout
 
 
+def test_a_config_for_a_known_gpu_has_steps_and_blocks(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "vocab_size": 32000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("--gpu", "rtx-4090", "--gpus", "8", "--sequence", "128", "--precision", "bf16-mixed")
+    run = ddoctor(
+        *("plan", "--model", tmp_path, *words, "--write", tmp_path / "launch"),
+        environment={"COLUMNS": "80"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert "s by roofline, at 40% of the GPU's peak" in " ".join(run.stdout.split())
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    arguments = json.loads((tmp_path / "launch" / "arguments.json").read_text())
+    assert arguments["per_device_train_batch_size"] == 1
+
+
 def test_the_files_that_start_it(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "launch"
     run = ddoctor("plan", *ON_H100, "--micro-batch", "4", "--write", folder)

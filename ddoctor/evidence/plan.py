@@ -73,6 +73,8 @@ class StepTime(Part, frozen=True, kw_only=True):
     compute: float
     exposed: float
     """Communication that no computing hides."""
+    share_of_peak: float
+    """At which it computes."""
 
     @property
     def seconds(self) -> float:
@@ -142,8 +144,6 @@ class Plan(Section, frozen=True, kw_only=True):
     reason: str = ""
     blocks: tuple[str, ...] = ()
     """The classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
-    share_of_peak: float | None = None
-    """At which GPUs of this kind compute, by which steps are forecast; None: none is."""
     sequence: int | None = None
     """Tokens of a sample; None: not known, or it has none."""
     micro_batch: int | None = None

@@ -24,7 +24,7 @@ from ddoctor.forecast.closed_form import (
 )
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster, Row
-from ddoctor.forecast.roofline import share_of_peak, step
+from ddoctor.forecast.roofline import step
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -112,11 +112,6 @@ def plan(
         chosen=chosen,
         reason=_reason(rows, best, device),
         blocks=model.blocks,
-        share_of_peak=(
-            share_of_peak(device.model)
-            if device.model is not None and any(row.step is not None for row in rows)
-            else None
-        ),
         sequence=forecast.sequence,
         micro_batch=work.micro_batch,
         largest_micro_batch=forecast.most_samples(way, device.memory),

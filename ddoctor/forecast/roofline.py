@@ -16,9 +16,11 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, StepTime, Strategy
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model, Precision
 from ddoctor.forecast.devices import Device
 
-# Where no training on this GPU was published: the middle of H100's (37 to 46 %, llm-foundry), which
-# is the least of those that were.
+# Where no training on this GPU was published: what H100s reach, 37 to 46 % in llm-foundry and 33 to
+# 39 % in torchtitan, which is the least of those that were.
 USUAL_SHARE = 0.4
+# The smallest model of them. Smaller ones wait for their kernels to be launched.
+SMALLEST = 125e6
 # 228 to 235 of an A100's 300 GB/s, and within training NCCL is 30 % slower than the isolated
 # benchmark (vTrain, arXiv 2312.12391).
 OF_NVLINK = 1 / 1.3
@@ -26,38 +28,42 @@ OF_NVLINK = 1 / 1.3
 FORWARD = 1 / 3
 
 
-def share_of_peak(gpu: GpuModel) -> float:
-    """At which it computes."""
-    return fmean(gpu.trained) if gpu.trained is not None else USUAL_SHARE
-
-
 def step(
     model: Model, device: Device, strategy: Strategy, gpus: int, accumulation: int
 ) -> StepTime | None:
-    """Of the optimizer; None: the FLOPs are not known, or the GPU's peak, or the link, as between
-    hosts."""
+    """Of the optimizer; None: the model is small, or its FLOPs are not known, the GPU's peak, or
+    the link, as between hosts."""
     gpu = device.model
     peak = _peak(gpu, model.precision) if gpu is not None else None
-    if gpu is None or peak is None or not model.flops:
+    if gpu is None or peak is None or not model.flops or model.parameters < SMALLEST:
         return None
-    each = model.flops / (share_of_peak(gpu) * peak)
+    share = fmean(gpu.trained) if gpu.trained is not None else USUAL_SHARE
+    each = model.flops / (share * peak)
+    exposed = _exposed(model, gpu, strategy, gpus, each)
+    if exposed is None:
+        return None
+    # DDP sums gradients in the last of the micro-batches, FSDP gathers parameters in each.
+    times = accumulation if strategy.startswith("fsdp") else 1
+    return StepTime(compute=accumulation * each, exposed=times * exposed, share_of_peak=share)
+
+
+def _exposed(
+    model: Model, gpu: GpuModel, strategy: Strategy, gpus: int, computing: float
+) -> float | None:
+    """Seconds in a micro-batch that computes for so long."""
     if gpus == 1:
-        return StepTime(compute=accumulation * each, exposed=0.0)
+        return 0.0
     link = _link(gpu) if gpus <= GPUS_PER_HOST else None
     if link is None:
         return None
-    once = (gpus - 1) / gpus / link
-    """Seconds of a byte in an all-gather."""
-    forward, backward = FORWARD * each, (1 - FORWARD) * each
+    forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+    gather = (gpus - 1) / gpus / link  # seconds of each byte
     if strategy == "ddp":
-        # Gradients are summed in the last of the micro-batches.
-        summed = 2 * once * model.trainable * WEIGHT[model.precision]
-        return StepTime(compute=accumulation * each, exposed=max(0.0, summed - backward))
-    gathered = once * model.parameters * COMPUTING[model.precision]
-    scattered = once * model.trainable * COMPUTING[model.precision]
+        return max(0.0, 2 * gather * model.trainable * WEIGHT[model.precision] - backward)
+    gathered = gather * model.parameters * COMPUTING[model.precision]
+    scattered = gather * model.trainable * COMPUTING[model.precision]
     again = 0.0 if strategy == "fsdp-gradients" else gathered
-    exposed = max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
-    return StepTime(compute=accumulation * each, exposed=accumulation * exposed)
+    return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
 
 
 def _peak(gpu: GpuModel, precision: Precision) -> float | None:

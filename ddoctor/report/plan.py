@@ -140,12 +140,12 @@ def _way(plan: Plan) -> str:
 
 
 def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
-    if row.step is None or plan.share_of_peak is None:
+    if row.step is None:
         return
     yield (
         "step",
-        f"about {_three(row.step.seconds)} s by roofline, at {plan.share_of_peak:.0%} of the GPU's "
-        f"peak: {_three(plan.samples_per_second(row))} samples/s, efficiency "
+        f"about {_three(row.step.seconds)} s by roofline, at {row.step.share_of_peak:.0%} of the "
+        f"GPU's peak: {_three(plan.samples_per_second(row))} samples/s, efficiency "
         f"{row.step.efficiency:.0%}",
     )
 

@@ -29,13 +29,12 @@ SECTIONS = (
                     communication=5 * GB,
                     context=2 * GB,
                 ),
-                step=StepTime(compute=0.285, exposed=0.015),
+                step=StepTime(compute=0.285, exposed=0.015, share_of_peak=0.415),
             ),
         ),
         chosen=0,
         reason="one GPU holds the whole model",
         blocks=("LlamaDecoderLayer",),
-        share_of_peak=0.415,
         micro_batch=8,
         schedule=Schedule(
             samples=64_000, epochs=3, global_batch=64, steps_per_epoch=1000, steps=3000, seconds=900

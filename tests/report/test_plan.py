@@ -112,7 +112,7 @@ def test_a_step_that_nobody_knows_is_no_zero() -> None:
 def test_three_digits_mean_something(seconds: float, shown: str) -> None:
     (section,) = SECTIONS
     assert isinstance(section, Plan)
-    step = StepTime(compute=seconds, exposed=0.0)
+    step = StepTime(compute=seconds, exposed=0.0, share_of_peak=0.4)
     row = msgspec.structs.replace(section.rows[0], step=step)
     assert plans.table(msgspec.structs.replace(section, rows=(row,))).rows[0][-3] == shown
 
