@@ -41,6 +41,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.forecast
+	$(BIN)/python -m benchmarks.headroom
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 
 from ddoctor import out_of_memory
 from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.remedies import Need, expandable, remedies
 
 EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
@@ -84,6 +86,47 @@ def met_in_training(
         where=out_of_memory.where(found),
         cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
         fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
+    )
+
+
+def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Iterator[Finding]:
+    now = headroom.current
+    if now is None or not headroom.safe < now <= headroom.largest:
+        return
+    lefts = [(left, one) for one in headroom.ranks if (left := one.left(now)) is not None]
+    left, rank = min(lefts, key=lambda pair: pair[0] / pair[1].limit)
+    used = rank.use(now)
+    unused = used.unused if used is not None and not headroom.played else 0
+    missing = max(0, round(MARGIN * rank.limit) - left)
+    allocator = expandable(environment, unused) if unused else None
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{now} samples at a time leave {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB on rank "
+            f"{rank.place.rank}, less than {MARGIN:.0%}; {headroom.largest} fit at most, and "
+            f"{headroom.safe} with that to spare"
+        ),
+        evidence=(
+            Observation(
+                name=f"left on rank {rank.place.rank}",
+                value=round(left / GIB, 3),
+                unit="GiB",
+                expected=round(MARGIN * rank.limit / GIB, 3),
+                source=f"a training step, {MARGIN:.0%} of what its allocator can get",
+            ),
+            *(
+                (Observation(name="one sample", value=round(rank.per_sample / GIB, 3), unit="GiB"),)
+                if rank.per_sample is not None
+                else ()
+            ),
+        ),
+        where=Where.of([rank.place], every=headroom.ranks),
+        cost=Cost(value=round(missing / GIB, 2), unit="GiB"),
+        fixes=(
+            *((allocator,) if allocator is not None else ()),
+            *remedies(Need(parts=None, missing=missing)),
+        ),
     )
 
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 from ddoctor import out_of_memory
 from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.plan import Plan, PlanRow
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.remedies import Need, enough_gpus, remedies
 
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
@@ -66,6 +67,38 @@ def met_in_training(
         where=out_of_memory.where(found),
         cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
         fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
+    )
+
+
+def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
+    wanted = headroom.current or 1
+    if headroom.largest >= wanted or headroom.too_large is None:
+        return
+    rank = headroom.tightest
+    limit = f"{rank.limit / GIB:.3g} GiB of rank {rank.place.rank}"
+    if headroom.largest:
+        because = (
+            f"{wanted} samples at a time need more than the {limit}; {headroom.largest} fit at "
+            f"most, and {headroom.safe} with some to spare"
+        )
+    else:
+        because = (
+            f"not one sample of {headroom.workload} can be trained in the {limit}: its parameters "
+            f"alone take {rank.parameters / GIB:.3g}, with gradients and the optimizer's states "
+            "several times that"
+        )
+    ranks = len(headroom.ranks)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=because,
+        evidence=(
+            Observation(
+                name="parameters and buffers", value=round(rank.parameters / GIB, 2), unit="GiB"
+            ),
+        ),
+        where=Where.of([rank.place], every=headroom.ranks),
+        fixes=tuple(remedies(Need(parts=None, missing=0, shards=ranks if ranks > 1 else 0))),
     )
 
 

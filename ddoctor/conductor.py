@@ -59,10 +59,11 @@ class Conductor:
         *,
         data: Path,
         join_limit: float,
-        options: Sequence[str] = (),
         burn: float = 0.0,
     ) -> None:
-        self._fleet, self._me, self._data, self._options = fleet, me, data, tuple(options)
+        self._fleet, self._me, self._data = fleet, me, data
+        self.options: Sequence[str] = ()
+        """Words for the processes that measure."""
         self._join_limit = join_limit
         self._limit = LIMIT_SECONDS + burn
         self._tick_seconds = tick_seconds(me.world_size)
@@ -131,7 +132,7 @@ class Conductor:
             kind="measure",
             probes=(ARM,),
             hands_off=self._hands_off,
-            options=self._options,
+            options=tuple(self.options),
             environment=candidate.changes if candidate else {},
             hosts=candidate.hosts if candidate else (),
         )
@@ -247,7 +248,7 @@ class Conductor:
                 kind="measure",
                 probes=tuple(waiting),
                 hands_off=self._hands_off,
-                options=self._options,
+                options=tuple(self.options),
             )
             voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
             try:

@@ -19,6 +19,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 from ddoctor.gathering import Apart
+from ddoctor.headroom import request
 from ddoctor.meeting import Meeting, Parser, arranged, launcher
 from ddoctor.report.output import STDOUT, Outputs, progress
 
@@ -55,7 +56,7 @@ def enter(words: Sequence[str]) -> int:
         print(parser.format_help(), end="")
         return 0
     arguments = parser.parse_intermixed_args(spelt)
-    doctor.choose(arguments.probes or launch.names())
+    request.asked(arguments, doctor.choose(arguments.probes or launch.usual()))
     meeting = arranged(arguments)
     if meeting is None or meeting.host_it:
         _outputs(arguments)

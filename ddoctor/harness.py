@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from ddoctor.headroom.request import Request
+
 Agreed = TypeVar("Agreed")
 
 # As nccl-tests and ml-engineering's all_reduce_bench.py do it: the first collectives of a size set
@@ -73,6 +75,8 @@ class World:
     """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
     burn: float
     """Seconds for which the ranks compute without a break, where that is asked for."""
+    headroom: Request | None
+    """The training whose memory is swept, where that is asked for."""
     store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
     group: ProcessGroup | None = None
@@ -263,6 +267,7 @@ def join(
     meeting: str = "",
     share_of_time: float = 1.0,
     burn: float = BURN_SECONDS,
+    headroom: Request | None = None,
 ) -> World:
     """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
@@ -311,6 +316,7 @@ def join(
         journal=journal,
         share_of_time=share_of_time,
         burn=burn,
+        headroom=headroom,
         store=PrefixStore("ddoctor", store),
     )
 

@@ -69,6 +69,22 @@ def parser() -> ArgumentParser:
         help="also compute for so long without a break, for heat and silently wrong results",
     )
     options.add_argument(
+        "--workload",
+        metavar="MODULE:FACTORY",
+        help="also find how many samples of this training fit each device (memory_headroom)",
+    )
+    options.add_argument(
+        "--micro-batch",
+        metavar="N",
+        help="the samples that it takes at a time now, on each rank",
+    )
+    options.add_argument(
+        "--device-memory",
+        metavar="SIZE[,...]",
+        help="what each rank may take of its device, say 24GiB; one for all, or one for each of a "
+        "host's; needed where there is no GPU",
+    )
+    options.add_argument(
         "--no-arms",
         action="store_true",
         help="do not try the variables that a finding asks for",
@@ -220,6 +236,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     from ddoctor import doctor, engine, launch
     from ddoctor.conductor import Conductor
     from ddoctor.evidence import bundle
+    from ddoctor.headroom import request
     from ddoctor.launched import explain_failure
     from ddoctor.proof import candidates
     from ddoctor.report.output import Outputs, progress
@@ -227,16 +244,14 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     names = list(arguments.probes or launch.usual())
     if arguments.burn and "burn" not in names:
         names.append("burn")
+    if arguments.workload and "memory_headroom" not in names:
+        names.append("memory_headroom")
     burn = (arguments.burn or BURN_SECONDS) if "burn" in names else 0.0
     conductor = Conductor(
         fleet,
         me,
         data=arguments.data,
         join_limit=arguments.join_timeout,
-        options=(
-            *(["--quick"] if arguments.quick else []),
-            *([f"--burn={burn}"] if burn else []),
-        ),
         burn=burn,
     )
     try:
@@ -248,6 +263,12 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
             hosts=arguments.hosts,
         )
         probes = doctor.choose(names)
+        sweep = request.asked(arguments, probes)
+        conductor.options = (
+            *(["--quick"] if arguments.quick else []),
+            *([f"--burn={burn}"] if burn else []),
+            *([f"--headroom={sweep}"] if sweep else []),
+        )
         with progress() as started:
             evidence = conductor.examine(probes, started)
             report = engine.examine(evidence, "probe")

@@ -8,7 +8,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
+
+from ddoctor.errors import DoctorError
 from ddoctor.harness import BURN_SECONDS, Skip, World, end_with_parent, join, usable_gpus
+from ddoctor.headroom.request import Request
 from ddoctor.journal import Journal
 
 # Of the usual time: smaller largest sizes, fewer rounds of the large ones.
@@ -25,6 +29,7 @@ def main() -> int:
     parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
     parser.add_argument("--quick", action="store_true", help="measure shortly")
     parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
+    parser.add_argument("--headroom", type=_request, help="the training whose memory is swept")
     parser.add_argument("--meeting", default="", help="what sets these ranks apart in their store")
     arguments = parser.parse_args()
 
@@ -42,15 +47,21 @@ def main() -> int:
             meeting=arguments.meeting,
             share_of_time=QUICK if arguments.quick else 1.0,
             burn=arguments.burn,
+            headroom=arguments.headroom,
         )
         for name in arguments.probes:
             journal.probe = name
             _run(name, world, arguments.hands_off)
         torch.distributed.destroy_process_group()
     except Exception as error:
-        journal.write("failing", outcome="failed", reason=f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, DoctorError) else f"{type(error).__name__}: "
+        journal.write("failing", outcome="failed", reason=f"{kind}{error}")
         raise
     return 0
+
+
+def _request(text: str) -> Request:
+    return msgspec.json.decode(text, type=Request)
 
 
 def _run(name: str, world: World, hands_off: str) -> None:

@@ -91,6 +91,12 @@ ALLOWED = {
         "ddoctor.forecast",
         "ddoctor.knowledge",
     },
+    "ddoctor/headroom": {
+        "ddoctor.errors",
+        "ddoctor.forecast",
+        "ddoctor.harness",
+        "ddoctor.headroom",
+    },
     "ddoctor/gpu_lines.py": {"ddoctor.evidence"},
     "ddoctor/standing.py": {
         "ddoctor.endings",
@@ -115,8 +121,10 @@ ALLOWED = {
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},
     "probes": {
         "ddoctor.collect",
+        "ddoctor.errors",
         "ddoctor.evidence",
         "ddoctor.harness",
+        "ddoctor.headroom",
         "ddoctor.pairing",
         "ddoctor.rails",
         "ddoctor.sweep",

@@ -30,8 +30,7 @@ HEADS = {
 }
 NARROW = {
     "model": ("parameters", "gradients", "optimizer"),
-    "step": ("activations", "temporaries", "communication"),
-    "unused": ("unused",),
+    "step": ("activations", "temporaries", "communication", "unused"),
     "CUDA": ("context",),
 }
 FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}

@@ -7,6 +7,7 @@ from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.gpu_memory_error import PIECES, error, out_of_memory
+from tests.headroom.sample import swept
 from tests.plans import planned
 from tests.training_run import ending, run
 
@@ -44,9 +45,35 @@ def test_what_is_unused_comes_first_where_it_helps(findings: Findings) -> None:
     assert "expandable_segments:True" not in finding.fixes[0].paste
 
 
+def test_a_sweep_that_leaves_less_than_the_margin(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, swept(31))
+    assert finding.severity is Severity.WARNING
+    assert finding.because == (
+        "31 samples at a time leave 0.5 of 24 GiB on rank 0, less than 5%; 32 fit at most, and 29 "
+        "with that to spare"
+    )
+    assert "half the micro-batch" in finding.fixes[0].summary
+
+
+def test_a_sweep_where_one_rank_has_less(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, swept(16, limits=(24.0, 16.0)))
+    assert finding.where.ranks == (1,)
+    assert "leave 0 of 16 GiB on rank 1" in finding.because
+
+
+def test_pieces_of_the_allocator_come_first(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, swept(30, unused=0.75))
+    assert "expandable_segments:True" in finding.fixes[0].paste
+
+
 @pytest.mark.parametrize(
     "section",
     [
+        swept(29),
+        swept(4),
+        swept(None),
+        swept(40),
+        swept(4, fixed=30.0),
         planned(80),
         planned(24),
         planned(24, (16,)),
@@ -55,7 +82,20 @@ def test_what_is_unused_comes_first_where_it_helps(findings: Findings) -> None:
         run(out_of_memory(0, PIECES, steps=100)),
         run(ending(0, "finished"), ending(1, "finished")),
     ],
-    ids=["two fit", "nothing fits", "sixteen fit", "adapters", "never fitted", "pieces", "sound"],
+    ids=[
+        "as many as are safe",
+        "much is left",
+        "nobody said what is used now",
+        "too many",
+        "nothing fits at all",
+        "two fit",
+        "nothing fits",
+        "sixteen fit",
+        "adapters",
+        "never fitted",
+        "pieces",
+        "sound",
+    ],
 )
 def test_quiet(findings: Findings, section: Section) -> None:
     assert findings(CAUSE, section) == ()

@@ -7,6 +7,7 @@ from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.gpu_memory_error import CROWDED, error, out_of_memory
+from tests.headroom.sample import swept
 from tests.plans import planned
 from tests.training_run import ending, library, raised, run, user
 
@@ -130,9 +131,33 @@ def test_a_log_does_not_tell_how_far_it_came(findings: Findings) -> None:
     assert "as train.log tells" in finding.because
 
 
+def test_a_sweep_in_which_not_one_sample_fitted(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, swept(4, limits=(24.0, 8.0)))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.where.ranks == (1,)
+    assert finding.because.startswith(
+        "not one sample of train:work can be trained in the 8 GiB of rank 1: its parameters alone "
+        "take 2, "
+    )
+    assert any("FSDP" in fix.summary for fix in finding.fixes)
+
+
+def test_a_sweep_in_which_less_fitted_than_is_used(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, swept(40))
+    assert finding.because == (
+        "40 samples at a time need more than the 24 GiB of rank 0; 32 fit at most, and 29 with "
+        "some to spare"
+    )
+    assert "half the micro-batch" in finding.fixes[0].summary
+
+
 @pytest.mark.parametrize(
     "section",
     [
+        swept(4),
+        swept(31),
+        swept(None),
+        swept(None, limits=(24.0, 9.0)),
         planned(80),
         planned(80, (1,)),
         planned(24, (8, 16)),
@@ -142,6 +167,10 @@ def test_a_log_does_not_tell_how_far_it_came(findings: Findings) -> None:
         run(raised(0, "ValueError"), ending(1, "hung")),
     ],
     ids=[
+        "it fits well",
+        "it fits narrowly",
+        "any micro-batch would do",
+        "one sample fits",
         "shared by two",
         "tight",
         "shared by many",

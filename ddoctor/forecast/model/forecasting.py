@@ -75,21 +75,27 @@ class Forecast(Forecaster):
     def most_samples(self, row: Row, memory: int) -> int:
         """How many a GPU with so many bytes can compute at a time; 0: not even one.
 
-        What tensors take grows evenly with the samples, so that two sizes tell it; what the
-        allocator leaves unused does not, and is looked at once more near the limit.
+        In each phase what tensors take grows evenly with the samples, so that two sizes tell it;
+        what the allocator leaves unused does not, and is looked at once more near the limit.
         """
-        one = self.parts(row)
-        two = replace(self, samples=2 * self.samples).parts(row)
-        each = (two.used - one.used) / self.samples
-        if each <= 0:
-            return self.samples
-        fixed = one.used - each * self.samples
+        one = self._spread(row)
+        two = replace(self, samples=2 * self.samples)._spread(row)
+        beside = self.parts(row).used - one.total
+        doubled = {peak.phase: peak.total for peak in two.peaks}
 
         def most(unused: float) -> int:
-            return max(0, int((memory / self.doubt / (1 + unused) - fixed) / each))
+            room = memory / self.doubt / (1 + unused) - beside
+            found = []
+            for peak in one.peaks:
+                more = doubled[peak.phase] - peak.total
+                if more > 0:
+                    found.append(int(self.samples * (1 + (room - peak.total) / more)))
+                elif peak.total > room:
+                    return 0
+            return max(0, min(found, default=self.samples))
 
-        found = most(two.unused / two.used)
-        if found in (0, self.samples, 2 * self.samples):
+        share = self.parts(row).unused / self.parts(row).used
+        if not (found := most(share)):
             return found
         near = replace(self, samples=found).parts(row)
         return most(near.unused / near.used)

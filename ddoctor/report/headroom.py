@@ -1,0 +1,61 @@
+"""How many samples fit, what each rank has left, and how fast they train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom, RankHeadroom
+from ddoctor.evidence.section import Evidence
+from ddoctor.report.places import place_name, ranks
+from ddoctor.report.wording import quantity, size
+
+STOPPED = {
+    "host-memory": "the host has no more memory to play with",
+    "time": "a step would take too long here",
+    "sizes": "more are not tried",
+}
+# Of more ranks the one that decides is told.
+SHOWN = 4
+
+
+def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Label and text."""
+    for swept in evidence.all(MemoryHeadroom):
+        yield "workload", swept.workload + (", on CPU tensors" if swept.played else "")
+        yield "micro-batch", _sizes(swept)
+        shown = swept.ranks if len(swept.ranks) <= SHOWN else (swept.tightest,)
+        for rank in shown:
+            yield "memory", f"{place_name(rank.place)}: {_memory(rank, swept)}"
+        sizes = [one.micro_batch for one in swept.rates]
+        rates = [(number, rate) for number in sizes if (rate := swept.samples_per_second(number))]
+        if rates:
+            told = (f"{quantity(rate)} samples/s with {number}" for number, rate in rates)
+            yield "throughput", ", ".join(told)
+
+
+def _sizes(swept: MemoryHeadroom) -> str:
+    now = f"; now {swept.current}" if swept.current is not None else ""
+    trials = f"; {len({one.micro_batch for one in swept.trials})} sizes tried"
+    if not swept.largest:
+        return f"not one sample fits{now}"
+    if swept.too_large is None:
+        foretold = f", {swept.foretold} are foretold" if swept.foretold is not None else ""
+        most = f"{swept.largest} fit; {STOPPED.get(swept.stopped, '')}{foretold}"
+    else:
+        of_it = (one for one in swept.trials if one.micro_batch == swept.too_large)
+        short = next(one for one in of_it if one.outcome != "fits")
+        why = "make the allocator thrash" if short.outcome == "thrashes" else "do not fit"
+        most = f"{swept.largest} at most, {swept.too_large} {why} {ranks(short.ranks)}"
+    return f"{most}; {swept.safe} leave {MARGIN:.0%}{now}{trials}"
+
+
+def _memory(rank: RankHeadroom, swept: MemoryHeadroom) -> str:
+    at = swept.current if swept.current is not None and rank.use(swept.current) else swept.safe
+    parts = [f"{size(rank.limit)} of {size(rank.total)}" if rank.others else size(rank.limit)]
+    if rank.fixed is not None and rank.per_sample is not None:
+        parts.append(f"{size(rank.fixed)} fixed and {size(rank.per_sample)} a sample")
+    used, left = rank.use(at), rank.left(at)
+    if used is not None and left is not None:
+        unused = f", {size(used.unused)} of it in pieces" if used.unused else ""
+        parts.append(f"with {at} {size(used.reserved)} taken{unused}, {size(left)} left")
+    return "; ".join(parts)
