@@ -307,6 +307,19 @@ def test_experts(tmp_path: Path, kind: str, experts: dict[str, Any]) -> None:
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
 
 
+def test_each_token_pays_for_the_experts_that_it_asks(tmp_path: Path) -> None:
+    flops = []
+    for asked in (1, 2):
+        config = transformers.MixtralConfig(
+            **SMALL, num_local_experts=4, num_key_value_heads=2, num_experts_per_tok=asked
+        )
+        config.architectures = ["MixtralForCausalLM"]
+        config.save_pretrained(tmp_path)
+        flops.append(forecast(str(tmp_path)).flops)
+    of_one_in_all_layers = 4 * 3 * 256 * 688
+    assert flops[1] - flops[0] == 6 * 1024 * of_one_in_all_layers
+
+
 class Halting(nn.Module):
     """As many layers as its own numbers ask for."""
 
@@ -326,6 +339,16 @@ def test_a_config_that_does_not_fit_its_own_model(tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(DoctorError, match="k not in range"):
         parts(str(tmp_path), samples=1)
+
+
+def broken() -> nn.Module:
+    raise ValueError("a head of twelve")
+
+
+def test_what_cannot_even_be_built() -> None:
+    blueprint = Blueprint(name="Broken", build=broken, batch=tokens)
+    with pytest.raises(DoctorError, match="Broken cannot be built: a head of twelve"):
+        read(blueprint, None)
 
 
 def test_what_depends_on_the_values_that_it_computes() -> None:

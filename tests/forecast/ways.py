@@ -24,3 +24,6 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "fsdp, recomputed": {"sharding": SPREAD, "checkpointing": "every"},
     "accumulated": {"accumulation": 2},
 }
+# FSDP casts the weights of a batch norm, and not what it knows of the batches before; torch's batch
+# norm on CPUs takes no such pair.
+FAILS = {("fsdp in halves", name) for name in ("cnn with batch norm", "narrow blocks")}

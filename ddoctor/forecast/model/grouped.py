@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 # torch has it since 2.8.
-GROUPED: Any = getattr(getattr(torch.ops.aten, "_grouped_mm", None), "default", None)
+PACKET: Any = getattr(torch.ops.aten, "_grouped_mm", None)
+GROUPED: Any = getattr(PACKET, "default", None)
 
 
 def without_data(a: Tensor, b: Tensor, *how: Any, **more: Any) -> Tensor:
@@ -19,3 +20,8 @@ def without_data(a: Tensor, b: Tensor, *how: Any, **more: Any) -> Tensor:
     """
     made: Tensor = GROUPED(a.to(torch.bfloat16), b.to(torch.bfloat16), *how, **more)
     return made.to(a.dtype)
+
+
+def flops(a: Tensor, b: Tensor, *how: Any, **more: Any) -> int:
+    """Of all groups: each row, and in the gradient of the weights each column, is of one."""
+    return 2 * a.shape[-2] * a.shape[-1] * b.shape[-1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.model.blocks import rows
-from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.materials import on_meta
 
 # A usual length, where the model allows it.
@@ -30,12 +30,15 @@ def read(blueprint: Blueprint, length: int | None) -> Reading:
     """From the model as it is built, without weights.
 
     Raises:
-        DoctorError: the model allows no sequence of this length.
+        DoctorError: the model allows no sequence of this length, or cannot be built.
     """
     longest = blueprint.longest
     if length is not None and longest is not None and length > longest:
         raise DoctorError(f"--sequence {length}: {blueprint.name} allows {longest} at most")
-    model = on_meta(blueprint.build)
+    try:
+        model = on_meta(blueprint.build)
+    except Exception as error:  # the model's own code, to which its config may not fit
+        raise DoctorError(f"{blueprint.name} cannot be built: {said(error)}") from None
     found = tuple(rows(model))
     return Reading(
         parameters=sum(one.numel() for one in model.parameters()),

@@ -26,7 +26,8 @@ from torch.utils.hooks import RemovableHandle
 from ddoctor.forecast.model import convolutions, grouped
 
 DEVICE = torch.ops.prim.device.default
-# Attention has an operator of its own on CPUs, for which torch has no formula.
+# Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
+# product it has none at all.
 FORMULAS = {
     **flop_registry,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
@@ -35,6 +36,7 @@ FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
         torch.ops.aten._scaled_dot_product_flash_attention_backward
     ],
+    grouped.PACKET: grouped.flops,
 }
 
 
