@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from ddoctor.evidence.training import TrainingRun
+from tests.gpu_memory_error import error
 from tests.training.conftest import MakeTraining, Trained
 
 TRAIN = """
@@ -43,6 +44,8 @@ TRAIN = """
             print("step 20", flush=True)
         if rank == 1 and step == 20:
             checked(loss)
+            if how == "out of memory":
+                raise torch.OutOfMemoryError(os.environ["TOLD"])
             if how == "exit at once":
                 os._exit(3)
             if how == "killed":
@@ -90,6 +93,21 @@ def test_the_first_rank_that_fell(
 
 
 @pytest.mark.ward
+@pytest.mark.ward
+def test_a_gpu_has_no_memory_left(training: MakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are torch's; what they are told of is a run as any other."""
+    monkeypatch.setenv("TOLD", error(device=1))
+    trained = training(TRAIN, "out of memory").recorded("--no-prove", "--steps=10000")
+    assert told(trained).ranks[1].exception == "OutOfMemoryError"
+    assert trained.report is not None
+    first = trained.report["findings"][0]
+    assert first["cause"] == "memory-headroom-low"
+    assert "rank 1" in first["because"]
+    assert "after 21 steps" in first["because"]
+    assert "train.py:" in first["because"]
+    assert "dead-rank" not in [one["cause"] for one in trained.report["findings"]]
+
+
 def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
     trained = training(TRAIN, "exit").recorded("--no-prove", "--steps=10000")
     assert [(one.outcome, one.exit_code) for one in told(trained).ranks] == [("failed", 5)] * 2
