@@ -152,6 +152,9 @@ class Plan(Section, frozen=True, kw_only=True):
     gains: Mapping[Remedy, int] = {}
     """Bytes of a GPU that each remedy saves, where none of the rows fits well: of the chosen one,
     or of the smallest. Empty: not forecast."""
+    without_checkpointing: MemoryParts | None = None
+    """What the chosen row would need if no block were computed again; None: none is, or it is not
+    known."""
     schedule: Schedule | None = None
     checkpoint: int
     """Bytes of a checkpoint of all parameters as they are trained."""

@@ -51,6 +51,11 @@ class Forecaster(ABC):
         del row, memory
         return None
 
+    def without_checkpointing(self, row: Row) -> MemoryParts | None:
+        """The same if no block were computed again; None: none is, or it is not known."""
+        del row
+        return None
+
     def gains(self, row: Row) -> Mapping[Remedy, int]:
         """Bytes of a GPU that each remedy saves, as far as that is forecast."""
         del row

@@ -115,6 +115,7 @@ def plan(
         sequence=forecast.sequence,
         micro_batch=work.micro_batch,
         largest_micro_batch=forecast.most_samples(way, device.memory),
+        without_checkpointing=None if best is None else forecast.without_checkpointing(way),
         gains=forecast.gains(way) if shown.fit != "fits" else {},
         schedule=work.schedule(best.gpus, best.accumulation) if best is not None else None,
         checkpoint=round(weights),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import partial
 from pathlib import Path
@@ -158,6 +159,14 @@ def test_what_remedies_save(tmp_path: Path) -> None:
     assert gains["checkpointing"] > gains["smaller batch"] > 0.3 * 117.4 * MIB
     # Of 32 MiB of states a quarter is left; segments are of 20 MiB.
     assert gains["8 bits"] > 8 * MIB
+
+
+def test_what_it_would_need_without_checkpointing(tmp_path: Path) -> None:
+    kept = forecast(written(tmp_path))
+    again = dataclasses.replace(kept, checkpointing="every")
+    assert kept.without_checkpointing(ONE) is None
+    assert again.without_checkpointing(ONE) == kept.parts(ONE)
+    assert again.parts(ONE).used < 0.95 * kept.parts(ONE).used
 
 
 def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:

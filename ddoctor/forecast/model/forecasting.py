@@ -100,6 +100,12 @@ class Forecast(Forecaster):
         near = replace(self, samples=found).parts(row)
         return most(near.unused / near.used)
 
+    def without_checkpointing(self, row: Row) -> MemoryParts | None:
+        """The same if no block were computed again; None: none is."""
+        if self.checkpointing == "none":
+            return None
+        return replace(self, checkpointing="none").parts(row)
+
     def gains(self, row: Row) -> Mapping[Remedy, int]:
         """Bytes that each remedy saves of a GPU."""
         others: dict[Remedy, Forecast] = {}
