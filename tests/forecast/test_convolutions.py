@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,7 @@ class Kind:
 KINDS = {
     "3x3": Kind(3),
     "1x1": Kind(1),
+    "of small images": Kind(3, sides=(4, 4)),
     "with strides": Kind(3, 2),
     "patches": Kind(2, 2),
     "in groups": Kind(3, groups=4),
@@ -62,6 +64,15 @@ OTHER_SIDES = {
     "of a volume": Kind(3, sides=(8, 16, 16)),
 }
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=truth.needs_known_bfloat16)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """How several divide the work is known in outline only."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(number)
 
 
 def compare(kind: Kind, dtype: torch.dtype, form: torch.memory_format) -> None:

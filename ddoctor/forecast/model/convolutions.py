@@ -109,14 +109,14 @@ class _Convolution:
         if self._in_half() and not depthwise_3x3:
             floats = torch.float32.itemsize * self.weights.numel() * wide[0] * wide[1]
             image = (inputs * wide[0] + gradient.nbytes * wide[1]) / samples
-            # Threads divide the groups or the weights among them, or else the batch: then each
-            # has sums of its own.
-            several = self.groups == 1 and floats <= image
+            # Threads divide the groups, the channels or the rows among them, or else the batch:
+            # then each has sums of its own.
+            several = self.groups == 1 and max(self.stride) == 1 and floats <= image
             threads = self._threads() if several else 1
             turned = 0 if contiguous and max(kernel) == 1 else image
             sums = threads * (turned + floats)
         if contiguous:
-            return int(inputs + gradient.nbytes + weights + sums)
+            return int(max(inputs + gradient.nbytes + weights + sums, 2 * weights))
         return int(weights * wide[0] * wide[1] + max(sums, 2 * weights))
 
     @property
