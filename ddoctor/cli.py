@@ -236,6 +236,10 @@ def plan(
         str | None,
         typer.Option(metavar="CONFIG", help="A config.json, its folder, or a name of the Hub."),
     ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="In place of it, a function of your own."),
+    ] = None,
     params: Annotated[
         str | None, typer.Option(metavar="N", help="In place of it, its parameters: 4.4B.")
     ] = None,
@@ -318,6 +322,7 @@ def plan(
         raise DoctorError("--force goes with --write: it says that its files may be replaced")
     folder = LaunchFolder(path=write, replace=force) if write is not None else None
     wanted = request.Request(
+        workload=workload,
         params=params,
         model=model,
         trainable=trainable,

@@ -89,6 +89,7 @@ ALLOWED = {
         "ddoctor.errors",
         "ddoctor.evidence",
         "ddoctor.forecast",
+        "ddoctor.headroom.work",
         "ddoctor.knowledge",
     },
     "ddoctor/headroom": {

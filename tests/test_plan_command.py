@@ -137,7 +137,11 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--gpu", "h100"), "--model CONFIG, or --params"),
+        (("--gpu", "h100"), "--model CONFIG, --workload"),
+        (("--workload", "x:y", "--params", "1B", "--gpu", "h100"), "in one way"),
+        (("--workload", "nowhere:y", "--gpu", "h100"), "there is no module nowhere"),
+        (("--workload", "json:loads", "--gpu", "h100"), "json:loads"),
+        (("--workload", "json:loads", "--sequence", "9", "--gpu", "h100"), "a workload says"),
         (("--model", "x", "--params", "1B", "--gpu", "h100"), "in one way"),
         (("--model", "x", "--layers", "3", "--gpu", "h100"), "--layers goes with --params"),
         (("--params", "1B", "--sequence", "64", "--gpu", "h100"), "--sequence goes with --model"),

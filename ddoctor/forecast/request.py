@@ -20,6 +20,7 @@ class Request:
 
     params: str | None
     model: str | None
+    workload: str | None
     trainable: str | None
     precision: str
     optimizer: str
@@ -45,11 +46,14 @@ def plan(wanted: Request) -> Plan:
     Raises:
         DoctorError: an option says nothing that can be planned, or two do not go together.
     """
-    if (wanted.params is None) == (wanted.model is None):
-        raise DoctorError("say what is trained, in one way: --model CONFIG, or --params 4.4B")
+    if sum(one is not None for one in (wanted.params, wanted.model, wanted.workload)) != 1:
+        raise DoctorError(
+            "say what is trained, in one way: --model CONFIG, --workload package.module:factory, "
+            "or --params 4.4B"
+        )
     device, gpus, work = _device(wanted), _gpus(wanted.gpus), _work(wanted)
     precision, optimizer = _kinds(wanted)
-    if wanted.model is not None:
+    if wanted.params is None:
         model, forecast = _read(wanted, precision, optimizer)
         return planning.plan(model, device, gpus, work, forecast)
     return planning.plan(_told(wanted, precision, optimizer), device, gpus, work)
@@ -58,13 +62,17 @@ def plan(wanted: Request) -> Plan:
 def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[Model, Forecaster]:
     for option in ("trainable", "activations", "layers"):
         if getattr(wanted, option) is not None:
-            raise DoctorError(f"--{option} goes with --params: of --model it is known")
+            raise DoctorError(f"--{option} goes with --params: of a model it is known")
     # With them comes torch.
     from ddoctor.forecast.model.blueprint import from_config
     from ddoctor.forecast.model.forecasting import Forecast
     from ddoctor.forecast.model.reading import read
+    from ddoctor.forecast.model.workload import from_factory
 
-    blueprint = from_config(wanted.model or "")
+    if wanted.workload is not None and wanted.sequence is not None:
+        raise DoctorError("--sequence goes with --model: how long samples are, a workload says")
+    told = wanted.workload
+    blueprint = from_factory(told) if told is not None else from_config(wanted.model or "")
     found = read(blueprint, wanted.sequence)
     forecast = Forecast(
         blueprint=blueprint,
@@ -147,7 +155,7 @@ def _work(wanted: Request) -> Work:
         raise DoctorError("--epochs and --step are above zero, --loading is not below")
     return Work(
         # So many are read off a model, too.
-        micro_batch=wanted.micro_batch or (None if wanted.model is None else 1),
+        micro_batch=wanted.micro_batch or (1 if wanted.params is None else None),
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
         epochs=wanted.epochs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.model.blueprint import Batch
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, apart, shard
 
@@ -29,7 +30,7 @@ needs_known_bfloat16 = pytest.mark.skipif(
 
 def peak(
     build: Callable[[], nn.Module],
-    batch: Callable[[], Mapping[str, Tensor]],
+    batch: Callable[[], Batch],
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     autocast: torch.dtype | None = None,
     *,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
 
-Batch = Mapping[str, Tensor]
+Batch = Mapping[str, Tensor | int]
 Make = Callable[[Any, int, int], Tensor]
 """Of a config, so many samples, so long."""
 

@@ -37,6 +37,8 @@ def read(blueprint: Blueprint, length: int | None) -> Reading:
         raise DoctorError(f"--sequence {length}: {blueprint.name} allows {longest} at most")
     try:
         model = on_meta(blueprint.build)
+    except DoctorError:
+        raise
     except Exception as error:  # the model's own code, to which its config may not fit
         raise DoctorError(f"{blueprint.name} cannot be built: {said(error)}") from None
     found = tuple(rows(model))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.model.blueprint import Batch
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard
@@ -78,7 +79,7 @@ def _spread(parts: Mapping[str, int], factor: float) -> Mapping[str, int]:
 
 def footprint(
     build: Callable[[], nn.Module],
-    batch: Callable[[], Mapping[str, Tensor]],
+    batch: Callable[[], Batch],
     optimizer: Optimizer,
     *,
     autocast: torch.dtype | None = None,
@@ -104,7 +105,7 @@ def footprint(
         steps = optimizer(shards.parameters)
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker
-        tracker = kind(model, steps, samples.values())
+        tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
         with tracker:
             for _ in range(STEPS):
                 for _ in range(accumulation):

@@ -1,0 +1,93 @@
+"""A plan of what a function of the user's own makes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddoctor.errors import DoctorError
+from ddoctor.forecast.forecaster import Row
+from ddoctor.forecast.model.forecasting import Forecast
+from ddoctor.forecast.model.reading import read
+from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.forecast.model.step import footprint
+from ddoctor.forecast.model.workload import from_factory
+from tests.forecast import truth
+
+NAME = "trained_by_me:workload"
+MODULE = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.back = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return x + self.back(self.wide(x).relu())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def workload():
+    model = Net()
+    return model, torch.optim.AdamW(model.parameters()), loss
+
+
+def loss(model, samples):
+    return model(torch.randn(samples, 256)).square().mean()
+
+
+def nothing():
+    return None
+"""
+AdamW = partial(torch.optim.AdamW, lr=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trained_by_me.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("sharding", [None, Sharding(ranks=2)], ids=["whole", "sharded"])
+def test_it_is_forecast_as_it_is_trained(sharding: Sharding | None) -> None:
+    blueprint = from_factory(NAME)
+    batch = partial(blueprint.batch, 512, 1)
+    told = footprint(blueprint.build, batch, AdamW, sharding=sharding)
+    real = truth.peak(blueprint.build, batch, AdamW, sharding=sharding)
+    assert told.total == pytest.approx(real, rel=0.005)
+
+
+def test_what_is_read_off_it() -> None:
+    found = read(from_factory(NAME), None)
+    assert (found.layers, found.blocks) == (4, ("Block",))
+    forecast = Forecast(
+        blueprint=from_factory(NAME), precision="fp32", optimizer="adamw", samples=8, length=1
+    )
+    assert forecast.sequence is None
+    assert forecast.parts(Row(strategy="fsdp", gpus=4)).parameters * 4 == pytest.approx(
+        4 * found.parameters, rel=0.01
+    )
+
+
+def test_what_is_no_workload() -> None:
+    with pytest.raises(DoctorError, match="has no function"):
+        from_factory("trained_by_me:absent")
+    with pytest.raises(DoctorError, match="return a model, its optimizer"):
+        read(from_factory("trained_by_me:nothing"), None)
