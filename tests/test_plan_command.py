@@ -59,6 +59,7 @@ def test_a_config(tmp_path: Path) -> None:
     assert "activations are not in it" not in run.stdout
 
 
+@pytest.mark.ward
 def test_a_config_for_a_known_gpu_has_steps_and_blocks(tmp_path: Path) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],

@@ -14,6 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ddoctor.forecast.model.convolutions import BACKWARD, FORWARD, own
 from tests.forecast import truth
 
+# oneDNN takes another way on another CPU.
+pytestmark = pytest.mark.ward
+
 # Of all that the convolution reads, returns and has for itself: what a thread has for a few rows
 # is left out.
 WORST = 0.08

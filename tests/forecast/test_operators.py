@@ -29,6 +29,7 @@ def held(make_limit: int, samples: int = 64) -> list[int]:
     return tracker.held
 
 
+@pytest.mark.ward
 def test_the_peak_is_that_of_the_allocator() -> None:
     case = SET["dense"]
     model, optimizer = case.build().train(), torch.optim.AdamW

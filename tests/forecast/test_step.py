@@ -14,7 +14,7 @@ from tests.forecast import truth
 from tests.forecast.model_set import SET
 
 WORST = 0.03
-SAMPLED = ("dense", "cnn with batch norm", "adapters")
+SAMPLED = ("dense", "cnn with batch norm")
 AdamW = partial(torch.optim.AdamW, lr=1e-4)
 SGD = partial(torch.optim.SGD, lr=1e-2)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ddoctor import engine
 from ddoctor.evidence import bundle
 from ddoctor.evidence.flight_records import FlightRecords
@@ -131,6 +133,7 @@ threading.Thread(target=listen, daemon=True).start()
 """
 
 
+@pytest.mark.ward
 def test_different_shapes_by_pipe_and_file(start: StartLive, tmp_path: Path) -> None:
     files = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "pipe", "TORCH_FR_DUMP_TEMP_FILE": "dump"}
     live = start(early=LISTENS, environment=RECORDED | files, **SHAPES)

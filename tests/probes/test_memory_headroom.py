@@ -124,6 +124,7 @@ def test_one_rank_alone_and_another_model(start: Start, tmp_path: Path) -> None:
     assert len([one for one in section.trials if not one.exchange]) <= TRIALS
 
 
+@pytest.mark.ward
 def test_out_of_memory_in_the_midst_of_the_exchange(start: Start, tmp_path: Path) -> None:
     """The rank goes on with the all-reduces, so that the other one is not left waiting."""
     found = ended(start("short_in_the_exchange", "--device-memory", "12MiB"), tmp_path)
@@ -137,6 +138,7 @@ def test_out_of_memory_in_the_midst_of_the_exchange(start: Start, tmp_path: Path
     assert section.rates
 
 
+@pytest.mark.ward
 def test_less_memory_than_the_fixed_part(start: Start, tmp_path: Path) -> None:
     found = ended(start("dense", "--micro-batch", "8", "--device-memory", "4MiB"), tmp_path)
     assert found.section is not None, found
@@ -181,7 +183,7 @@ def test_without_a_gpu_a_size_is_needed(start: Start, tmp_path: Path) -> None:
     assert "--device-memory 24GiB" in crashed["error"]
 
 
-@pytest.mark.parametrize("victim", ["launcher", "rank"])
+@pytest.mark.parametrize("victim", ["launcher", pytest.param("rank", marks=pytest.mark.ward)])
 def test_killed_in_the_middle_it_leaves_nothing_running(
     start: Start, tmp_path: Path, victim: str
 ) -> None:
