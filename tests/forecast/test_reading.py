@@ -154,6 +154,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     assert Forecast.doubt * fits.total <= memory < Forecast.doubt * more.total
 
 
+@pytest.mark.ward
 def test_what_remedies_save(tmp_path: Path) -> None:
     gains = forecast(written(tmp_path)).gains(ONE)
     assert gains["checkpointing"] > gains["smaller batch"] > 0.3 * 117.4 * MIB
@@ -263,6 +264,7 @@ SEGFORMER: dict[str, Any] = {"hidden_sizes": [16, 32, 64, 128], "image_size": [6
         ("LlavaConfig", "LlavaForConditionalGeneration", LLAVA, " (on text alone)"),
     ],
 )
+@pytest.mark.ward
 def test_what_each_kind_is_fed(
     tmp_path: Path, config: str, architecture: str, settings: dict[str, Any], name: str
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_buckets_of_ddp_are_beside_the_gradients() -> None:
     assert told.total + told.gradients == pytest.approx(real, rel=0.005)
 
 
+@pytest.mark.ward
 def test_twice_as_many_have_half_as_much_each() -> None:
     case = SET["dense"]
     two, four = (
