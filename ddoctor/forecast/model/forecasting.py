@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import (
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
-from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, Optimizer, Precision
 from ddoctor.forecast.forecaster import Forecaster, Row
 from ddoctor.forecast.model import optimizers
@@ -80,7 +79,8 @@ class Forecast(Forecaster):
         """
         one = self._spread(row)
         two = replace(self, samples=2 * self.samples)._spread(row)
-        beside = self.parts(row).used - one.total
+        now = self.parts(row)
+        beside = now.used - one.total
         doubled = {peak.phase: peak.total for peak in two.peaks}
 
         def most(unused: float) -> int:
@@ -94,8 +94,7 @@ class Forecast(Forecaster):
                     return 0
             return max(0, min(found, default=self.samples))
 
-        share = self.parts(row).unused / self.parts(row).used
-        if not (found := most(share)):
+        if not (found := most(now.unused / now.used)):
             return found
         near = replace(self, samples=found).parts(row)
         return most(near.unused / near.used)
@@ -189,6 +188,6 @@ def _parts(found: Footprint, gpus: int, buckets: int = 0) -> MemoryParts:
         temporaries=of("Temp", "Optstate", "OptState") - found.states + WORKSPACE,
         communication=buckets
         + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
-        unused=max(0, replay(found.sizes).reserved - sum(parts.values())),
+        unused=max(0, found.reserved - sum(parts.values())),
         context=CONTEXT + (LIBRARY if gpus > 1 else 0),
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
@@ -48,6 +49,17 @@ class Footprint:
     """Of the forward and the backward pass of one micro-batch, as torch's FlopCounterMode counts
     them: attention in full, though half of it is masked."""
 
+    factor: float = 1.0
+    """By which what is shared is smaller than ``sizes`` says."""
+
+    @property
+    def reserved(self) -> int:
+        """What torch's caching allocator would take for it from a GPU."""
+        return replay(
+            (number, round(size / self.factor) if number in self.shared else size)
+            for number, size in self.sizes
+        ).reserved
+
     @property
     def peak(self) -> Peak:
         """The fullest moment."""
@@ -65,11 +77,8 @@ class Footprint:
         return replace(
             self,
             peaks=tuple(replace(one, parts=_spread(one.parts, factor)) for one in self.peaks),
-            sizes=[
-                (number, round(size / factor) if number in self.shared else size)
-                for number, size in self.sizes
-            ],
             states=round(self.states / factor),
+            factor=factor * self.factor,
         )
 
 
