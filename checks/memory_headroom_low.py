@@ -71,22 +71,9 @@ def met_in_training(
     growth: MemoryOverTime | None,
 ) -> Iterator[Finding]:
     found = out_of_memory.of_kind(run, "narrow")
-    if not found:
-        return
-    case = found[0]
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(
-            out_of_memory.sentence(case, run)
-            + out_of_memory.held(case, run, wrapping)
-            + _grew(case.rank.rank, growth)
-        ),
-        evidence=tuple(out_of_memory.observations(case)),
-        where=out_of_memory.where(found),
-        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
-        fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
-    )
+    if found:
+        more = _grew(found[0].rank.rank, growth)
+        yield out_of_memory.finding(found, run, wrapping, environment, more=more)
 
 
 def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Iterator[Finding]:

@@ -55,19 +55,10 @@ def met_in_training(
     run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Finding]:
     found = out_of_memory.of_kind(run, "too-much")
-    if not found:
-        return
-    case = found[0]
-    yield Finding(
-        severity=Severity.ERROR,
+    if found:
         # A log does not tell how many steps had gone well.
-        confidence=Confidence.LIKELY if run.log else Confidence.CERTAIN,
-        because=out_of_memory.sentence(case, run) + out_of_memory.held(case, run, wrapping),
-        evidence=tuple(out_of_memory.observations(case)),
-        where=out_of_memory.where(found),
-        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
-        fixes=tuple(out_of_memory.fixes(case, run, wrapping, environment)),
-    )
+        confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN
+        yield out_of_memory.finding(found, run, wrapping, environment, confidence=confidence)
 
 
 def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.plan import MemoryParts
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Fix, Observation, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.remedies import Need, expandable, remedies
 
 GIB = 2**30
@@ -251,6 +251,28 @@ def fixes(
             # Of a log it is not known whether it is sharded.
             shards=0 if sharded or not models else max(2, world),
         )
+    )
+
+
+def finding(
+    found: Sequence[Case],
+    run: TrainingRun,
+    wrapping: Wrapping | None,
+    environment: Environment | None,
+    *,
+    confidence: Confidence = Confidence.CERTAIN,
+    more: str = "",
+) -> Finding:
+    """That a step takes too much, with what was there; ``more``: after a semicolon of its own."""
+    case = found[0]
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=sentence(case, run) + held(case, run, wrapping) + more,
+        evidence=tuple(observations(case)),
+        where=where(found),
+        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
+        fixes=tuple(fixes(case, run, wrapping, environment)),
     )
 
 
