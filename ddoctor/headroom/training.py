@@ -45,12 +45,12 @@ class Use(NamedTuple):
 class Training:
     """One workload on all ranks together."""
 
-    def __init__(self, world: World, device: Played | Gpu, work: Work) -> None:
+    def __init__(self, world: World, device: Played | Gpu, work: Work, lines: Lines) -> None:
         self._world, self._device, self._work = world, device, work
         self._has_states = False
         self._smallest = 0
-        self.lines = Lines()
-        """Of what this rank got through alone: the exchange has operators of its own."""
+        # Of what this rank got through alone: the exchange has operators of its own.
+        self._lines = lines
         self._held: Sequence[int] = ()
         self._exchange = Exchange(world) if world.size > 1 else None
         self._model = self._wrapped()
@@ -59,7 +59,7 @@ class Training:
         """A step of each rank on its own, by rank; None: it ran out of memory."""
         mine = self._tried(lambda: self._first_steps(samples))
         if mine is not None:
-            self.lines.record(samples, self._held)
+            self._lines.record(samples, self._held)
         used = self._all(mine)
         if None not in used:
             self._smallest = min(samples, self._smallest or samples)
