@@ -94,6 +94,7 @@ ALLOWED = {
     },
     "ddoctor/headroom": {
         "ddoctor.errors",
+        "ddoctor.evidence",
         "ddoctor.forecast",
         "ddoctor.harness",
         "ddoctor.headroom",
@@ -118,7 +119,14 @@ ALLOWED = {
         "ddoctor.recorder.weight",
         "ddoctor.standing",
     },
-    "ddoctor/recorder": {"ddoctor.evidence", "ddoctor.harness", "ddoctor.recorder"},
+    "ddoctor/recorder": {
+        "ddoctor.evidence",
+        "ddoctor.forecast.model.operators",
+        "ddoctor.harness",
+        "ddoctor.headroom",
+        "ddoctor.journal",
+        "ddoctor.recorder",
+    },
     "ddoctor/sweep.py": {"ddoctor.evidence", "ddoctor.harness"},
     "probes": {
         "ddoctor.collect",

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
 
-Stopped = Literal["", "host-memory", "time", "sizes"]
-"""The host has no more memory to play with, a step would take too long, nobody trains with more."""
+Stopped = Literal["", "host-memory", "time", "sizes", "script"]
+"""The host has no more memory to play with, a step would take too long, nobody trains with more,
+the script that was run had no more steps."""
 
 MARGIN = 0.05
 """Of what the allocator can get: a micro-batch that leaves less is not called safe.
@@ -87,7 +88,7 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
     between_hosts: ClassVar[bool] = True
 
     workload: str
-    """``package.module:factory``."""
+    """``package.module:factory``, or the script that was run."""
     played: bool
     """On CPU tensors, against a size that was stated."""
     current: int | None = None

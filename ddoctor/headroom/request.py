@@ -19,15 +19,17 @@ PROBE = "memory_headroom"
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """It travels to the process that measures as JSON."""
 
-    workload: str
-    """``package.module:factory``."""
-    folder: str
+    workload: str = ""
+    """``package.module:factory``; empty: a script, which is run."""
+    folder: str = ""
     """Where that is looked for, after all that is installed."""
     micro_batch: int | None = None
     """Which the training uses now."""
     device_memory: tuple[int, ...] = ()
     """Bytes that each rank may take: one for all, or one for each rank of a host; empty: what
     there is."""
+    too_large: tuple[int, ...] = ()
+    """Micro-batches of which that is known."""
 
     def memory_of(self, local_rank: int, local_size: int) -> int | None:
         """Bytes of one rank; None: it was not said.
@@ -42,6 +44,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 "give one for all, or one for each of them"
             )
         return said[local_rank % len(said)] if said else None
+
+
+def sizes(said: str | None) -> tuple[int, ...]:
+    """Bytes of ``--device-memory 24GiB,20GiB``; empty: nothing was said.
+
+    Raises:
+        DoctorError: that is none.
+    """
+    words = said.split(",") if said is not None else ()
+    return tuple(amounts.size("--device-memory", one) for one in words)
 
 
 def asked(arguments: Namespace, probes: Sequence[str]) -> str:
@@ -73,8 +85,6 @@ def asked(arguments: Namespace, probes: Sequence[str]) -> str:
         workload=arguments.workload,
         folder=folder,
         micro_batch=None if samples is None else amounts.product("--micro-batch", samples),
-        device_memory=()
-        if memory is None
-        else tuple(amounts.size("--device-memory", one) for one in memory.split(",")),
+        device_memory=sizes(memory),
     )
     return msgspec.json.encode(wanted).decode()

@@ -66,7 +66,7 @@ class Search:
 
     def _guess(self, low: int, high: int) -> int:
         if not low:
-            return self._first if not self._tried else 1
+            return self._first if self._first not in self._tried else 1
         guess = high if self._foretold is None else self._foretold
         failures = sum(not fits for fits in self._tried.values())
         if guess > FAR * low and not failures:

@@ -46,14 +46,20 @@ class Sweep:
         *,
         workload: str,
         current: int | None,
+        first: int | None = None,
+        too_large: Iterable[int] = (),
     ) -> None:
+        """``first``: the size to begin at, if that is not the ``current`` one; ``too_large``: what
+        is known not to fit."""
         self._world, self._device, self._lines = world, device, lines
         self._workload, self._current = workload, current
         self._places = world.places()
         self._limits = world.gather(device.limit)
         self._sizes = world.gather((device.total, device.others))
         self._room = world.memory() * MEMORY_SHARE // HOST_SHARE
-        self._search = Search(first=current or 1, most=MOST)
+        self._search = Search(first=first or current or 1, most=MOST)
+        for size in too_large:
+            self._search.record(size, fits=False)
         self._stopped: Stopped = "sizes"
         self._uses: dict[int, Sequence[Use]] = {}
         self._rates: list[StepRate] = []

@@ -49,9 +49,9 @@ class Outermost:
     def find(self, optimizer: Optimizer) -> None:
         """Watch the outermost modules that hold parameters of this optimizer."""
         self._parameters |= {id(one) for group in optimizer.param_groups for one in group["params"]}
-        modules = _modules()
-        inner = {id(child) for one in modules for child in one._modules.values()}
-        for module in modules:
+        every = modules()
+        inner = {id(child) for one in every for child in one._modules.values()}
+        for module in every:
             if id(module) not in inner and self._holds(module):
                 self._watch(module)
 
@@ -153,7 +153,7 @@ class Outermost:
             return
 
 
-def _modules() -> list[nn.Module]:
+def modules() -> list[nn.Module]:
     """All modules there are."""
     # The list of all objects must be gone before another thread goes on: a tuple that it is just
     # building may have one owner only.

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
+from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 
 TAPE, FACTS, ENDING, CRASH = "tape", "facts.json", "ending.json", "crash.txt"
+GROWN = "grown.json"
 """The files of a rank, in its folder."""
 
 SAFE_PATH = "DDOCTOR_SAFE_PATH"
 """The variable that holds what PYTHONSAFEPATH was before it was set for the recorder."""
 ISOLATE = "DDOCTOR_ISOLATE"
 """Set where the loaders are to be tried alone at the end."""
+
+
+GROW = "DDOCTOR_GROW"
+"""Set where the script is to train on more and more samples: the request, as JSON."""
+
+
+class Grown(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it, as far as it came."""
+
+    headroom: MemoryHeadroom | None = None
+    """Of all ranks."""
+    trying: int | None = None
+    """Samples at a time of the step that it was at."""
+    why: str = ""
+    """Why it could not be done."""
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +91,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[CurvePoint, ...] = ()
 
 
-def read(folder: Path) -> Facts | None:
-    """What a rank wrote; None: it did not come so far."""
+Written = TypeVar("Written")
+
+
+def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
+    """A file that a rank wrote; None: it did not come so far."""
     try:
-        return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
+        return msgspec.json.decode((folder / name).read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
         return None
 

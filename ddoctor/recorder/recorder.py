@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.optim.optimizer import Optimizer
 
@@ -25,6 +27,9 @@ from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
 from ddoctor.recorder.tape import LOADER
 from ddoctor.recorder.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ddoctor.recorder.growth import Growth
 
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
@@ -57,6 +62,7 @@ class Recorder:
         self._inspection = Inspection(timeline)
         self._precision = Precision()
         self._sampler = Sampler(timeline, self.write)
+        self._growth: Growth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
         self._graphs_before: tuple[int | None, int | None] = (None, None)
         self._graphs: tuple[int | None, int | None] = (None, None)
@@ -76,6 +82,21 @@ class Recorder:
         self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.start()
+        if request := os.environ.get(recorded.GROW):
+            self._growth = self._grow(request)
+
+    def _grow(self, request: str) -> Growth:
+        from ddoctor.headroom.request import Request
+        from ddoctor.recorder.growth import Growth
+
+        wanted = msgspec.json.decode(request, type=Request)
+        growth = Growth(self._folder, wanted, self._stepping, self._outermost)
+        growth.install()
+        return growth
+
+    def expected(self, error: BaseException) -> bool:
+        """Whether the script ended so because of what was tried with it."""
+        return self._growth is not None and self._growth.expected(error)
 
     def _at_optimizer(self, optimizer: Optimizer) -> None:
         self._outermost.find(optimizer)
@@ -98,7 +119,8 @@ class Recorder:
         if set(self._outermost.roots) != before:
             self._take_models()
         if number >= SETTLED_STEPS:
-            self._stepping.at_step = [self._inspection.step]
+            steps = self._stepping
+            steps.at_step = [one for one in steps.at_step if one != self._settle]
         return number + 1
 
     def _at_stop(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from functools import wraps
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
@@ -60,6 +60,11 @@ class Stepping:
         self._due = 0
         self.at_stop: list[Callable[[], None]] = []
         """Called before the run is stopped."""
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """All that have stepped, and that the script still has."""
+        return list(self._others)
 
     def install(self) -> None:
         """Hook into all optimizers, and into the scaler that may leave out their steps."""
@@ -121,7 +126,7 @@ class Stepping:
             self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
         stop_at = timeline.head[STOP_AT]
         if stop_at and timeline.done >= stop_at:
-            self._stop()
+            self.stop()
 
     @harmless
     def _becomes_anchor(self, optimizer: Optimizer, alone: bool) -> bool:
@@ -137,7 +142,8 @@ class Stepping:
             return True
         return False
 
-    def _stop(self) -> None:
+    def stop(self) -> NoReturn:
+        """End the script."""
         # Again and again where the script catches it.
         if not self._timeline.head[LEAVING]:
             self._timeline.head[LEAVING] = 1

@@ -13,6 +13,7 @@ STOPPED = {
     "host-memory": "the host has no more memory to play with",
     "time": "a step would take too long here",
     "sizes": "more are not tried",
+    "script": "the script had no more steps",
 }
 # Of more ranks the one that decides is told.
 SHOWN = 4
@@ -45,7 +46,8 @@ def _sizes(swept: MemoryHeadroom) -> str:
         of_it = (one for one in swept.trials if one.micro_batch == swept.too_large)
         short = next(one for one in of_it if one.outcome != "fits")
         why = "make the allocator thrash" if short.outcome == "thrashes" else "do not fit"
-        most = f"{swept.largest} at most, {swept.too_large} {why} {ranks(short.ranks)}"
+        fit = "at most" if swept.too_large == swept.largest + 1 else "fit"
+        most = f"{swept.largest} {fit}, {swept.too_large} {why} {ranks(short.ranks)}"
     return f"{most}; {swept.safe} leave {MARGIN:.0%}{now}{trials}"
 
 

@@ -26,6 +26,7 @@ from ddoctor.host_use import HostUse
 from ddoctor.launched import Place
 from ddoctor.recorder import places, recorded, trial
 from ddoctor.recorder.operations import OPERATIONS
+from ddoctor.recorder.recorded import Facts, Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
     CALLS,
@@ -197,9 +198,9 @@ class Child:
         # DataLoader workers of a rank that was killed, say.
         processes.end(0.0, **self._mark)
         head = self._tape.head
-        facts = recorded.read(self.folder)
+        facts = recorded.read(self.folder, recorded.FACTS, Facts)
         used, busy, watched = self.use.used
-        ending = self._ending()
+        ending = recorded.read(self.folder, recorded.ENDING, Ending)
         native = bool(self._process.returncode) and not (ending and ending.exception)
         record = Record(
             rank=self.mine.rank,
@@ -214,6 +215,7 @@ class Child:
             rows=tuple(self._rows()),
             facts=facts,
             ending=ending,
+            grown=recorded.read(self.folder, recorded.GROWN, Grown),
             doing=self._doing,
             doing_seconds=max(
                 0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
@@ -250,12 +252,6 @@ class Child:
     def _rows(self) -> list[Row]:
         return list(self._tape.rows())[-MOST_ROWS:]
 
-    def _ending(self) -> Ending | None:
-        try:
-            return msgspec.json.decode((self.folder / recorded.ENDING).read_bytes(), type=Ending)
-        except (OSError, msgspec.DecodeError):
-            return None
-
     def _crash(self) -> tuple[Frame, ...]:
         """Where the process was as a signal of its own ended it."""
         try:
@@ -286,6 +282,8 @@ def _environment(turn: int, order: Turn) -> dict[str, str]:
     else:
         environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         environment["MASTER_PORT"] = str(order.port)
+    if order.grow is not None:
+        environment[recorded.GROW] = msgspec.json.encode(order.grow).decode()
     if order.change:
         environment[trial.VARIABLE] = json.dumps(order.change)
     for entry in order.change:

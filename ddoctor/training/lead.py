@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 
 from ddoctor.fleet import CONDUCTOR, FINISHED, Fleet
+from ddoctor.headroom.request import Request
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild, pause
@@ -70,10 +71,12 @@ class Lead:
         )
         return records
 
-    def again(self, change: Sequence[str], steps: int, seconds: float) -> list[Record]:
-        """The script once more, with a change of its settings."""
+    def again(
+        self, change: Sequence[str], steps: int, seconds: float, grow: Request | None = None
+    ) -> list[Record]:
+        """The script once more, with a change of its settings, or more samples at a time."""
         self._turn += 1
-        order = Turn(change=tuple(change), port=_free_port())
+        order = Turn(change=tuple(change), grow=grow, port=_free_port())
         self._fleet.tell(turn_key(self._turn), order)
         self._child = self._new_child(self._turn, order)
         return self.run(steps, seconds, lambda text: None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddoctor.errors import DoctorError
+from ddoctor.headroom.request import sizes
 
 STEPS = 60
 SECONDS = 600.0
@@ -60,6 +61,16 @@ def add(options: ArgumentParser) -> None:
     options.add_argument("--markdown", type=Path, metavar="PATH", help="the report as Markdown")
     options.add_argument("--html", type=Path, metavar="PATH", help="the report as one HTML file")
     options.add_argument("--bundle", type=Path, metavar="PATH", help="the evidence of all ranks")
+    options.add_argument(
+        "--memory",
+        action="store_true",
+        help="then run it once more, with more and more samples in its batches: how many fit",
+    )
+    options.add_argument(
+        "--device-memory",
+        metavar="SIZE,...",
+        help="as if each rank's GPU had so much, 24GiB say; needed where there is none",
+    )
     prove = options.add_mutually_exclusive_group()
     prove.add_argument(
         "--prove",
@@ -88,6 +99,9 @@ def parse(words: Sequence[str]) -> tuple[Namespace, tuple[str, ...]]:
     given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
     head, script = split(ours, words[len(given) :])
     options = ours.parse_args(head)
+    if options.device_memory is not None and not options.memory:
+        ours.error("--device-memory goes with --memory")
+    sizes(options.device_memory)
     begin = 2 if script[:1] == ["-m"] else 1
     if len(script) < begin:
         ours.error("say which script to run: … -m ddoctor.probe run train.py")

@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
+from ddoctor.harness import usable_gpus
 from ddoctor.launched import Place, dialect, leave_it_to_rank_0, place
 from ddoctor.recorder import script
 from ddoctor.training import options
@@ -93,6 +94,11 @@ def _asked(
             arguments, command = options.parse(words)
         # The files are those of rank 0's host: the others on it find the same mistake.
         outputs = _outputs(arguments) if mine.rank == mine.local_rank else None
+        if arguments.memory and arguments.device_memory is None and not usable_gpus():
+            raise DoctorError(
+                "--memory: there is no GPU to measure: say how much memory one would have: "
+                "--device-memory 24GiB"
+            )
     except DoctorError:
         if mine.rank:
             return None

@@ -13,11 +13,12 @@ from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.fleet import Fleet
+from ddoctor.headroom import request
 from ddoctor.launched import explain_failure
 from ddoctor.models import Report
 from ddoctor.proof import trial_candidates
 from ddoctor.report.output import Outputs, progress
-from ddoctor.training import merge
+from ddoctor.training import growing, merge
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild
 from ddoctor.training.lead import Lead
@@ -49,6 +50,12 @@ def lead(
             trials = _try(leader, changes, run, arguments.seconds, started)
             if trials:
                 evidence = evidence.with_sections(Trials(trials=trials))
+                report = engine.examine(evidence, "run")
+            if arguments.memory and not leader.interrupted:
+                memory = request.sizes(arguments.device_memory)
+                wanted = request.Request(device_memory=memory)
+                swept = growing.grow(leader, wanted, arguments.seconds, started)
+                evidence = evidence.with_sections(swept)
                 report = engine.examine(evidence, "run")
         if arguments.bundle is not None:
             bundle.write(arguments.bundle, evidence)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import msgspec
 
 from ddoctor.evidence.training import Frame, RankHost
-from ddoctor.recorder.recorded import Facts
+from ddoctor.headroom.request import Request
+from ddoctor.recorder.recorded import Facts, Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import Row
 
@@ -67,6 +68,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     change: tuple[str, ...] = ()
     """As in ``Fix.settings``."""
+    grow: Request | None = None
+    """With more and more samples at a time."""
     port: int = 0
     """Where the scripts meet: each turn at a port of its own, because a store keeps its words."""
     over: bool = False
@@ -89,6 +92,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     facts: Facts | None
     ending: Ending | None
+    grown: Grown | None
     doing: str
     doing_seconds: float
     calls: int

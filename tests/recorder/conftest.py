@@ -168,7 +168,7 @@ def _recording(
             rows=list(tape.rows()),
             done=int(tape.head[DONE]),
             left=bool(tape.head[LEAVING]),
-            facts=recorded.read(folder),
+            facts=recorded.read(folder, recorded.FACTS, recorded.Facts),
             ending=msgspec.json.decode(ending.read_bytes(), type=Ending)
             if ending.exists()
             else None,

@@ -18,12 +18,31 @@ class Rationed(Tracker):  # type: ignore[no-untyped-call]
     """A tracker under which a step has so many bytes, and runs out of memory as on a GPU."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, others: Iterable[Tensor], limit: int
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        others: Iterable[Tensor | Optimizer],
+        limit: int,
     ) -> None:
         super().__init__(model, optimizer, others)
         self._limit = limit
         self.held: list[int] = []
         """Bytes, operator by operator."""
+
+    def _register_global_optimizer_hook(self) -> None:
+        """Whose something is does not matter here, and it may begin within such a hook."""
+
+    def _pre_fw_hook(self, module: nn.Module, inputs: Any) -> None:
+        """Nothing of each module: with that a model could be called once a step only."""
+
+    def _post_fw_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """The same."""
+
+    def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
+        """The same."""
+
+    def _post_bw_hook(self, module: nn.Module | None, args: Any) -> None:
+        """The same."""
 
     def _update_peak_stats(self, peak_state: _State) -> None:
         held = sum(now[_TOTAL_KEY] for now in self._curr_mem_snap.values()) + self._own

@@ -128,14 +128,16 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
 class Tracker(_Peaks):  # type: ignore[no-untyped-call]
     """Of a model that each rank has whole."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, others: Iterable[Tensor | Optimizer]
+    ) -> None:
         super().__init__()
         for parameter in model.parameters():
             # torch's tracker wants to hook all of them, and a frozen one takes no hook.
             if not parameter.requires_grad:
                 nothing = RemovableHandle(OrderedDict())
                 self._param_to_grad_hook_handles[parameter] = nothing, nothing
-        self.track_external(model, optimizer, *inputs)
+        self.track_external(model, optimizer, *others)
 
     def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
         # A loss that was made within the forward pass is gone by then.

@@ -1,0 +1,123 @@
+"""`run --memory`: the script once more, with more and more samples at a time.
+
+A GPU without memory left ends the script. What is missing then, the rates at least, is seen in
+another turn, which begins at the largest size that fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from ddoctor.evidence.memory_headroom import MemoryHeadroom, MemoryTrial, RankHeadroom
+from ddoctor.evidence.section import Absence, Absent, Section
+from ddoctor.headroom.request import Request
+from ddoctor.training.lead import Lead
+from ddoctor.training.words import Record
+
+MOST_TURNS = 4
+# The script is stopped by what grows its batches.
+ENDLESS = 10**9
+OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str], None]) -> Section:
+    """What came of it, or why nothing did."""
+    found: MemoryHeadroom | None = None
+    for _ in range(MOST_TURNS):
+        started("the script once more, with more samples at a time")
+        records = leader.again((), ENDLESS, seconds, request)
+        seen = _seen(records)
+        if seen is None:
+            break
+        found = seen if found is None else _joined(found, seen)
+        short = _short(records)
+        if not short:
+            if not all(record.leaving for record in records) or leader.limit:
+                found = _unfinished(found)
+            return found
+        request = replace(
+            request,
+            micro_batch=found.largest or None,
+            too_large=tuple(
+                sorted({one.micro_batch for one in found.trials if one.outcome != "fits"})
+            ),
+        )
+    if found is not None:
+        return _unfinished(found)
+    why = _why(records) or leader.limit or "the script ended before"
+    return Absent(
+        sections=(Absence(section=MemoryHeadroom.label(), why=why, crashed=True),),
+    )
+
+
+def _short(records: Sequence[Record]) -> dict[int, int]:
+    """The ranks that a size has ended, and which."""
+    return {
+        record.rank: record.grown.trying
+        for record in records
+        if record.grown is not None and record.grown.trying is not None
+        if record.ending is not None and record.ending.exception == OUT_OF_MEMORY
+    }
+
+
+def _seen(records: Sequence[Record]) -> MemoryHeadroom | None:
+    """What the ranks have written down, with the size that ended some of them."""
+    told = [one.grown.headroom for one in records if one.grown is not None]
+    known = [one for one in told if one is not None]
+    if not known:
+        return None
+    latest = max(known, key=lambda one: (len(one.trials), len(one.rates)))
+    short = _short(records)
+    if not short:
+        return latest
+    size = max(short.values())
+    trial = MemoryTrial(
+        micro_batch=size, outcome="out-of-memory", ranks=tuple(short), exchange=True
+    )
+    return replace(
+        latest,
+        too_large=min(size, latest.too_large or size),
+        trials=(*latest.trials, trial),
+        stopped="",
+        foretold=None,
+    )
+
+
+def _joined(before: MemoryHeadroom, after: MemoryHeadroom) -> MemoryHeadroom:
+    """Of two turns."""
+    too_large = [one for one in (before.too_large, after.too_large) if one is not None]
+    rates = {one.micro_batch: one for one in (*before.rates, *after.rates)}
+    return replace(
+        after,
+        largest=max(before.largest, after.largest),
+        safe=max(before.safe, after.safe),
+        too_large=min(too_large, default=None),
+        trials=(*before.trials, *after.trials),
+        ranks=tuple(map(_rank, before.ranks, after.ranks)),
+        rates=tuple(rates[size] for size in sorted(rates)),
+    )
+
+
+def _rank(before: RankHeadroom, after: RankHeadroom) -> RankHeadroom:
+    uses = {one.micro_batch: one for one in (*before.uses, *after.uses)}
+    line = after if after.fixed is not None else before
+    return replace(
+        after,
+        fixed=line.fixed,
+        per_sample=line.per_sample,
+        uses=tuple(uses[size] for size in sorted(uses)),
+    )
+
+
+def _unfinished(found: MemoryHeadroom) -> MemoryHeadroom:
+    return found if found.too_large is not None else replace(found, stopped="script")
+
+
+def _why(records: Sequence[Record]) -> str:
+    for record in records:
+        if record.grown is not None and record.grown.why:
+            return record.grown.why
+    failed = (one.ending for one in records if one.ending is not None and one.ending.exception)
+    return next((f"{one.exception}: {one.message[:200]}" for one in failed), "")
