@@ -74,7 +74,8 @@ class MemoryTrial(Part, frozen=True, kw_only=True):
 
 
 class StepRate(Part, frozen=True, kw_only=True):
-    """Steps at one micro-batch, gradients exchanged and nothing loaded."""
+    """Steps at one micro-batch, gradients exchanged and nothing loaded; where gradients are
+    accumulated, what one micro-batch takes of a step."""
 
     micro_batch: int
     seconds: float

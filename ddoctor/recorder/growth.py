@@ -48,7 +48,8 @@ from ddoctor.recorder.stepping import Stepping
 SETTLED_STEPS = 3
 # A loader that is a batch ahead, as accelerate's, has one of the size before.
 AHEAD_STEPS = 2
-# What a script keeps of a step until the next, its loss say, is seen in the first of them.
+# What there is of a step until the next is seen in the first of them: what the script keeps, its
+# loss say, and DDP's buckets.
 WATCHED_STEPS = 2
 
 
@@ -64,10 +65,12 @@ class Growth:
         """Samples of a batch; None: as many as the loader gives."""
         self._given = 0
         """How many it gave at first."""
-        self._loading = 0.0
-        """Seconds that its loaders took."""
+        self._loading, self._taken = 0.0, 0
+        """Seconds that its loaders took, and for how many batches."""
         self._grown = recorded.Grown()
         self._course = self._grow()
+        self._due = 0
+        """The step before which it goes on."""
 
     def install(self) -> None:
         """Hook into loaders, and be called between steps."""
@@ -83,6 +86,7 @@ class Growth:
             self._loading += perf_counter() - began
             if self._models.training() is False:
                 return batch
+            self._taken += 1
             self._given = self._given or batches.samples(batch)
             return batch if self._wanted is None else batches.of_size(batch, self._wanted)
 
@@ -98,8 +102,11 @@ class Growth:
         return self._grown.trying is not None and isinstance(error, torch.cuda.OutOfMemoryError)
 
     def _between_steps(self, number: int) -> int:
+        if number < self._due:
+            return self._due  # another one wanted to be called
         try:
-            return number + next(self._course)
+            self._due = number + next(self._course)
+            return self._due
         except StopIteration:
             pass
         except Exception as error:  # it is told, and the turn is over
@@ -148,8 +155,7 @@ class Growth:
         lines: Lines,
         sweep: Sweep,
     ) -> Iterator[int]:
-        self._wanted = size
-        self._write(trying=size)
+        self._begin(size)
         yield AHEAD_STEPS
         with self._watched(world) as meter:
             began = perf_counter()
@@ -166,17 +172,22 @@ class Growth:
         sweep.foretell()
         self._write(headroom=sweep.told())
 
-    def _timed(self, size: int, world: World, sweep: Sweep) -> Iterator[int]:
+    def _begin(self, size: int) -> None:
         self._wanted = size
+        self._write(trying=size)
+
+    def _timed(self, size: int, world: World, sweep: Sweep) -> Iterator[int]:
+        self._begin(size)
         yield AHEAD_STEPS
-        seconds = []
+        seconds, self._taken = [], 0
         for _ in range(TIMED):
             self._synchronize(world)
             began, self._loading = perf_counter(), 0.0
             yield 1
             self._synchronize(world)
             seconds.append(max(world.gather(perf_counter() - began - self._loading)))
-        sweep.rate(size, median(seconds))
+        # Where gradients are accumulated, a step has several.
+        sweep.rate(size, median(seconds) * TIMED / max(self._taken, 1))
 
     def _watched(self, world: World) -> AbstractContextManager[Meter]:
         return _on_gpu(world.device) if world.on_gpu else self._on_cpu()
@@ -189,16 +200,7 @@ class Growth:
         meter = Meter()
         with tracker:
             yield meter
-        # They are outside of what Python sees, and beside the gradients.
-        buckets = sum(
-            one.nbytes
-            for wrapped in self._models.wrapped()
-            if not wrapped.gradient_as_bucket_view
-            for one in wrapped.parameters()
-            if one.requires_grad
-        )
-        meter.held = [held + buckets for held in tracker.held]
-        meter.reserved = max(meter.held)
+        meter.held, meter.reserved = tracker.held, max(tracker.held)
 
     def _world(self) -> World:
         """The ranks as the script has joined them."""

@@ -25,7 +25,7 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str], None]) -> Section:
     """What came of it, or why nothing did."""
     found: MemoryHeadroom | None = None
-    for _ in range(MOST_TURNS):
+    for turn in range(MOST_TURNS):
         started("the script once more, with more samples at a time")
         records = leader.again((), ENDLESS, seconds, request)
         seen = _seen(records)
@@ -37,12 +37,12 @@ def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str]
             if not all(record.leaving for record in records) or leader.limit:
                 found = _unfinished(found)
             return found
+        too_large = _failed(found.trials)
+        if turn + 2 == MOST_TURNS:
+            # The rates are missing yet: no further size is worth another end.
+            too_large.add(found.largest + 1)
         request = replace(
-            request,
-            micro_batch=found.largest or None,
-            too_large=tuple(
-                sorted({one.micro_batch for one in found.trials if one.outcome != "fits"})
-            ),
+            request, micro_batch=found.largest or None, too_large=tuple(sorted(too_large))
         )
     if found is not None:
         return _unfinished(found)
@@ -50,6 +50,10 @@ def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str]
     return Absent(
         sections=(Absence(section=MemoryHeadroom.label(), why=why, crashed=True),),
     )
+
+
+def _failed(trials: Sequence[MemoryTrial]) -> set[int]:
+    return {one.micro_batch for one in trials if one.outcome != "fits"}
 
 
 def _short(records: Sequence[Record]) -> dict[int, int]:
@@ -87,14 +91,15 @@ def _seen(records: Sequence[Record]) -> MemoryHeadroom | None:
 
 def _joined(before: MemoryHeadroom, after: MemoryHeadroom) -> MemoryHeadroom:
     """Of two turns."""
-    too_large = [one for one in (before.too_large, after.too_large) if one is not None]
+    trials = (*before.trials, *after.trials)
     rates = {one.micro_batch: one for one in (*before.rates, *after.rates)}
     return replace(
         after,
         largest=max(before.largest, after.largest),
         safe=max(before.safe, after.safe),
-        too_large=min(too_large, default=None),
-        trials=(*before.trials, *after.trials),
+        # Of what was tried: the later turn takes more for too large.
+        too_large=min(_failed(trials), default=None),
+        trials=trials,
         ranks=tuple(map(_rank, before.ranks, after.ranks)),
         rates=tuple(rates[size] for size in sorted(rates)),
     )

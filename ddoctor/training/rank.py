@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
 from ddoctor.harness import usable_gpus
+from ddoctor.headroom.request import Request, sizes
 from ddoctor.launched import Place, dialect, leave_it_to_rank_0, place
 from ddoctor.recorder import script
 from ddoctor.training import options
@@ -94,11 +95,8 @@ def _asked(
             arguments, command = options.parse(words)
         # The files are those of rank 0's host: the others on it find the same mistake.
         outputs = _outputs(arguments) if mine.rank == mine.local_rank else None
-        if arguments.memory and arguments.device_memory is None and not usable_gpus():
-            raise DoctorError(
-                "--memory: there is no GPU to measure: say how much memory one would have: "
-                "--device-memory 24GiB"
-            )
+        if arguments.memory:
+            _check_memory(arguments.device_memory, mine)
     except DoctorError:
         if mine.rank:
             return None
@@ -110,6 +108,16 @@ def _asked(
             return None
         raise DoctorError(str(error)) from error
     return arguments, command, outputs
+
+
+def _check_memory(said: str | None, mine: Place) -> None:
+    if Request(device_memory=sizes(said)).memory_of(mine.local_rank, mine.local_size) is None:
+        if usable_gpus():
+            return
+        raise DoctorError(
+            "--memory: there is no GPU to measure: say how much memory one would have: "
+            "--device-memory 24GiB"
+        )
 
 
 def _outputs(arguments: Namespace) -> Outputs:
