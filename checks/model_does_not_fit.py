@@ -79,6 +79,12 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
             "several times that"
         )
     ranks = len(headroom.ranks)
+    need = Need(
+        parts=None,
+        missing=0,
+        sharded=ranks if headroom.sharded else 1,
+        shards=0 if headroom.sharded or ranks == 1 else ranks,
+    )
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
@@ -89,7 +95,7 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
             ),
         ),
         where=Where.of([rank.place], every=headroom.ranks),
-        fixes=tuple(remedies(Need(parts=None, missing=0, shards=ranks if ranks > 1 else 0))),
+        fixes=tuple(remedies(need)),
     )
 
 

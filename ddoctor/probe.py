@@ -79,6 +79,18 @@ def parser() -> ArgumentParser:
         help="the samples that it takes at a time now, on each rank",
     )
     options.add_argument(
+        "--sequence",
+        metavar="N",
+        help="the tokens of its samples now, where its loss takes them as a third argument: also "
+        "find how many fit",
+    )
+    options.add_argument(
+        "--fsdp",
+        action="store_true",
+        default=None,
+        help="spread it by FSDP, each block by itself, in place of DDP",
+    )
+    options.add_argument(
         "--device-memory",
         metavar="SIZE[,...]",
         help="what each rank may take of its device, say 24GiB; one for all, or one for each of a "

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from statistics import median
 
+from msgspec.structs import replace
+
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom
 from ddoctor.harness import World
-from ddoctor.headroom import devices, work
+from ddoctor.headroom import devices, shards, work
+from ddoctor.headroom.exchange import Exchange, NoExchange
 from ddoctor.headroom.lines import Lines
+from ddoctor.headroom.replicas import Replicas
+from ddoctor.headroom.request import Request
 from ddoctor.headroom.sweep import TIMED, Sweep
 from ddoctor.headroom.training import Training, out_of_memory
 
@@ -26,39 +32,86 @@ def measure(world: World) -> MemoryHeadroom | None:
         )
     size = request.memory_of(world.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
     device = devices.device(world, size)
-    make = work.factory(request.workload, request.folder)
-    made = None
-    world.doing(f"building {request.workload}")
-    try:
-        with world.device:
-            made = work.checked(request.workload, make())
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
+    exchange = _built(world, request)
     lines = Lines()
     sweep = Sweep(world, device, lines, workload=request.workload, current=request.micro_batch)
-    failed = [rank for rank, built in enumerate(world.gather(made is not None)) if not built]
-    if failed or made is None:
+    failed = [rank for rank, built in enumerate(world.gather(exchange is not None)) if not built]
+    longest = None
+    if failed or exchange is None:
         sweep.fails(failed)
     else:
-        sweep.weigh([made.model])
-        _run(sweep, Training(world, device, made, lines), request.micro_batch or 0)
-    told = sweep.told()
+        sweep.weigh([exchange.work.model])
+        training = Training(world, device, exchange, lines)
+        _run(sweep, training, request)
+        if request.sequence is not None:
+            longest = _longest(world, device, training, request, request.sequence)
+    told = replace(sweep.told(), sharded=request.sharded, longest=longest)
     return told if world.rank == 0 else None
 
 
-def _run(sweep: Sweep, training: Training, current: int) -> None:
+def _built(world: World, request: Request) -> Exchange | None:
+    """The training on this rank; None: not even the model fits."""
+    make = work.factory(request.workload, request.folder)
+
+    def made() -> work.Work:
+        found = work.checked(request.workload, make())
+        work.check_loss(found, work.Shape(request.micro_batch or 1, request.sequence))
+        return found
+
+    world.doing(f"building {request.workload}")
+    try:
+        if request.sharded:
+            shards.check_torch()
+            return shards.Shards(world, made)
+        with world.device:
+            found = made()
+        return Replicas(world, found) if world.size > 1 else NoExchange(found)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        return None
+
+
+def _run(sweep: Sweep, training: Training, request: Request) -> None:
     """Until the largest is known, and how fast it is."""
-    while True:
-        while (size := sweep.next()) is not None:
-            sweep.take(size, training.alone(size), exchange=False)
-            sweep.foretell()
-        largest = sweep.largest
-        if not largest or sweep.take(largest, training.together(largest), exchange=True):
-            break
-    safe = sweep.safe()
+
+    def shape(samples: int) -> work.Shape:
+        return work.Shape(samples, request.sequence)
+
+    _search(sweep, training, shape)
+    largest, safe, current = sweep.largest, sweep.safe(), request.micro_batch or 0
     for size in sorted({current if current <= largest else 0, safe or largest} - {0}):
         if not sweep.known(size):
-            sweep.take(size, training.together(size), exchange=True)
-        if seconds := training.seconds(size, TIMED):
+            sweep.take(size, training.together(shape(size)), exchange=True)
+        if seconds := training.seconds(shape(size), TIMED):
             sweep.rate(size, median(seconds))
+
+
+def _longest(
+    world: World,
+    device: devices.Played | devices.Gpu,
+    training: Training,
+    request: Request,
+    current: int,
+) -> Longest:
+    """With the micro-batch of now, or one sample."""
+    samples, training.lines = request.micro_batch or 1, Lines()
+    sweep = Sweep(world, device, training.lines, workload=request.workload, current=current)
+    _search(sweep, training, lambda tokens: work.Shape(samples, tokens))
+    return Longest(
+        samples=samples,
+        current=current,
+        tokens=sweep.largest,
+        too_long=sweep.too_large,
+        stopped=sweep.stopped,
+    )
+
+
+def _search(sweep: Sweep, training: Training, shape: Callable[[int], work.Shape]) -> None:
+    while True:
+        while (size := sweep.next()) is not None:
+            sweep.take(size, training.alone(shape(size), size), exchange=False)
+            sweep.foretell()
+        largest = sweep.largest
+        if not largest or sweep.take(largest, training.together(shape(largest)), exchange=True):
+            return

@@ -82,6 +82,21 @@ class StepRate(Part, frozen=True, kw_only=True):
     """Of the median step, each on its slowest rank."""
 
 
+class Longest(Part, frozen=True, kw_only=True):
+    """How long samples can be."""
+
+    samples: int
+    """So many at a time."""
+    current: int
+    """Tokens of each, as the user said."""
+    tokens: int
+    """The most that were seen to fit; 0: not the fewest did."""
+    too_long: int | None = None
+    """The fewest that were seen not to fit; None: all did that were tried."""
+    stopped: Stopped = ""
+    """Why none were too long."""
+
+
 class MemoryHeadroom(Section, frozen=True, kw_only=True):
     """Training steps at growing micro-batches, until one did not fit."""
 
@@ -107,6 +122,10 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
     trials: tuple[MemoryTrial, ...] = ()
     ranks: tuple[RankHeadroom, ...]
     rates: tuple[StepRate, ...] = ()
+    sharded: bool = False
+    """By FSDP, where several ranks take part; else by DDP, or as the script does it."""
+    longest: Longest | None = None
+    """None: nobody asked."""
 
     def samples_per_second(self, micro_batch: int) -> float | None:
         """Of all ranks together; None: not measured."""

@@ -25,6 +25,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Where that is looked for, after all that is installed."""
     micro_batch: int | None = None
     """Which the training uses now."""
+    sequence: int | None = None
+    """Tokens of a sample, as the training has them now; None: the workload is not asked."""
+    sharded: bool = False
+    """By FSDP."""
     device_memory: tuple[int, ...] = ()
     """Bytes that each rank may take: one for all, or one for each rank of a host; empty: what
     there is."""
@@ -63,7 +67,7 @@ def asked(arguments: Namespace, probes: Sequence[str]) -> str:
         DoctorError: an option says nothing that can be swept, or one is missing.
     """
     if arguments.workload is None:
-        for option in ("micro_batch", "device_memory"):
+        for option in ("micro_batch", "sequence", "fsdp", "device_memory"):
             if getattr(arguments, option) is not None:
                 raise DoctorError(f"--{option.replace('_', '-')} goes with --workload")
         if PROBE in probes:
@@ -80,11 +84,13 @@ def asked(arguments: Namespace, probes: Sequence[str]) -> str:
             f"--workload {arguments.workload}: there is no module {package} in {folder}, and none "
             "installed"
         )
-    samples, memory = arguments.micro_batch, arguments.device_memory
+    samples, tokens = arguments.micro_batch, arguments.sequence
     wanted = Request(
         workload=arguments.workload,
         folder=folder,
         micro_batch=None if samples is None else amounts.product("--micro-batch", samples),
-        device_memory=sizes(memory),
+        sequence=None if tokens is None else amounts.product("--sequence", tokens),
+        sharded=bool(arguments.fsdp),
+        device_memory=sizes(arguments.device_memory),
     )
     return msgspec.json.encode(wanted).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddoctor.evidence.memory_headroom import (
     MARGIN,
@@ -69,13 +69,28 @@ class Sweep:
 
     def weigh(self, models: Iterable[nn.Module]) -> None:
         """The parameters and buffers of each rank."""
-        tensors = (one for model in models for one in (*model.parameters(), *model.buffers()))
-        self._parameters = self._world.gather(sum(one.nbytes for one in tensors))
+        tensors: Iterable[Any] = (
+            one for model in models for one in (*model.parameters(), *model.buffers())
+        )
+        # Of what is sharded, its own part.
+        own = sum(getattr(one, "_local_tensor", one).nbytes for one in tensors)
+        self._parameters = self._world.gather(own)
 
     @property
     def largest(self) -> int:
         """The largest size that was seen to fit; 0: none."""
         return self._search.largest
+
+    @property
+    def too_large(self) -> int | None:
+        """The smallest that was seen not to fit; None: all fitted."""
+        return self._search.too_large
+
+    @property
+    def stopped(self) -> Stopped:
+        """Why none was too large."""
+        settled = self.too_large is not None or not self.largest
+        return "" if settled else self._stopped
 
     def next(self) -> int | None:
         """The size to try; None: it is settled, or as good as settled."""
@@ -136,17 +151,16 @@ class Sweep:
     def told(self) -> MemoryHeadroom:
         """What came of it."""
         lines = self._world.gather(self._lines.decisive)
-        search, safe = self._search, self.safe()
-        stopped = "" if search.too_large is not None or not search.largest else self._stopped
+        safe = self.safe()
         return MemoryHeadroom(
             workload=self._workload,
             played=not self._world.on_gpu,
             current=self._current,
-            largest=search.largest,
+            largest=self.largest,
             safe=safe,
-            too_large=search.too_large,
-            stopped=stopped,
-            foretold=self._foretold if stopped else None,
+            too_large=self.too_large,
+            stopped=self.stopped,
+            foretold=self._foretold if self.stopped else None,
             trials=tuple(self._trials),
             ranks=tuple(self._rank(rank, lines[rank]) for rank in range(self._world.size)),
             rates=tuple(self._rates),

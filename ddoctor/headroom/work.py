@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddoctor.errors import DoctorError
@@ -23,8 +24,9 @@ class Work(NamedTuple):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    loss: Callable[[nn.Module, int], Tensor]
-    """Of so many made-up samples."""
+    loss: Callable[..., Tensor]
+    """``loss(model, samples)`` of so many made-up samples; or ``loss(model, samples, tokens)``, of
+    so many tokens each."""
 
 
 def factory(name: str, folder: str) -> Callable[[], object]:
@@ -76,6 +78,41 @@ def checked(name: str, made: Any) -> Work:
             "give the model as it is before it is wrapped, and without SyncBatchNorm"
         )
     return Work(model, optimizer, loss)
+
+
+class Shape(NamedTuple):
+    """Of what a step is tried with."""
+
+    samples: int
+    tokens: int | None = None
+    """Of each; None: as the workload makes them."""
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """As a loss takes it."""
+        return (self.samples,) if self.tokens is None else (self.samples, self.tokens)
+
+
+def check_loss(work: Work, shape: Shape) -> None:
+    """Whether it takes that.
+
+    Raises:
+        DoctorError: it takes no number of tokens, or wants one.
+    """
+    try:
+        signature(work.loss).bind(work.model, *shape.told)
+    except TypeError:
+        if shape.tokens is None:
+            raise DoctorError(
+                "the loss of --workload takes more than (model, samples): if the third is the "
+                "number of tokens of a sample, say --sequence N"
+            ) from None
+        raise DoctorError(
+            "--sequence: the loss of --workload takes no third argument: have it be loss(model, "
+            "samples, tokens), of so many tokens each"
+        ) from None
+    except ValueError:
+        return  # written in another language, it does not tell
 
 
 def _communicates(module: object) -> bool:

@@ -48,6 +48,8 @@ from ddoctor.recorder.stepping import Stepping
 SETTLED_STEPS = 3
 # A loader that is a batch ahead, as accelerate's, has one of the size before.
 AHEAD_STEPS = 2
+# By name, since they have lain in several places of torch.
+SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
 # What there is of a step until the next is seen in the first of them: what the script keeps, its
 # loss say, and DDP's buckets.
 WATCHED_STEPS = 2
@@ -137,7 +139,7 @@ class Growth:
             too_large=self._request.too_large,
         )
         sweep.weigh(self._models.roots.values())
-        self._write(headroom=sweep.told())
+        self._tell(sweep)
         while (size := sweep.next()) is not None:
             yield from self._tried(size, world, device, lines, sweep)
         safe = sweep.safe()
@@ -145,7 +147,7 @@ class Growth:
             if not sweep.known(size):
                 yield from self._tried(size, world, device, lines, sweep)
             yield from self._timed(size, world, sweep)
-        self._write(headroom=sweep.told())
+        self._tell(sweep)
 
     def _tried(
         self,
@@ -170,7 +172,18 @@ class Growth:
         used = [None if row is None else Use(*row) for row in rows]
         sweep.take(size, used, exchange=True)
         sweep.foretell()
-        self._write(headroom=sweep.told())
+        self._tell(sweep)
+
+    def _tell(self, sweep: Sweep) -> None:
+        kinds = {
+            kind.__name__
+            for root in self._models.roots.values()
+            for one in root.modules()
+            for kind in type(one).__mro__
+        }
+        self._write(
+            headroom=msgspec.structs.replace(sweep.told(), sharded=not SHARDED.isdisjoint(kinds))
+        )
 
     def _begin(self, size: int) -> None:
         self._wanted = size

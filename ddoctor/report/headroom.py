@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom, RankHeadroom
+from ddoctor.evidence.memory_headroom import MARGIN, Longest, MemoryHeadroom, RankHeadroom
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.places import place_name, ranks
 from ddoctor.report.wording import quantity, size
@@ -22,8 +22,11 @@ SHOWN = 4
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Label and text."""
     for swept in evidence.all(MemoryHeadroom):
-        yield "workload", swept.workload + (", on CPU tensors" if swept.played else "")
+        spread = ", by FSDP" if swept.sharded and len(swept.ranks) > 1 else ""
+        yield "workload", swept.workload + spread + (", on CPU tensors" if swept.played else "")
         yield "micro-batch", _sizes(swept)
+        if swept.longest is not None:
+            yield "sequence", _lengths(swept.longest)
         shown = swept.ranks if len(swept.ranks) <= SHOWN else (swept.tightest,)
         for rank in shown:
             yield "memory", f"{place_name(rank.place)}: {_memory(rank, swept)}"
@@ -49,6 +52,17 @@ def _sizes(swept: MemoryHeadroom) -> str:
         fit = "at most" if swept.too_large == swept.largest + 1 else "fit"
         most = f"{swept.largest} {fit}, {swept.too_large} {why} {ranks(short.ranks)}"
     return f"{most}; {swept.safe} leave {MARGIN:.0%}{now}{trials}"
+
+
+def _lengths(longest: Longest) -> str:
+    each = f"{longest.samples} samples" if longest.samples > 1 else "one sample"
+    if not longest.tokens:
+        return f"not one token fits with {each}; now {longest.current}"
+    if longest.too_long is None:
+        most = f"{longest.tokens} tokens fit with {each}; {STOPPED.get(longest.stopped, '')}"
+    else:
+        most = f"{longest.tokens} tokens at most with {each}, {longest.too_long} do not fit"
+    return f"{most}; now {longest.current}"
 
 
 def _memory(rank: RankHeadroom, swept: MemoryHeadroom) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,80 @@ def waiting() -> Made:
         raise AssertionError
 
     return model, optimizer, wait
+
+
+class Block(nn.Module):
+    """As transformers have it, without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(WIDE), nn.Linear(WIDE, 1024)
+        self.down = nn.Linear(1024, WIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Beside what comes in."""
+        found: Tensor = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return found
+
+
+class Layered(nn.Module):
+    """Blocks that FSDP shards each by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.head = nn.Linear(WIDE, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classes of each row."""
+        for block in self.blocks:
+            x = block(x)
+        found: Tensor = self.head(x)
+        return found
+
+
+def layered() -> Made:
+    """A model of several blocks."""
+    model = Layered()
+
+    def loss(model: nn.Module, samples: int) -> Tensor:
+        rows = samples * ROWS
+        return cross_entropy(model(torch.randn(rows, WIDE)), torch.zeros(rows, dtype=torch.long))
+
+    return model, torch.optim.AdamW(model.parameters()), loss
+
+
+def sequences() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[nn.Module, int, int], Tensor]]:
+    """The same, of samples that can be shorter and longer."""
+    model = Layered()
+
+    def loss(model: nn.Module, samples: int, tokens: int) -> Tensor:
+        found: Tensor = model(torch.randn(samples, tokens, WIDE)).square().mean()
+        return found
+
+    return model, torch.optim.AdamW(model.parameters()), loss
+
+
+CALLS: Counter[int] = Counter()
+
+
+def short_in_the_gathering() -> Made:
+    """On rank 1 the second step of a size, which is the first with all ranks, ends in its midst."""
+    model, optimizer, loss = layered()
+    assert isinstance(model, Layered)
+    middle = model.blocks[1]
+
+    def fails(gradient: Tensor) -> None:
+        raise torch.cuda.OutOfMemoryError("made up")
+
+    def short(model: nn.Module, samples: int) -> Tensor:
+        CALLS[samples] += 1
+        if samples < 4 or CALLS[samples] < 2 or CALLS[0] or dist.get_rank() == 0:
+            return loss(model, samples)
+        CALLS[0] = 1
+        hook = middle.register_forward_hook(lambda *args: args[-1].register_hook(fails) and None)
+        value = loss(model, samples)
+        hook.remove()
+        return value
+
+    return model, optimizer, short

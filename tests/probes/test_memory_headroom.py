@@ -15,12 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from ddoctor import processes
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.forecast.model.workload import Trained
 from ddoctor.headroom.search import TRIALS
 from tests.conftest import STEERING
+from tests.forecast import truth
 from tests.headroom import exhaustive, workloads
 
 ROOT = Path(__file__).parent.parent.parent
@@ -138,6 +142,63 @@ def test_out_of_memory_in_the_midst_of_the_exchange(start: Start, tmp_path: Path
     assert section.rates
 
 
+def test_fsdp_holds_what_the_allocator_says(start: Start, tmp_path: Path) -> None:
+    options = ("--micro-batch", "4", "--fsdp", "--device-memory", "44MiB,40MiB")
+    found = ended(start("layered", *options), tmp_path)
+    section = found.section
+    assert section is not None, found
+
+    def build() -> Trained:
+        model, _, loss = workloads.layered()
+        return Trained(model, loss)
+
+    def needed(samples: int) -> int:
+        spread = Sharding(ranks=2)
+        return truth.peak(build, lambda: {"samples": samples}, torch.optim.AdamW, sharding=spread)
+
+    assert section.sharded
+    assert section.too_large == section.largest + 1
+    assert needed(section.largest) <= 40 * MIB < needed(section.too_large)
+    for rank in section.ranks:
+        used = rank.use(section.largest)
+        assert used is not None
+        assert used.allocated == needed(section.largest)
+    assert not found.report["crashed"]
+
+
+@pytest.mark.ward
+def test_out_of_memory_in_the_midst_of_a_sharded_step(start: Start, tmp_path: Path) -> None:
+    """The rank goes on with the gathering and scattering, and makes its part anew."""
+    options = ("--fsdp", "--device-memory", "40MiB")
+    found = ended(start("short_in_the_gathering", *options), tmp_path)
+    section = found.section
+    assert section is not None, found
+    (short,) = [one for one in section.trials if one.exchange and one.outcome != "fits"]
+    assert (short.outcome, short.ranks) == ("out-of-memory", (1,))
+    after = section.trials[section.trials.index(short) + 1 :]
+    assert any(one.exchange and one.outcome == "fits" for one in after)
+    assert section.rates
+
+
+@pytest.mark.ward
+def test_how_long_samples_can_be(start: Start, tmp_path: Path) -> None:
+    options = ("--sequence", "16", "--micro-batch", "4", "--device-memory", "60MiB")
+    found = ended(start("sequences", *options), tmp_path)
+    assert found.section is not None, found
+    longest = found.section.longest
+    assert longest is not None
+
+    def make() -> workloads.Made:
+        model, optimizer, loss = workloads.sequences()
+        return model, optimizer, lambda model, tokens: loss(model, 4, tokens)
+
+    assert (longest.samples, longest.current) == (4, 16)
+    assert longest.tokens == exhaustive.largest(make, 60 * MIB, ranks=2)
+    assert longest.too_long == longest.tokens + 1
+    # A sample of 16 tokens for each of them: 4 × 152 tokens are 38 × 16.
+    assert found.section.largest == longest.tokens * 4 // 16
+
+
 @pytest.mark.ward
 def test_less_memory_than_the_fixed_part(start: Start, tmp_path: Path) -> None:
     found = ended(start("dense", "--micro-batch", "8", "--device-memory", "4MiB"), tmp_path)
@@ -163,6 +224,7 @@ def test_a_current_micro_batch_that_does_not_fit(start: Start, tmp_path: Path) -
         ("nothing", "tests.headroom.workloads has no function nothing"),
         ("no_tuple", "returned Linear: return a model, its optimizer, and a function"),
         ("unused", "does not depend on 1.weight and 1 more: have the workload call requires_grad_"),
+        ("sequences", "takes more than (model, samples): if the third is the number of tokens of"),
         ("no_loss", "loss(model, samples) of --workload returned NoneType: return a tensor"),
     ],
 )
