@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor.evidence.section import Section
@@ -182,3 +183,15 @@ def test_a_sweep_in_which_less_fitted_than_is_used(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, section: Section) -> None:
     assert findings(CAUSE, section) == ()
+
+
+def test_what_is_sharded_is_not_to_be_sharded(findings: Findings) -> None:
+    whole = swept(4, limits=(8.0, 8.0))
+    for section, offered in (
+        (whole, "over 2 GPUs with FSDP"),
+        (msgspec.structs.replace(whole, sharded=True), "on the CPU"),
+    ):
+        (finding,) = findings(CAUSE, section)
+        told = [fix.summary for fix in finding.fixes]
+        assert sum("FSDP" in one for one in told) == (not section.sharded)
+        assert any(offered in one for one in told)

@@ -23,6 +23,12 @@ def test_what_was_said() -> None:
     assert [found.memory_of(rank, 2) for rank in range(2)] == [24 * GIB, 20 * GIB]
 
 
+def test_how_it_is_spread_and_how_long_samples_are() -> None:
+    found = read("--workload", "tests:make", "--fsdp", "--sequence=4096")
+    assert (found.sharded, found.sequence) == (True, 4096)
+    assert not read("--workload", "tests:make").sharded
+
+
 def test_one_size_is_for_all_ranks_and_none_is_what_there_is() -> None:
     one = read("--workload", "tests:make", "--device-memory", "24GiB")
     assert [one.memory_of(rank, 8) for rank in (0, 7)] == [24 * GIB, 24 * GIB]
@@ -53,6 +59,9 @@ def test_without_a_workload_there_is_no_sweep() -> None:
         (("--workload", "a/b:make"), "give it as package.module:factory"),
         (("--workload", "no_such.work:make"), "there is no module no_such in /"),
         (("--micro-batch", "8"), "--micro-batch goes with --workload"),
+        (("--sequence", "8"), "--sequence goes with --workload"),
+        (("--fsdp",), "--fsdp goes with --workload"),
+        (("--workload", "tests:make", "--sequence", "-8"), "--sequence -8: give a whole number"),
         (("--device-memory", "8GiB"), "--device-memory goes with --workload"),
         (
             ("--workload", "tests:make", "--micro-batch", "0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.errors import DoctorError
-from ddoctor.headroom.work import checked, factory
+from ddoctor.headroom.work import Shape, check_loss, checked, factory
 from tests.headroom import workloads
 
 MODULE = "tests.headroom.workloads"
@@ -71,3 +71,13 @@ def test_what_cannot_be_trained_is_one_line(made: object, told: str) -> None:
     assert callable(made)
     with pytest.raises(DoctorError, match=told):
         checked("train:make", made())
+
+
+def test_a_loss_of_so_many_tokens() -> None:
+    one, other = checked("a:b", workloads.sequences()), checked("a:b", workloads.dense())
+    check_loss(one, Shape(2, 16))
+    check_loss(other, Shape(2))
+    with pytest.raises(DoctorError, match="say --sequence N"):
+        check_loss(one, Shape(2))
+    with pytest.raises(DoctorError, match="no third argument: have it be loss\\(model, samples,"):
+        check_loss(other, Shape(2, 16))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom, MemoryTrial
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import facts
@@ -59,3 +59,24 @@ def test_of_many_ranks_the_one_that_decides() -> None:
     told = rows(swept(4, limits=limits, places=places))
     (memory,) = (text for label, text in told if label == "memory")
     assert memory.startswith("cuda:3: 16 GiB")
+
+
+def test_sharded_and_how_long_samples_can_be() -> None:
+    longest = Longest(samples=4, current=2048, tokens=5120, too_long=5121)
+    told = dict(rows(msgspec.structs.replace(swept(4), sharded=True, longest=longest)))
+    assert told["workload"] == "train:work, by FSDP"
+    assert told["sequence"] == "5120 tokens at most with 4 samples, 5121 do not fit; now 2048"
+
+
+def test_no_length_was_too_long() -> None:
+    longest = Longest(samples=1, current=64, tokens=4096, stopped="host-memory")
+    told = dict(rows(msgspec.structs.replace(swept(4), longest=longest)))
+    assert told["sequence"] == (
+        "4096 tokens fit with one sample; the host has no more memory to play with; now 64"
+    )
+
+
+def test_a_size_far_above_is_no_next_one() -> None:
+    far = MemoryTrial(micro_batch=135, outcome="out-of-memory", ranks=(0,))
+    told = dict(rows(msgspec.structs.replace(swept(4), largest=16, too_large=135, trials=(far,))))
+    assert told["micro-batch"].startswith("16 fit, 135 do not fit rank 0; ")
