@@ -1,23 +1,31 @@
-"""The sweep for the largest micro-batch against trying every one, and against accelerate's search.
+"""The sweep for the largest micro-batch against trying every one, and against others' search.
 
 Two ranks under torchrun on gloo, CPU tensors against a stated size of device. Truth: every size
-from one on under torch's own MemTracker, in one process. Beside ours: accelerate's
-`find_executable_batch_size` on the same limit, begun at a power of two of at least twice the truth;
-it stops at the first size that fits, and knows one process only. A trial is a step of training at a
-new size. Exit code 1: another largest micro-batch than the truth, or more than 6 trials.
+from one on under torch's own MemTracker, in one process. Beside ours, on the same limit, in one
+process each: accelerate's `find_executable_batch_size`, begun at a power of two of at least twice
+the truth, which stops at the first size that fits; and Lightning's `BatchSizeFinder` (binsearch, no
+margin) where it is installed (``pip install pytorch-lightning``), begun where ours is, which counts
+its trials by steps as well. A trial is a step of training at a new size. Exit code 1: another
+largest micro-batch than the truth, or more than 6 trials.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch  # noqa: TID253
+from torch.utils.data import DataLoader, TensorDataset  # noqa: TID253
 
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
@@ -40,7 +48,7 @@ CASES = (
 def main() -> int:
     """Measure, and say what it comes to."""
     warnings.simplefilter("ignore")
-    print(f"{'':32}{'truth':>8}{'ddoctor':>18}{'accelerate':>18}")
+    print(f"{'':32}{'truth':>8}{'ddoctor':>18}{'accelerate':>18}{'Lightning':>18}")
     right = [_row(*case) for case in CASES]
     return 0 if all(right) else 1
 
@@ -54,7 +62,8 @@ def _row(name: str, memory: tuple[int, int], first: int) -> bool:
     other, calls = _accelerate(make, limit, 2 ** (2 * truth - 1).bit_length())
     title = f"{name}, {memory[0]} and {memory[1]} MiB, from {first}"
     print(
-        f"{title:32}{truth:8}{section.largest:8} in {trials:2}   {other:11} in {calls:2}",
+        f"{title:32}{truth:8}{section.largest:12} in {trials:2}{other:12} in {calls:2}"
+        f"{_lightning(make, limit, first):>18}",
         flush=True,
     )
     return section.largest == truth and trials <= TRIALS
@@ -112,6 +121,74 @@ def _accelerate(make: Callable[[], workloads.Made], limit: int, start: int) -> t
 
     shrink = import_module("accelerate.utils").find_executable_batch_size
     return int(shrink(search, starting_batch_size=start)()), len(tried)
+
+
+class _Ended(Rationed):  # type: ignore[no-untyped-call]
+    """In words that Lightning knows, and only once: it cleans up under the same tracker."""
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        try:
+            super()._update_peak_stats(peak_state)
+        except torch.cuda.OutOfMemoryError as error:
+            self._limit = sys.maxsize
+            raise RuntimeError(f"CUDA out of memory: {error}") from None
+
+
+def _lightning(make: Callable[[], workloads.Made], limit: int, first: int) -> str:
+    """What it finds, and in how many steps; two ranks' buckets are taken off the limit."""
+    if find_spec("pytorch_lightning") is None:
+        return "not installed"
+    lightning: Any = import_module("pytorch_lightning")
+    finder: Any = import_module("pytorch_lightning.callbacks").BatchSizeFinder
+    model, optimizer, loss = make()
+    room = limit - sum(one.nbytes for one in model.parameters())
+    tried: list[int] = []
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.batch_size = model, first
+            self.tracker: _Ended | None = None
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(TensorDataset(torch.zeros(2**16)), batch_size=self.batch_size)
+
+        def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
+            tried.append(len(batch[0]))
+            return loss(self.model, len(batch[0]))
+
+        def configure_optimizers(self) -> Any:
+            return optimizer
+
+        # The finder takes all callbacks away.
+        def on_train_batch_start(self, *args: Any) -> None:
+            self.on_train_batch_end()
+            self.tracker = _Ended(model, optimizer, (), room)
+            self.tracker.__enter__()
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            if self.tracker is not None:
+                self.tracker.__exit__(None, None, None)
+                self.tracker = None
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    module = Module()
+    search = finder(mode="binsearch", steps_per_trial=1, init_val=first, margin=0.0)
+    trainer = lightning.Trainer(
+        max_steps=0,
+        accelerator="cpu",
+        callbacks=[search],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        trainer.fit(module)
+        module.on_train_batch_end()
+        os.chdir(ROOT)
+    return f"{module.batch_size} in {len(tried):2}"
 
 
 if __name__ == "__main__":

@@ -129,12 +129,16 @@ class Training:
             stderr=stderr,
             report=json.loads(report.read_text()) if report.exists() else None,
             evidence=bundle.read(evidence) if evidence.exists() else Evidence(()),
-            left=[
-                one.cmdline()
-                for one in processes.carrying(**{MARK: self._mark})
-                if one.status() != psutil.STATUS_ZOMBIE
-            ],
+            left=self.running(),
         )
+
+    def running(self) -> list[list[str]]:
+        """What was started for it, and is still there."""
+        return [
+            one.cmdline()
+            for one in processes.carrying(**{MARK: self._mark})
+            if one.status() != psutil.STATUS_ZOMBIE
+        ]
 
 
 MakeTraining = Callable[..., Training]

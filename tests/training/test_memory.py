@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.recorder import recorded
 from tests.forecast import truth
 from tests.training.conftest import MakeTraining, Trained
 
@@ -222,3 +226,32 @@ def test_what_makes_no_sense(training: MakeTraining, options: list[str], told: s
     trained = training(NO_LOADER).recorded(*options)
     assert trained.report is None
     assert sum(told in one for one in trained.complaints) == 1
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_ended_in_its_midst_it_leaves_nothing(training: MakeTraining, how: signal.Signals) -> None:
+    one = training(TRAIN)
+    command = one.under("--no-prove", "--steps=10", "--memory", "--device-memory=48MiB")
+    with one.started(*command) as process:
+        while not growing(process.pid):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(how)
+        trained = one.outcome(process)
+    deadline = time.monotonic() + 20
+    while (left := one.running()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+    assert trained.exit_code != 0
+
+
+def growing(pid: int) -> bool:
+    return any(recorded.GROW in environment(one) for one in psutil.Process(pid).children(True))
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
