@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
 
-Stopped = Literal["", "host-memory", "time", "sizes", "script"]
-"""The host has no more memory to play with, a step would take too long, nobody trains with more,
-the script that was run had no more steps."""
+Stopped = Literal["", "host-memory", "time", "sizes", "data", "script"]
+"""The host has no more memory to play with, a step would take too long, nobody trains with more, an
+epoch has no more samples, the script that was run had no more steps."""
 
 MARGIN = 0.05
 """Of what the allocator can get: a micro-batch that leaves less is not called safe.

@@ -47,20 +47,24 @@ class Sweep:
         workload: str,
         current: int | None,
         first: int | None = None,
+        epoch: int | None = None,
         too_large: Iterable[int] = (),
     ) -> None:
-        """``first``: the size to begin at, if that is not the ``current`` one; ``too_large``: what
-        is known not to fit."""
+        """``first``: the size to begin at, if that is not the ``current`` one; ``epoch``: samples
+        that this rank has in one, if that is known; ``too_large``: what is known not to fit."""
         self._world, self._device, self._lines = world, device, lines
         self._workload, self._current = workload, current
         self._places = world.places()
         self._limits = world.gather(device.limit)
         self._sizes = world.gather((device.total, device.others))
         self._room = world.memory() * MEMORY_SHARE // HOST_SHARE
-        self._search = Search(first=first or current or 1, most=MOST)
+        bounds: list[tuple[int, Stopped]] = [(MOST, "sizes")]
+        bounds += [(one, "data") for one in world.gather(epoch) if one is not None]
+        self._most = min(bounds)
+        self._search = Search(first=first or current or 1, most=self._most[0])
         for size in too_large:
             self._search.record(size, fits=False)
-        self._stopped: Stopped = "sizes"
+        self._stopped = self._most[1]
         self._uses: dict[int, Sequence[Use]] = {}
         self._rates: list[StepRate] = []
         self._trials: list[MemoryTrial] = []
@@ -131,7 +135,7 @@ class Sweep:
         self._foretold = self._reach(limit)
         search.foretell(self._foretold, sure=min(self._world.gather(self._lines.sure(limit))))
         held = self._reach(self._room)
-        bounds: list[tuple[int, Stopped]] = [(MOST, "sizes")]
+        bounds = [self._most]
         if search.largest:
             slowest = max(one.seconds for one in self._uses[search.largest])
             bounds.append((int(search.largest * STEP_SECONDS / slowest), "time"))

@@ -67,6 +67,8 @@ class Growth:
         """Samples of a batch; None: as many as the loader gives."""
         self._given = 0
         """How many it gave at first."""
+        self._epoch: int | None = None
+        """In an epoch; None: it does not tell."""
         self._loading, self._taken = 0.0, 0
         """Seconds that its loaders took, and for how many batches."""
         self._grown = recorded.Grown()
@@ -89,7 +91,9 @@ class Growth:
             if self._models.training() is False:
                 return batch
             self._taken += 1
-            self._given = self._given or batches.samples(batch)
+            if not self._given:
+                self._given = batches.samples(batch)
+                self._epoch = _length(this._index_sampler) * self._given or None
             return batch if self._wanted is None else batches.of_size(batch, self._wanted)
 
         def iterate(this: Any) -> Any:
@@ -136,6 +140,7 @@ class Growth:
             workload=Path(sys.argv[0]).name,
             current=current,
             first=self._request.micro_batch,
+            epoch=self._epoch,
             too_large=self._request.too_large,
         )
         sweep.weigh(self._models.roots.values())
@@ -247,6 +252,14 @@ class Growth:
     def _synchronize(world: World) -> None:
         if world.on_gpu:
             torch.cuda.synchronize(world.device)
+
+
+def _length(batch_sampler: Any) -> int:
+    """Batches of an epoch; 0: it does not tell."""
+    try:
+        return len(batch_sampler)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 @contextmanager

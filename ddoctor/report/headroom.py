@@ -13,6 +13,7 @@ STOPPED = {
     "host-memory": "the host has no more memory to play with",
     "time": "a step would take too long here",
     "sizes": "more are not tried",
+    "data": "an epoch has no more for a rank",
     "script": "the script had no more steps",
 }
 # Of more ranks the one that decides is told.

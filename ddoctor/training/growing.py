@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from ddoctor.evidence.memory_headroom import MemoryHeadroom, MemoryTrial, RankHeadroom
-from ddoctor.evidence.section import Absence, Absent, Section
+from ddoctor.evidence.section import Absence, Absent, Section, Unseen
 from ddoctor.headroom.request import Request
 from ddoctor.training.lead import Lead
 from ddoctor.training.words import Record
@@ -35,7 +35,7 @@ def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str]
         short = _short(records)
         if not short:
             if not all(record.leaving for record in records) or leader.limit:
-                found = _unfinished(found)
+                found = _unfinished(found, _why(records))
             return found
         too_large = _failed(found.trials)
         if turn + 2 == MOST_TURNS:
@@ -45,7 +45,7 @@ def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str]
             request, micro_batch=found.largest or None, too_large=tuple(sorted(too_large))
         )
     if found is not None:
-        return _unfinished(found)
+        return found
     why = _why(records) or leader.limit or "the script ended before"
     return Absent(
         sections=(Absence(section=MemoryHeadroom.label(), why=why, crashed=True),),
@@ -116,8 +116,11 @@ def _rank(before: RankHeadroom, after: RankHeadroom) -> RankHeadroom:
     )
 
 
-def _unfinished(found: MemoryHeadroom) -> MemoryHeadroom:
-    return found if found.too_large is not None else replace(found, stopped="script")
+def _unfinished(found: MemoryHeadroom, why: str) -> MemoryHeadroom:
+    unseen = (Unseen(what=f"more than {found.largest} samples at a time", why=why),) if why else ()
+    if found.too_large is not None:
+        return replace(found, unseen=unseen)
+    return replace(found, unseen=unseen, stopped="script")
 
 
 def _why(records: Sequence[Record]) -> str:

@@ -113,6 +113,24 @@ TRAINER = """
     )
     Trainer(model, arguments, train_dataset=Texts()).train()
 """
+# One batch size stands in its code, and an epoch has few samples.
+FIXED = """
+    import sys
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    samples, rows = map(int, sys.argv[1:])
+    loader = DataLoader(TensorDataset(torch.randn(samples, 10, 32)), batch_size=16)
+    model = nn.GRU(32, 64, batch_first=True)
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(2000):
+        for (x,) in loader:
+            out, _ = model(x, torch.zeros(1, rows or len(x), 64))
+            out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 NO_LOADER = """
     import torch
     from torch import nn
@@ -202,6 +220,22 @@ def test_a_framework_that_accumulates(training: MakeTraining) -> None:
     assert found.too_large == found.largest + 1
     slow, fast = (found.samples_per_second(size) or 0 for size in (4, found.safe))
     assert fast > 1.5 * slow
+
+
+@pytest.mark.ward
+def test_a_script_that_takes_one_size_only(training: MakeTraining) -> None:
+    found = headroom(grown(training(FIXED, "4096", "16"), "--device-memory=60MiB"))
+    assert (found.largest, found.too_large, found.stopped) == (16, None, "script")
+    (unseen,) = found.unseen
+    assert unseen.what == "more than 16 samples at a time"
+    assert "Expected hidden size" in unseen.why
+
+
+@pytest.mark.ward
+def test_no_more_than_an_epoch_has(training: MakeTraining) -> None:
+    found = headroom(grown(training(FIXED, "160", "0"), "--device-memory=1GiB"))
+    # Each rank reads all of it.
+    assert (found.largest, found.too_large, found.stopped) == (160, None, "data")
 
 
 @pytest.mark.ward
