@@ -1,12 +1,65 @@
-"""A batch as a loader gives it, with more of its samples, or fewer."""
+"""Batches as the loaders give them, with more of their samples, or fewer."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor, arange
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as module
+
+
+class Batches:
+    """What the loaders of a training give, in the size that is wanted."""
+
+    def __init__(self, training: Callable[[], bool | None]) -> None:
+        self._training = training
+        self.wanted: int | None = None
+        """Samples of each; None: as many as the loader gives."""
+        self.given = 0
+        """How many it gave at first."""
+        self.epoch: int | None = None
+        """How many it has in an epoch; None: it does not tell."""
+        self.taken, self.seconds = 0, 0.0
+        """How many batches were taken, and the time that the loaders took for them."""
+
+    def install(self) -> None:
+        """Hook into beginning an epoch, and taking a batch."""
+        base: Any = module._BaseDataLoaderIter
+        loader: Any = DataLoader
+        take, begin = base.__next__, loader.__iter__
+
+        def take_next(this: Any) -> Any:
+            began = perf_counter()
+            # What a dataset computes is not on the device.
+            with _disable_current_modes():
+                batch = take(this)
+            self.seconds += perf_counter() - began
+            if self._training() is False:
+                return batch
+            self.taken += 1
+            if not self.given:
+                self.given = samples(batch)
+                self.epoch = _length(this._index_sampler) * self.given or None
+            return batch if self.wanted is None else of_size(batch, self.wanted)
+
+        def iterate(this: Any) -> Any:
+            with _disable_current_modes():  # workers that are started here would inherit them
+                return begin(this)
+
+        base.__next__, loader.__iter__ = take_next, iterate
+
+
+def _length(batch_sampler: Any) -> int:
+    """Batches of an epoch; 0: it does not tell."""
+    try:
+        return len(batch_sampler)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def samples(batch: Any) -> int:

@@ -27,9 +27,6 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data import DataLoader
-from torch.utils.data import dataloader as module
 
 from ddoctor.forecast.model.operators import Rationed
 from ddoctor.harness import World
@@ -40,7 +37,8 @@ from ddoctor.headroom.request import Request
 from ddoctor.headroom.sweep import TIMED, Sweep
 from ddoctor.headroom.training import Use
 from ddoctor.journal import Journal
-from ddoctor.recorder import batches, outermost, recorded
+from ddoctor.recorder import outermost, recorded
+from ddoctor.recorder.batches import Batches
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.stepping import Stepping
 
@@ -58,19 +56,17 @@ WATCHED_STEPS = 2
 class Growth:
     """One rank's part."""
 
+    _world: World
+    _device: devices.Played | devices.Gpu
+    _sweep: Sweep
+
     def __init__(
         self, folder: Path, request: Request, stepping: Stepping, models: Outermost
     ) -> None:
         self._folder, self._request = folder, request
         self._stepping, self._models = stepping, models
-        self._wanted: int | None = None
-        """Samples of a batch; None: as many as the loader gives."""
-        self._given = 0
-        """How many it gave at first."""
-        self._epoch: int | None = None
-        """In an epoch; None: it does not tell."""
-        self._loading, self._taken = 0.0, 0
-        """Seconds that its loaders took, and for how many batches."""
+        self._batches = Batches(models.training)
+        self._lines = Lines()
         self._grown = recorded.Grown()
         self._course = self._grow()
         self._due = 0
@@ -78,29 +74,7 @@ class Growth:
 
     def install(self) -> None:
         """Hook into loaders, and be called between steps."""
-        base: Any = module._BaseDataLoaderIter
-        loader: Any = DataLoader
-        take, begin = base.__next__, loader.__iter__
-
-        def take_next(this: Any) -> Any:
-            began = perf_counter()
-            # What a dataset computes is not on the device.
-            with _disable_current_modes():
-                batch = take(this)
-            self._loading += perf_counter() - began
-            if self._models.training() is False:
-                return batch
-            self._taken += 1
-            if not self._given:
-                self._given = batches.samples(batch)
-                self._epoch = _length(this._index_sampler) * self._given or None
-            return batch if self._wanted is None else batches.of_size(batch, self._wanted)
-
-        def iterate(this: Any) -> Any:
-            with _disable_current_modes():  # workers that are started here would inherit them
-                return begin(this)
-
-        base.__next__, loader.__iter__ = take_next, iterate
+        self._batches.install()
         self._stepping.at_step.append(self._between_steps)
 
     def expected(self, error: BaseException) -> bool:
@@ -122,64 +96,75 @@ class Growth:
     def _grow(self) -> Iterator[int]:
         """Yields how many steps are to pass."""
         yield SETTLED_STEPS
-        if not self._given:
+        batches = self._batches
+        if not batches.given:
             self._write(
                 why="no DataLoader of torch's gave the batches: say what is trained by "
                 "`-m ddoctor.probe memory_headroom --workload package.module:factory`"
             )
             return
-        world = self._world()
+        self._world = world = self._joined()
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
-        device = devices.device(world, self._request.memory_of(world.local_rank, local_size))
-        lines = Lines()
-        current = min(world.gather(self._given))
-        sweep = Sweep(
+        memory = self._request.memory_of(world.local_rank, local_size)
+        self._device = devices.device(world, memory)
+        current = min(world.gather(batches.given))
+        self._sweep = sweep = Sweep(
             world,
-            device,
-            lines,
+            self._device,
+            self._lines,
             workload=Path(sys.argv[0]).name,
             current=current,
             first=self._request.micro_batch,
-            epoch=self._epoch,
+            epoch=batches.epoch,
             too_large=self._request.too_large,
         )
         sweep.weigh(self._models.roots.values())
-        self._tell(sweep)
+        self._tell()
         while (size := sweep.next()) is not None:
-            yield from self._tried(size, world, device, lines, sweep)
+            yield from self._tried(size)
         safe = sweep.safe()
         for size in sorted({current if current <= sweep.largest else 0, safe} - {0}):
             if not sweep.known(size):
-                yield from self._tried(size, world, device, lines, sweep)
-            yield from self._timed(size, world, sweep)
-        self._tell(sweep)
+                yield from self._tried(size)
+            yield from self._timed(size)
+        self._tell()
 
-    def _tried(
-        self,
-        size: int,
-        world: World,
-        device: devices.Played | devices.Gpu,
-        lines: Lines,
-        sweep: Sweep,
-    ) -> Iterator[int]:
+    def _tried(self, size: int) -> Iterator[int]:
         self._begin(size)
         yield AHEAD_STEPS
-        with self._watched(world) as meter:
+        with self._watched() as meter:
             began = perf_counter()
             yield WATCHED_STEPS
-            self._synchronize(world)
+            self._synchronize()
             seconds = (perf_counter() - began) / WATCHED_STEPS
         most = max(meter.held)
-        lines.record(size, meter.held)
+        self._lines.record(size, meter.held)
         mine = Use(most, meter.reserved, meter.retries, seconds)
-        fits = most <= device.limit
-        rows = world.gather(list(mine) if fits else None)
+        rows = self._world.gather(list(mine) if most <= self._device.limit else None)
         used = [None if row is None else Use(*row) for row in rows]
-        sweep.take(size, used, exchange=True)
-        sweep.foretell()
-        self._tell(sweep)
+        self._sweep.take(size, used, exchange=True)
+        self._sweep.foretell()
+        self._tell()
 
-    def _tell(self, sweep: Sweep) -> None:
+    def _timed(self, size: int) -> Iterator[int]:
+        self._begin(size)
+        yield AHEAD_STEPS
+        seconds, self._batches.taken = [], 0
+        for _ in range(TIMED):
+            self._synchronize()
+            began, self._batches.seconds = perf_counter(), 0.0
+            yield 1
+            self._synchronize()
+            own = perf_counter() - began - self._batches.seconds
+            seconds.append(max(self._world.gather(own)))
+        # Where gradients are accumulated, a step has several.
+        self._sweep.rate(size, median(seconds) * TIMED / max(self._batches.taken, 1))
+
+    def _begin(self, size: int) -> None:
+        self._batches.wanted = size
+        self._write(trying=size)
+
+    def _tell(self) -> None:
         kinds = {
             kind.__name__
             for root in self._models.roots.values()
@@ -187,28 +172,13 @@ class Growth:
             for kind in type(one).__mro__
         }
         self._write(
-            headroom=msgspec.structs.replace(sweep.told(), sharded=not SHARDED.isdisjoint(kinds))
+            headroom=msgspec.structs.replace(
+                self._sweep.told(), sharded=not SHARDED.isdisjoint(kinds)
+            )
         )
 
-    def _begin(self, size: int) -> None:
-        self._wanted = size
-        self._write(trying=size)
-
-    def _timed(self, size: int, world: World, sweep: Sweep) -> Iterator[int]:
-        self._begin(size)
-        yield AHEAD_STEPS
-        seconds, self._taken = [], 0
-        for _ in range(TIMED):
-            self._synchronize(world)
-            began, self._loading = perf_counter(), 0.0
-            yield 1
-            self._synchronize(world)
-            seconds.append(max(world.gather(perf_counter() - began - self._loading)))
-        # Where gradients are accumulated, a step has several.
-        sweep.rate(size, median(seconds) * TIMED / max(self._taken, 1))
-
-    def _watched(self, world: World) -> AbstractContextManager[Meter]:
-        return _on_gpu(world.device) if world.on_gpu else self._on_cpu()
+    def _watched(self) -> AbstractContextManager[Meter]:
+        return _on_gpu(self._world.device) if self._world.on_gpu else self._on_cpu()
 
     @contextmanager
     def _on_cpu(self) -> Iterator[Meter]:
@@ -220,13 +190,15 @@ class Growth:
             yield meter
         meter.held, meter.reserved = tracker.held, max(tracker.held)
 
-    def _world(self) -> World:
+    def _joined(self) -> World:
         """The ranks as the script has joined them."""
         joined = dist.is_available() and dist.is_initialized()
         store = _get_default_store() if joined else HashStore()
         rank = dist.get_rank() if joined else 0
-        device = next(
-            one.device for root in self._models.roots.values() for one in root.parameters()
+        # Not where the parameters lie, which may be the CPU, and only their computing on the GPU.
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        device = (
+            torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         )
         return World(
             rank=rank,
@@ -248,18 +220,9 @@ class Growth:
         self._grown = msgspec.structs.replace(self._grown, **{"trying": None, **changes})
         recorded.write(self._folder, recorded.GROWN, self._grown)
 
-    @staticmethod
-    def _synchronize(world: World) -> None:
-        if world.on_gpu:
-            torch.cuda.synchronize(world.device)
-
-
-def _length(batch_sampler: Any) -> int:
-    """Batches of an epoch; 0: it does not tell."""
-    try:
-        return len(batch_sampler)
-    except (TypeError, NotImplementedError):
-        return 0
+    def _synchronize(self) -> None:
+        if self._world.on_gpu:
+            torch.cuda.synchronize(self._world.device)
 
 
 @contextmanager
