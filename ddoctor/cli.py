@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ddoctor.output_options import BundlePath, Bundles, HtmlPath, JsonPath, MarkdownPath
+from ddoctor.plan_command import plan
 
 app = typer.Typer(
     name="ddoctor",
@@ -26,45 +28,6 @@ def _complete_probes(typed: str) -> list[str]:
     from ddoctor import launch
 
     return [name for name in launch.names() if name.startswith(typed)]
-
-
-JsonPath = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="PATH", help="Write the report as JSON; - : stdout."),
-]
-MarkdownPath = Annotated[
-    Path | None,
-    typer.Option("--markdown", metavar="PATH", help="Write the report as Markdown; - : stdout."),
-]
-HtmlPath = Annotated[
-    Path | None, typer.Option("--html", metavar="PATH", help="Write the report as one HTML file.")
-]
-
-
-def _of_this_host(path: Path | None) -> Path | None:
-    """In a folder that hosts share, each of them has a file of its own."""
-    return path / f"{socket.gethostname()}.json" if path is not None and path.is_dir() else path
-
-
-def _in_folders(paths: list[Path]) -> list[Path]:
-    return [one for path in paths for one in sorted(path.glob("*.json")) or [path]]
-
-
-BundlePath = Annotated[
-    Path | None,
-    typer.Option(
-        "--bundle",
-        metavar="PATH",
-        callback=_of_this_host,
-        help="Write the evidence, to be diagnosed elsewhere; into a folder as HOST.json.",
-    ),
-]
-Bundles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="BUNDLE...", callback=_in_folders, help="Evidence, a bundle per host; or a folder."
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -230,128 +193,7 @@ def diagnose(
     return report.exit_code
 
 
-@app.command()
-def plan(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="CONFIG", help="A config.json, its folder, or a name of the Hub."),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="In place of it, a function of your own."),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(metavar="N", help="In place of it, its parameters: 4.4B.")
-    ] = None,
-    trainable: Annotated[
-        str | None, typer.Option(metavar="N", help="Those of them that are trained; else all.")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="fp32, bf16-mixed, fp16-mixed or bf16.")
-    ] = "bf16-mixed",
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="adamw, adamw-fp32 (its states), adamw-8bit, sgd or adafactor."
-        ),
-    ] = "adamw",
-    activations: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of one micro-batch on one GPU: 10GB.")
-    ] = None,
-    layers: Annotated[
-        int | None, typer.Option(metavar="N", help="Layers that FSDP would wrap; 32.", min=1)
-    ] = None,
-    sequence: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Tokens of a sample of --model; 2048.", min=1),
-    ] = None,
-    checkpointing: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the blocks of --model: every, or selective.")
-    ] = "none",
-    gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Say h100-80, or rtx-4090.")
-    ] = None,
-    device_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="In place of --gpu: 24GiB.")
-    ] = None,
-    host_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of each host, with its 8 GPUs: 1TiB.")
-    ] = None,
-    gpus: Annotated[
-        str, typer.Option(metavar="N,...", help="How many there could be.")
-    ] = "1,2,4,8",
-    micro_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Samples of one GPU at a time.", min=1)
-    ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Samples of one step of the optimizer.", min=1)
-    ] = None,
-    samples: Annotated[
-        str | None, typer.Option(metavar="N", help="Of an epoch: 45000, or 50x30x30.")
-    ] = None,
-    epochs: Annotated[float, typer.Option(metavar="N", help="How often through them.")] = 1.0,
-    step: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds of a step, as somebody measured it.")
-    ] = None,
-    loading: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that each step waits for its data.")
-    ] = 0.0,
-    write: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write what starts it: for accelerate and torchrun."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace these files, where --write finds some.")
-    ] = False,
-    bundle: BundlePath = None,
-    json: JsonPath = None,
-    markdown: MarkdownPath = None,
-    html: HtmlPath = None,
-) -> int:
-    """Forecast the memory of a training on other GPUs, and say how to spread it."""
-    from ddoctor import engine
-    from ddoctor.errors import DoctorError
-    from ddoctor.evidence import bundle as bundles
-    from ddoctor.evidence.section import Evidence
-    from ddoctor.forecast import request
-    from ddoctor.forecast.launch_folder import LaunchFolder
-    from ddoctor.report.output import Outputs
-
-    outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
-    if force and write is None:
-        raise DoctorError("--force goes with --write: it says that its files may be replaced")
-    folder = LaunchFolder(path=write, replace=force) if write is not None else None
-    wanted = request.Request(
-        workload=workload,
-        params=params,
-        model=model,
-        trainable=trainable,
-        precision=precision,
-        optimizer=optimizer,
-        activations=activations,
-        layers=layers,
-        sequence=sequence,
-        checkpointing=checkpointing,
-        gpu=gpu,
-        device_memory=device_memory,
-        host_memory=host_memory,
-        gpus=gpus,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        samples=samples,
-        epochs=epochs,
-        step=step,
-        loading=loading,
-    )
-    planned = request.plan(wanted)
-    evidence = Evidence([planned])
-    if bundle is not None:
-        bundles.write(bundle, evidence)
-    report = engine.examine(evidence, "plan")
-    outputs.write(report, evidence)
-    if folder is not None:
-        folder.write(planned)
-    return report.exit_code
+app.command()(plan)
 
 
 @app.command()
