@@ -25,6 +25,8 @@ class GpuModel(Part, frozen=True, kw_only=True):
     copied: float | None = None
     bf16: float | None = None
     fp16: float | None = None
+    fp32: float | None = None
+    tf32: float | None = None
     achievable: float | None = None
     trained: tuple[float, float] | None = None
     nvlink: float | None = None
@@ -102,6 +104,18 @@ class Expected(Part, frozen=True, kw_only=True):
     """Of PCIe, where the data goes over it."""
 
 
+class NetworkKind(Part, frozen=True, kw_only=True):
+    """The bus bandwidth of healthy clusters at large messages, in GB/s."""
+
+    models: tuple[str, ...]
+    adapters: int
+    """Of each host."""
+    gigabits: int
+    """Per second, of an adapter."""
+    published: tuple[float, float]
+    sources: tuple[str, ...]
+
+
 class Curve(Part, frozen=True, kw_only=True):
     """Bus bandwidth (GB/s) by message size (bytes) on a healthy machine."""
 
@@ -121,13 +135,14 @@ class Curve(Part, frozen=True, kw_only=True):
 
 
 class AllReduceFigures(Known, frozen=True, kw_only=True):
-    """What all-reduce reaches within healthy nodes."""
+    """What all-reduce reaches within healthy nodes, and between them."""
 
     table: ClassVar[str] = "allreduce.toml"
 
     sources: Mapping[str, str]
     expected: tuple[Expected, ...]
     over_pcie: tuple[Expected, ...]
+    networks: tuple[NetworkKind, ...]
     curves: tuple[Curve, ...]
 
     def find(self, model: str, ranks: int, algorithm: str | None) -> Expected | None:
@@ -139,6 +154,10 @@ class AllReduceFigures(Known, frozen=True, kw_only=True):
     def pcie(self, generation: int) -> Expected | None:
         """The row for GPUs that reach each other over this generation of PCIe."""
         return next((row for row in self.over_pcie if row.generation == generation), None)
+
+    def network(self, model: str) -> NetworkKind | None:
+        """The row for hosts with these GPUs."""
+        return next((row for row in self.networks if model in row.models), None)
 
     def curve(self, row: Expected) -> Curve | None:
         """The healthy curve that belongs to a row."""

@@ -15,6 +15,7 @@ from ddoctor.evidence.known_hardware import (
     GpuModel,
     GpuModels,
     Links,
+    NetworkKind,
     NvLinkKind,
 )
 
@@ -49,6 +50,10 @@ def test_a_gpu_is_plausible(model: GpuModel) -> None:
     dense = model.bf16 or model.fp16
     assert dense is None or 10 < dense < 3000
     assert model.memory_bandwidth is None or 100 < model.memory_bandwidth < 10_000
+    assert model.fp32 is None or (dense is not None and 5 < model.fp32 < dense)
+    if model.tf32 is not None:
+        assert model.bf16 is not None
+        assert model.tf32 == pytest.approx(model.bf16 / 2, rel=0.02)
     if model.achievable is not None:
         assert model.bf16 is not None
         assert 0.5 * model.bf16 < model.achievable < model.bf16
@@ -167,6 +172,19 @@ def test_pcie_figures_fit_the_wire(row: Expected) -> None:
     (kind,) = (kind for kind in LINKS.pcie if kind.generation == row.generation)
     assert row.published[1] < kind.wire
     assert 0.75 * kind.planned < row.published[1]
+
+
+@pytest.mark.parametrize("row", FIGURES.networks, ids=str)
+def test_networks_carry_less_than_their_adapters(row: NetworkKind) -> None:
+    low, high = row.published
+    assert 0.9 * row.adapters * row.gigabits / 8 < low <= high < row.adapters * row.gigabits / 8
+    assert set(row.sources) <= set(FIGURES.sources)
+    for model in row.models:
+        assert FIGURES.network(model) is row
+        # Within a host they have more.
+        nvlink = NAMED[model].nvlink
+        assert nvlink is not None
+        assert high < nvlink
 
 
 @curves
