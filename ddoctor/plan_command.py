@@ -73,8 +73,15 @@ def plan(
         float | None, typer.Option(metavar="S", help="Seconds of a step, as somebody measured it.")
     ] = None,
     loading: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that each step waits for its data.")
-    ] = 0.0,
+        float | None, typer.Option(metavar="S", help="Seconds that --step waits for its data.")
+    ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="BUNDLE",
+            help="A run's, or a memory_headroom's: its step; again for more figures.",
+        ),
+    ] = None,
     write: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write what starts it: for accelerate and torchrun."),
@@ -121,6 +128,7 @@ def plan(
         epochs=epochs,
         step=step,
         loading=loading,
+        measured=tuple(measured or ()),
     )
     planned = request.plan(wanted)
     evidence = Evidence([planned])

@@ -91,6 +91,7 @@ ALLOWED = {
         "ddoctor.forecast",
         "ddoctor.headroom.work",
         "ddoctor.knowledge",
+        "ddoctor.scaling",
     },
     "ddoctor/headroom": {
         "ddoctor.errors",

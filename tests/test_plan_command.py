@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.evidence import bundle
 from ddoctor.forecast.launch_files import NAMES
+from tests.healthy import healthy
 from tests.test_cli import ddoctor, refused
 
 SMALL = ("--params", "4.4B", "--precision", "bf16", "--optimizer", "adamw-fp32")
@@ -39,6 +41,27 @@ def test_the_bundle_can_be_judged_again(tmp_path: Path) -> None:
     assert again.returncode == run.returncode == 0
     assert "fits ← this" in again.stdout
     assert "GiB on each GPU" in page.read_text()
+
+
+def test_the_step_of_a_run_gives_the_time_of_all(tmp_path: Path) -> None:
+    run, page = tmp_path / "run.json", tmp_path / "page.html"
+    bundle.write(run, healthy())
+    model = ("--params", "350M", "--activations", "10GB", "--gpu", "h100-80", "--gpus", "1,8,16")
+    told = ddoctor("plan", *model, "--samples", "64000", "--measured", run, "--html", page)
+    assert told.returncode == 0, told.stderr
+    text = " ".join(told.stdout.split())
+    assert "DDP, 8 ranks, 8 samples each" in text
+    assert "s by the measured step: " in text
+    assert "in all, about 0:01:" in text
+    assert "steps as measured, or ~ by that" in page.read_text()
+    assert max(map(len, told.stdout.splitlines())) <= 100
+
+
+def test_a_run_on_other_gpus_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run.json"
+    bundle.write(run, healthy())
+    told = refused("plan", "--params", "350M", "--gpu", "a100-80", "--measured", run)
+    assert "was measured on NVIDIA H100" in told
 
 
 def test_a_config(tmp_path: Path) -> None:
@@ -157,6 +180,9 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--params", "1B", "--gpu", "h100", "--gpus", "2,0"), "whole number"),
         (("--params", "1B", "--gpu", "h100", "--samples", "9"), "--micro-batch"),
         (("--params", "1B", "--gpu", "h100", "--epochs", "0"), "--epochs"),
+        (("--params", "1B", "--gpu", "h100", "--loading", "0.1"), "--loading goes with --step"),
+        (("--params", "1B", "--gpu", "h100", "--step", "1", "--measured", "x"), "in one way"),
+        (("--params", "1B", "--gpu", "h100", "--measured", "/no/run.json"), "cannot read /no/run"),
         (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
     ],
 )

@@ -33,6 +33,8 @@ Remedy = Literal["smaller batch", "checkpointing", "8 bits"]
 """Half the micro-batch; every block computed again; the optimizer's states."""
 Way = Literal["closed form", "fake tensors"]
 """How it was forecast: by arithmetic, or by a step on tensors that take no memory."""
+Source = Literal["as measured", "by the measured step", "by roofline"]
+"""Where the time of a step is from: such a step was measured, or one on other GPUs, or none."""
 
 
 class MemoryParts(Part, frozen=True, kw_only=True):
@@ -68,23 +70,27 @@ class MemoryParts(Part, frozen=True, kw_only=True):
 
 
 class StepTime(Part, frozen=True, kw_only=True):
-    """One step of the optimizer by roofline, in seconds."""
+    """One step of the optimizer, in seconds."""
 
+    source: Source = "by roofline"
     compute: float
-    exposed: float
-    """Communication that no computing hides."""
-    share_of_peak: float
-    """At which it computes."""
+    """What each GPU does for itself."""
+    exposed: float | None
+    """Communication that no computing hides; None: measured, and not told from the computing."""
+    loading: float = 0.0
+    """Waiting for data, as far as it was measured."""
+    share_of_peak: float | None = None
+    """At which it computes by roofline."""
 
     @property
     def seconds(self) -> float:
-        """Both."""
-        return self.compute + self.exposed
+        """All of it."""
+        return self.compute + (self.exposed or 0.0) + self.loading
 
     @property
-    def efficiency(self) -> float:
-        """The share that computes."""
-        return self.compute / self.seconds
+    def efficiency(self) -> float | None:
+        """The share that computes; None: it is not known."""
+        return None if self.exposed is None else self.compute / self.seconds
 
 
 class PlanRow(Part, frozen=True, kw_only=True):
@@ -100,6 +106,8 @@ class PlanRow(Part, frozen=True, kw_only=True):
     """When the peak comes, say ``backward pass, at lm_head``; empty: not known."""
     step: StepTime | None = None
     """None: not known, or somebody has measured one."""
+    host_memory: int = 0
+    """Bytes of host memory of one rank, for what is kept there."""
 
     @property
     def title(self) -> str:
@@ -116,7 +124,9 @@ class Schedule(Part, frozen=True, kw_only=True):
     steps_per_epoch: int
     steps: int
     seconds: float | None = None
-    """None: nobody has measured a step."""
+    """None: nobody knows how long a step takes."""
+    source: Source | None = None
+    """Where that is from; None: somebody said how long."""
 
 
 class Plan(Section, frozen=True, kw_only=True):
@@ -156,6 +166,14 @@ class Plan(Section, frozen=True, kw_only=True):
     """What the chosen row would need if no block were computed again; None: none is, or it is not
     known."""
     schedule: Schedule | None = None
+    measured: str = ""
+    """The step that was measured, in words; empty: none was."""
+    links: str = ""
+    """How fast the network between hosts is, and which links are not known, in words; empty: no
+    row needs it, or no step is told."""
+    with_tf32: StepTime | None = None
+    """The step of the chosen row if matrix products of floats took TF32; None: it has no floats, or
+    it is not known."""
     checkpoint: int
     """Bytes of a checkpoint of all parameters as they are trained."""
     checkpoint_bf16: int | None = None

@@ -25,6 +25,9 @@ class Wrapper(Part, frozen=True, kw_only=True):
     sync_batch_norms: int = 0
     units: int = 0
     """FSDP: how many groups of parameters are gathered on their own."""
+    sharding: Literal["", "all", "gradients", "within-hosts"] = ""
+    """FSDP: parameters, gradients and optimizer states; all but the parameters between forward and
+    backward pass; within each of several groups of ranks; empty: another way, or not seen."""
     block: str = ""
     """The class whose modules, none of them inside of another, hold most parameters together."""
     blocks: int | None = None

@@ -14,8 +14,10 @@ from ddoctor.evidence.plan import (
     Plan,
     PlanRow,
     Schedule,
+    StepTime,
     Strategy,
 )
+from ddoctor.forecast import exchange, roofline
 from ddoctor.forecast.closed_form import (
     COMPUTING,
     WEIGHT,
@@ -24,7 +26,7 @@ from ddoctor.forecast.closed_form import (
 )
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster, Row
-from ddoctor.forecast.roofline import step
+from ddoctor.forecast.measured import Measured
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -44,7 +46,8 @@ class Work:
     host_memory: int | None = None
     """Bytes of each host."""
     step_seconds: float | None = None
-    """Of a step that was measured, with the wait for its data."""
+    """Of a step as somebody said, with the wait for its data."""
+    measured: Measured | None = None
 
     def accumulated(self, gpus: int) -> int:
         """Micro-batches for one step of the optimizer on so many GPUs; 0: it does not come out
@@ -54,20 +57,24 @@ class Work:
         turns, rest = divmod(self.global_batch, self.micro_batch * gpus)
         return 0 if rest else turns
 
-    def schedule(self, gpus: int, accumulation: int) -> Schedule | None:
-        """Steps and time of all of it."""
+    def schedule(
+        self, gpus: int, accumulation: int, step: StepTime | None = None
+    ) -> Schedule | None:
+        """Steps and time of all of it, with such steps."""
         if self.samples is None or self.micro_batch is None:
             return None
         batch = self.micro_batch * gpus * accumulation
         each = math.ceil(self.samples / batch)
         steps = math.ceil(each * self.epochs)
+        seconds = self.step_seconds if step is None else step.seconds
         return Schedule(
             samples=self.samples,
             epochs=self.epochs,
             global_batch=batch,
             steps_per_epoch=each,
             steps=steps,
-            seconds=None if self.step_seconds is None else steps * self.step_seconds,
+            seconds=None if seconds is None else steps * seconds,
+            source=None if step is None else step.source,
         )
 
 
@@ -117,7 +124,10 @@ def plan(
         largest_micro_batch=forecast.most_samples(way, device.memory),
         without_checkpointing=None if best is None else forecast.without_checkpointing(way),
         gains=forecast.gains(way) if shown.fit != "fits" else {},
-        schedule=work.schedule(best.gpus, best.accumulation) if best is not None else None,
+        measured=work.measured.words if work.measured is not None else "",
+        links=_links(model, device, rows, work) if work.step_seconds is None else "",
+        with_tf32=None if best is None else _with_tf32(model, device, best),
+        schedule=(None if best is None else work.schedule(best.gpus, best.accumulation, best.step)),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
     )
@@ -131,7 +141,6 @@ def _rows(
             for strategy in _strategies(number):
                 row = Row(strategy=strategy, gpus=number, accumulation=accumulation)
                 found = forecast.parts(row)
-                told = work.step_seconds is not None
                 yield PlanRow(
                     strategy=strategy,
                     gpus=number,
@@ -139,8 +148,44 @@ def _rows(
                     fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
                     moment=forecast.moment(row),
-                    step=None if told else step(model, device, strategy, number, accumulation),
+                    step=_step(model, device, work, row),
                 )
+
+
+def _step(model: Model, device: Device, work: Work, row: Row) -> StepTime | None:
+    if work.step_seconds is not None:
+        return None
+    known = roofline.step if work.measured is None else work.measured.step
+    return known(model, device, row.strategy, row.gpus, row.accumulation)
+
+
+def _links(model: Model, device: Device, rows: Sequence[PlanRow], work: Work) -> str:
+    """Which are not known, and how fast those are of which that was measured or supposed."""
+    if work.measured is not None:
+        links = work.measured.linked(device)
+    elif device.model is not None and roofline.rate(model, device) is not None:
+        links = exchange.known(device.model)
+    else:
+        return ""
+    far = any(row.gpus > GPUS_PER_HOST for row in rows)
+    near = any(1 < row.gpus <= GPUS_PER_HOST and row.step is None for row in rows)
+    used = {"between hosts": links.between} if far else {}
+    used |= {"within a host": links.within} if near else {}
+    known = [
+        f"{where} {link.rate / 1e9:.3g} GB/s in a training, {link.source}"
+        for where, link in used.items()
+        if link is not None
+    ]
+    unknown = " and ".join(where for where, link in used.items() if link is None)
+    if unknown:
+        known.append(f"not known {unknown}: --measured takes what the probe collectives wrote")
+    return "; ".join(known)
+
+
+def _with_tf32(model: Model, device: Device, row: PlanRow) -> StepTime | None:
+    if model.precision != "fp32" or row.step is None or row.step.source != "by roofline":
+        return None
+    return roofline.step(model, device, row.strategy, row.gpus, row.accumulation, tf32=True)
 
 
 def _strategies(gpus: int) -> tuple[Strategy, ...]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
-from ddoctor.forecast import amounts, devices, planning
+from ddoctor.forecast import amounts, devices, measured, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster
+from ddoctor.forecast.measured import Measured
 from ddoctor.forecast.planning import Work
 
 
@@ -37,7 +39,8 @@ class Request:
     samples: str | None
     epochs: float
     step: float | None
-    loading: float
+    loading: float | None
+    measured: tuple[Path, ...]
 
 
 def plan(wanted: Request) -> Plan:
@@ -51,12 +54,20 @@ def plan(wanted: Request) -> Plan:
             "say what is trained, in one way: --model CONFIG, --workload package.module:factory, "
             "or --params 4.4B"
         )
-    device, gpus, work = _device(wanted), _gpus(wanted.gpus), _work(wanted)
+    device, gpus = _device(wanted), _gpus(wanted.gpus)
+    step = _measured(wanted, device)
+    if step is not None and wanted.micro_batch is None:
+        wanted = replace(wanted, micro_batch=step.micro_batch)
+    work = _work(wanted, step)
     precision, optimizer = _kinds(wanted)
-    if wanted.params is None:
-        model, forecast = _read(wanted, precision, optimizer)
-        return planning.plan(model, device, gpus, work, forecast)
-    return planning.plan(_told(wanted, precision, optimizer), device, gpus, work)
+    model, forecast = (
+        (_told(wanted, precision, optimizer), None)
+        if wanted.params is not None
+        else _read(wanted, precision, optimizer)
+    )
+    if step is not None:
+        step.check(model)
+    return planning.plan(model, device, gpus, work, forecast)
 
 
 def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[Model, Forecaster]:
@@ -148,10 +159,21 @@ def _gpus(text: str) -> tuple[int, ...]:
     return tuple(amounts.product("--gpus", one) for one in text.split(","))
 
 
-def _work(wanted: Request) -> Work:
+def _measured(wanted: Request, device: Device) -> Measured | None:
+    if wanted.measured and wanted.step is not None:
+        raise DoctorError("say how long a step takes in one way: --step, or --measured BUNDLE")
+    if wanted.loading is not None and wanted.step is None:
+        raise DoctorError("--loading goes with --step: it adds to a step that was measured by hand")
+    if not wanted.measured:
+        return None
+    return measured.read(wanted.measured, device, wanted.micro_batch)
+
+
+def _work(wanted: Request, step: Measured | None) -> Work:
     if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
         raise DoctorError("--samples and --global-batch need --micro-batch, too")
-    if wanted.epochs <= 0 or wanted.loading < 0 or (wanted.step is not None and wanted.step <= 0):
+    loading = wanted.loading or 0.0
+    if wanted.epochs <= 0 or loading < 0 or (wanted.step is not None and wanted.step <= 0):
         raise DoctorError("--epochs and --step are above zero, --loading is not below")
     return Work(
         # So many are read off a model, too.
@@ -164,7 +186,8 @@ def _work(wanted: Request) -> Work:
             if wanted.host_memory is None
             else amounts.size("--host-memory", wanted.host_memory)
         ),
-        step_seconds=None if wanted.step is None else wanted.step + wanted.loading,
+        step_seconds=None if wanted.step is None else wanted.step + loading,
+        measured=step,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -23,6 +24,8 @@ from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import CallFacts
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
+SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
+"""As FSDP1 calls it."""
 CHECKSUM_BINS = 8
 MOST_DEPTH = 20_000
 
@@ -65,6 +68,7 @@ def _wrapper(
         batch_norms=sum(isinstance(one, _BatchNorm) for one in modules),
         sync_batch_norms=sum(isinstance(one, nn.SyncBatchNorm) for one in modules),
         units=_units(modules),
+        sharding=_sharding(modules),  # type: ignore[arg-type]
         block=block,
         blocks=blocks,
         checksum=sums,
@@ -92,6 +96,24 @@ def _fsdp(modules: list[nn.Module]) -> str:
 def _units(modules: list[nn.Module]) -> int:
     names = ({kind.__name__ for kind in type(one).__mro__} for one in modules)
     return sum(bool(one & {"FSDPModule", "FullyShardedDataParallel"}) for one in names)
+
+
+def _sharding(modules: list[Any]) -> str:
+    """By what FSDP itself keeps of it, which no function of its own tells."""
+    with suppress(AttributeError, KeyError):
+        for module in modules:
+            if hasattr(module, "sharding_strategy"):
+                offloaded = module.cpu_offload.offload_params
+                return "" if offloaded else SHARDING.get(module.sharding_strategy.name, "")
+        states = [one._get_fsdp_state() for one in modules if hasattr(one, "_get_fsdp_state")]
+        groups = [one._fsdp_param_group for one in states if one._fsdp_param_group is not None]
+        if not groups or any("CPU" in type(one.offload_policy).__name__ for one in groups):
+            return ""
+        if any(one._is_hsdp for one in groups):
+            return "within-hosts"
+        # By default the outermost keeps its parameters.
+        return "all" if any(one._reshard_after_forward for one in groups) else "gradients"
+    return ""
 
 
 def _own_class(module: nn.Module) -> type[Any]:

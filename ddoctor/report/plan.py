@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import floor, log10
 
-from ddoctor.evidence.plan import MemoryParts, Plan, PlanRow, Schedule, Strategy
+from ddoctor.evidence.plan import (
+    MemoryParts,
+    Plan,
+    PlanRow,
+    Schedule,
+    StepTime,
+    Strategy,
+)
 from ddoctor.evidence.section import Evidence
 
 GIB = 2**30
@@ -37,6 +44,8 @@ FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}
 TAKEN = "← this"
 TIMES = ("s/step", "samples/s")
 UNKNOWN = "?"
+DERIVED = "~"
+"""Before a step that follows from one on other GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +82,12 @@ def table(plan: Plan, *, narrow: bool = False) -> Table:
     )
     times = TIMES if timed else ()
     head = ("strategy", "GPUs", *shown, "in all", "left", *times, "")
-    title = "GiB on each GPU" + ("; steps by roofline" if timed else "")
+    title = "GiB on each GPU" + (f"; {_how(plan)}" if timed else "")
     return Table(title=title, head=head, rows=rows, chosen=plan.chosen)
+
+
+def _how(plan: Plan) -> str:
+    return f"steps as measured, or {DERIVED} by that" if plan.measured else "steps by roofline"
 
 
 def _sizes(plan: Plan, row: PlanRow, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -88,8 +101,10 @@ def _sizes(plan: Plan, row: PlanRow, groups: Iterable[Sequence[str]]) -> tuple[s
 
 
 def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
-    each = row.step.seconds if row.step is not None else None
-    return _three(each), _three(plan.samples_per_second(row))
+    derived = row.step is not None and row.step.source == "by the measured step"
+    mark = DERIVED if derived else ""
+    each = _three(row.step.seconds) if row.step is not None else UNKNOWN
+    return mark + each, _three(plan.samples_per_second(row))
 
 
 def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
@@ -139,14 +154,32 @@ def _way(plan: Plan) -> str:
 
 
 def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
-    if row.step is None:
-        return
-    yield (
-        "step",
-        f"about {_three(row.step.seconds)} s by roofline, at {row.step.share_of_peak:.0%} of the "
-        f"GPU's peak: {_three(plan.samples_per_second(row))} samples/s, efficiency "
-        f"{row.step.efficiency:.0%}",
-    )
+    if plan.measured:
+        yield "measured", f"{plan.measured}; of the same samples, as far as a bundle tells"
+    step = row.step
+    if step is not None:
+        about = "" if step.source == "as measured" else "about "
+        share = (
+            "" if step.share_of_peak is None else f", at {step.share_of_peak:.0%} of the GPU's peak"
+        )
+        told = f"{about}{_three(step.seconds)} s {step.source}{share}"
+        yield "step", ": ".join(filter(None, (told, ", ".join(_rates(plan, row, step)))))
+    if plan.with_tf32 is not None:
+        yield (
+            "with TF32",
+            f"about {_three(plan.with_tf32.seconds)} s: torch.set_float32_matmul_precision('high')",
+        )
+    if plan.links:
+        yield "links", plan.links
+
+
+def _rates(plan: Plan, row: PlanRow, step: StepTime) -> Iterator[str]:
+    if plan.micro_batch is not None:
+        yield f"{_three(plan.samples_per_second(row))} samples/s"
+    if step.efficiency is not None:
+        yield f"efficiency {step.efficiency:.0%}"
+    if step.loading:
+        yield f"{_three(step.loading)} s of it wait for data"
 
 
 def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -160,15 +193,15 @@ def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
         f"{one.global_batch} samples: {plan.micro_batch} on each of {row.gpus} "
         f"GPU{'s' if row.gpus > 1 else ''}{turns}",
     )
-    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{_time(one, row)}"
+    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{_time(one)}"
 
 
-def _time(one: Schedule, row: PlanRow) -> str:
-    if one.seconds is not None:
-        return f", {timedelta(seconds=round(one.seconds))}"
-    if row.step is not None:
-        return f", about {timedelta(seconds=round(one.steps * row.step.seconds))} by roofline"
-    return ""
+def _time(one: Schedule) -> str:
+    if one.seconds is None:
+        return ""
+    about = "" if one.source in (None, "as measured") else "about "
+    source = "" if one.source is None else f" {one.source}"
+    return f", {about}{timedelta(seconds=round(one.seconds))}{source}"
 
 
 def _three(value: float | None) -> str:

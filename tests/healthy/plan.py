@@ -37,7 +37,13 @@ SECTIONS = (
         blocks=("LlamaDecoderLayer",),
         micro_batch=8,
         schedule=Schedule(
-            samples=64_000, epochs=3, global_batch=64, steps_per_epoch=1000, steps=3000, seconds=900
+            samples=64_000,
+            epochs=3,
+            global_batch=64,
+            steps_per_epoch=1000,
+            steps=3000,
+            seconds=900,
+            source="by roofline",
         ),
         checkpoint=5 * GB,
         checkpoint_bf16=5 * GB // 2,

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from ddoctor import engine
-from ddoctor.evidence.plan import Plan, StepTime
+from ddoctor.evidence.plan import Plan, Source, StepTime
 from ddoctor.evidence.section import Evidence
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import find
@@ -47,7 +47,7 @@ def test_the_head_of_the_report() -> None:
     told = dict(plans.seen(Evidence(SECTIONS)))
     assert told["take"] == "DDP on 8 GPUs: one GPU holds the whole model"
     assert told["batch"] == "64 samples: 8 on each of 8 GPUs"
-    assert told["steps"] == "1,000 in an epoch, 3,000 in all, 0:15:00"
+    assert told["steps"] == "1,000 in an epoch, 3,000 in all, about 0:15:00 by roofline"
     assert told["checkpoint"].startswith("5.0 GB with weights as they are trained (fp32), 2.5 GB")
 
 
@@ -83,14 +83,41 @@ def test_a_terminal_of_80_columns_has_room_for_all_of_it() -> None:
     assert head.split()[-3:] == ["left", "s/step", "samples/s"]
 
 
-def test_its_time_is_that_of_the_whole_work_where_none_was_measured() -> None:
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (None, "0:15:00"),
+        ("as measured", "0:15:00 as measured"),
+        ("by the measured step", "about 0:15:00 by the measured step"),
+    ],
+)
+def test_its_time_says_where_it_is_from(source: Source | None, shown: str) -> None:
     (section,) = SECTIONS
     assert isinstance(section, Plan)
     assert section.schedule is not None
-    schedule = msgspec.structs.replace(section.schedule, seconds=None)
-    forecast = msgspec.structs.replace(section, schedule=schedule)
-    told = dict(plans.seen(Evidence([forecast])))
-    assert told["steps"] == "1,000 in an epoch, 3,000 in all, about 0:15:00 by roofline"
+    schedule = msgspec.structs.replace(section.schedule, source=source)
+    told = dict(plans.seen(Evidence([msgspec.structs.replace(section, schedule=schedule)])))
+    assert told["steps"] == f"1,000 in an epoch, 3,000 in all, {shown}"
+
+
+def test_measured_steps_are_told_from_those_that_follow_from_them() -> None:
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    own = StepTime(source="as measured", compute=0.2, exposed=None, loading=0.05)
+    derived = StepTime(source="by the measured step", compute=0.2, exposed=0.05)
+    rows = tuple(msgspec.structs.replace(section.rows[0], step=one) for one in (own, derived))
+    found = msgspec.structs.replace(
+        section, rows=rows, measured="0.25 s: DDP, 8 ranks", links="not known between hosts"
+    )
+    table = plans.table(found)
+    assert table.title == "GiB on each GPU; steps as measured, or ~ by that"
+    assert [row[-3] for row in table.rows] == ["0.250", "~0.250"]
+    told = dict(plans.seen(Evidence([found])))
+    assert told["step"] == "0.250 s as measured: 256 samples/s, 0.0500 s of it wait for data"
+    assert told["measured"].startswith("0.25 s: DDP, 8 ranks")
+    assert told["links"] == "not known between hosts"
+    other = dict(plans.seen(Evidence([msgspec.structs.replace(found, chosen=1)])))
+    assert other["step"] == "about 0.250 s by the measured step: 256 samples/s, efficiency 80%"
 
 
 def test_a_step_that_nobody_knows_is_no_zero() -> None:

@@ -1,0 +1,125 @@
+"""What the GPUs of a training exchange, over which links, and what of it no computing hides.
+
+Bytes as in ZeRO (arXiv 1910.02054, section 7): an all-reduce moves 2 (n - 1) / n of what it sums
+through each GPU, an all-gather and a reduce-scatter half of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from ddoctor import knowledge
+from ddoctor.evidence.collectives import Collectives
+from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel
+from ddoctor.evidence.plan import GPUS_PER_HOST, Strategy
+from ddoctor.evidence.probes import AllReduce, SweepPoint
+from ddoctor.evidence.section import Evidence
+from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
+from ddoctor.scaling import CONTENTION
+
+# 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
+OF_NVLINK = 0.77
+# Of matrix products the backward pass has two for one of the forward pass.
+FORWARD = 1 / 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Over which bytes go."""
+
+    rate: float
+    """Bytes per second to and from each GPU: nccl-tests' busbw, less what computing takes of it
+    within a training."""
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Of a GPU; None: nobody knows."""
+
+    within: Link | None = None
+    """To the others of its host."""
+    between: Link | None = None
+    """To those of other hosts, where all GPUs of its host use the network at a time."""
+
+    def exposed(
+        self, model: Model, strategy: Strategy, gpus: int, computing: float
+    ) -> float | None:
+        """Seconds in a micro-batch that computes for so long; None: a link is not known."""
+        if gpus == 1:
+            return 0.0
+        hosts = ceil(gpus / GPUS_PER_HOST)
+        link = self.within if hosts == 1 or strategy == "fsdp-hybrid" else self.between
+        if link is None or (hosts > 1 and self.between is None):
+            return None
+        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+        members = GPUS_PER_HOST if strategy == "fsdp-hybrid" else gpus
+        gather = (members - 1) / members / link.rate  # seconds of each byte
+        if strategy == "ddp":
+            return max(0.0, 2 * gather * model.trainable * WEIGHT[model.precision] - backward)
+        gathered = gather * model.parameters * COMPUTING[model.precision]
+        again = 0.0 if strategy == "fsdp-gradients" else gathered
+        each = gather
+        if strategy == "fsdp-hybrid" and self.between is not None:
+            # Each GPU sums its shard with those of the other hosts, all of a host at a time.
+            each += 2 * (hosts - 1) / hosts / self.between.rate
+        scattered = each * model.trainable * COMPUTING[model.precision]
+        return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
+
+
+def times(strategy: Strategy, accumulation: int) -> int:
+    """How often in a step: DDP sums gradients in the last of its micro-batches, FSDP gathers
+    parameters in each."""
+    return accumulation if strategy.startswith("fsdp") else 1
+
+
+def known(gpu: GpuModel) -> Links:
+    """By the tables. Of a bridge nobody knows whether it was bought."""
+    figures = knowledge.load(AllReduceFigures)
+    over_pcie = figures.pcie(gpu.pcie) if gpu.pcie is not None else None
+    within = None
+    if gpu.nvlink is not None and not gpu.bridge:
+        within = _within_training(OF_NVLINK * gpu.nvlink)
+    elif over_pcie is not None:
+        within = _within_training(over_pcie.published[0])
+    network = figures.network(gpu.name)
+    between = None
+    if network is not None:
+        adapters = f"{network.adapters} adapters of {network.gigabits} Gb/s"
+        between = _within_training(network.published[0], f"as published for hosts with {adapters}")
+    return Links(within=within, between=between)
+
+
+def measured(evidence: Evidence) -> Links:
+    """By all-reduces of large messages, as far as some were measured."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for hosts, points in _sweeps(evidence):
+        if points:
+            largest = max(points, key=lambda point: point.bytes)
+            found[hosts > 1].append(largest.bus_bandwidth)
+    # The slowest host is the one that all wait for.
+    within, between = (
+        _within_training(min(rates), "as measured") if rates else None for rates in found.values()
+    )
+    return Links(within=within, between=between)
+
+
+def _within_training(bandwidth: float, source: str = "") -> Link:
+    """What is left of so many GB/s."""
+    return Link(rate=bandwidth * 1e9 / CONTENTION, source=source)
+
+
+def _sweeps(evidence: Evidence) -> Iterator[tuple[int, tuple[SweepPoint, ...]]]:
+    """Over how many hosts each went, and its points."""
+    for alone in evidence.all(AllReduce):
+        if len(alone.ranks) > 1:
+            yield len({place.host for place in alone.ranks}), alone.points
+    for section in evidence.all(Collectives):
+        hosts = {place.rank: place.host for place in section.ranks}
+        for sweep in section.sweeps:
+            # One GPU of each host would have all adapters for itself.
+            usual = sweep.collective == "all-reduce" and sweep.scope != "across"
+            if usual and len(sweep.ranks) > 1:
+                yield len({hosts[rank] for rank in sweep.ranks}), sweep.points
