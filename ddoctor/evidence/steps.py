@@ -172,6 +172,14 @@ class Growth(Part, frozen=True, kw_only=True):
     """MiB of all its DataLoader workers together; empty: it has none."""
     device: tuple[float, ...] = ()
     """MiB allocated on its GPU; empty: none."""
+    device_between: float | None = None
+    """MiB allocated there between two steps, without gradients; None: not seen."""
+    device_peak: float | None = None
+    """MiB, the most that was allocated there since the process began; None: no GPU."""
+    device_reserved: float | None = None
+    """MiB, the most that the allocator had of it."""
+    device_total: float | None = None
+    """MiB of the device."""
     graph_tensors: int | None = None
     """Tensors with a graph behind them that were still held at the end, between two steps; None:
     not counted."""

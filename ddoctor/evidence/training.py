@@ -261,6 +261,36 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Calls of torch.cuda.empty_cache() in the judged steps."""
     collected: int = 0
     """Calls of gc.collect() in the judged steps."""
+    checkpointed: int = 0
+    """Calls of torch.utils.checkpoint in the forward passes of the judged steps."""
+
+
+class RankStart(Part, frozen=True, kw_only=True):
+    """One rank before its first step."""
+
+    rank: int
+    host: str
+    grown: int
+    """The most bytes by which it grew in host memory once it had torch, without the pages of files,
+    as far as it was looked at."""
+    memory: int
+    """Bytes that its host has, or grants to its cgroup."""
+    fsdp: bool = False
+    """Whether the script had imported it."""
+    place: str = ""
+    """The line of the script that it was last met at, as file:line, where it took no step."""
+    text: str = ""
+    """The line itself."""
+    inner: str = ""
+    """The innermost frame that it was in, as file:function of a library; empty: its own."""
+
+
+class Starts(Section, frozen=True, kw_only=True):
+    """How all ranks got ready."""
+
+    of_training: ClassVar[bool] = True
+
+    ranks: tuple[RankStart, ...]
 
 
 class RankUse(Section, frozen=True, kw_only=True):

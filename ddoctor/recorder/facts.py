@@ -21,13 +21,14 @@ from ddoctor.evidence.wrapping import Wrapper
 from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.recorded import CallFacts
+from ddoctor.recorder.recorded import CallFacts, DeviceMemory
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
 SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
 """As FSDP1 calls it."""
 CHECKSUM_BINS = 8
 MOST_DEPTH = 20_000
+MIB = 2**20
 
 
 def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) -> Iterator[Wrapper]:
@@ -204,6 +205,31 @@ def device(outermost: Outermost) -> str:
         for one in root.parameters():
             return f"cuda:{one.device.index}" if one.is_cuda else one.device.type
     return "cpu"
+
+
+def between_steps(outermost: Outermost) -> float | None:
+    """MiB that are allocated on the GPU, without the gradients that are still there; None: there
+    is none."""
+    parameters = [one for root in outermost.roots.values() for one in root.parameters()]
+    if not any(one.is_cuda for one in parameters):
+        return None
+    gradients = [getattr(one.grad, "_local_tensor", one.grad) for one in parameters]
+    held = sum(one.nbytes for one in gradients if one is not None)
+    return float(torch.cuda.memory_allocated() - held) / MIB
+
+
+def device_memory(between: float | None) -> DeviceMemory | None:
+    """What the allocator tells of the rank's GPU; None: it has none."""
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized():
+        return None
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return DeviceMemory(
+        between=between,
+        peak=torch.cuda.max_memory_allocated() / MIB,
+        reserved=torch.cuda.max_memory_reserved() / MIB,
+        total=total / MIB,
+    )
 
 
 def graphs() -> tuple[int, int]:

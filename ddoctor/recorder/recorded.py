@@ -66,6 +66,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     inner: str
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a rank's GPU, in MiB."""
+
+    between: float | None
+    """Allocated between two steps, without gradients; None: there were too few."""
+    peak: float
+    """The most that was allocated."""
+    reserved: float
+    """The most that the allocator had of the device."""
+    total: float
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All that a rank knows of itself."""
 
@@ -78,6 +90,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Time, phase and place of each look at the main thread."""
     memory: tuple[tuple[float, int, float, float], ...] = ()
     """Time, steps done, MiB of the process, MiB on the device."""
+    device_memory: DeviceMemory | None = None
+    grown: float = 0.0
+    """MiB, the most by which the process grew before it trained."""
+    fsdp: bool = False
+    """Whether the script has imported it."""
     graph_tensors_before: int | None = None
     """After the first step."""
     graph_tensors: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -14,7 +15,16 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import facts, isolation, loader_facts, pauses, recorded, transfers, trial
+from ddoctor.recorder import (
+    facts,
+    isolation,
+    loader_facts,
+    pauses,
+    recomputing,
+    recorded,
+    transfers,
+    trial,
+)
 from ddoctor.recorder.collectives import Collectives
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
@@ -25,7 +35,7 @@ from ddoctor.recorder.precision import Precision
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import LOADER
+from ddoctor.recorder.tape import COUNT, LOADER
 from ddoctor.recorder.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -35,6 +45,11 @@ if TYPE_CHECKING:
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
 SETTLED_STEPS = 8
+BACKWARDS = COUNT["backwards"]
+GATHERS = {"all_gather_into_tensor", "all_gather_single"}
+"""How FSDP gathers parameters, until torch 2.13 and since."""
+PACED_STEPS = 4
+"""The optimizers have their states, and the models are found."""
 
 
 def _cuda_clock(timeline: Timeline) -> DeviceClock:
@@ -66,6 +81,7 @@ class Recorder:
         self._curve: tuple[CurvePoint, ...] = ()
         self._graphs_before: tuple[int | None, int | None] = (None, None)
         self._graphs: tuple[int | None, int | None] = (None, None)
+        self._between: float | None = None
         self._stopping = False
         self._writing = Lock()
 
@@ -78,9 +94,11 @@ class Recorder:
         self._loaders.install()
         self._precision.install()
         pauses.install(self._timeline)
+        recomputing.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
+        self._sampler.trains = self._trains
         self._sampler.start()
         if request := os.environ.get(recorded.GROW):
             self._growth = self._grow(request)
@@ -98,6 +116,12 @@ class Recorder:
         """Whether the script ended so because of what was tried with it."""
         return self._growth is not None and self._growth.expected(error)
 
+    def _trains(self) -> bool:
+        """Whether a backward pass has begun, or FSDP has gathered parameters for a forward pass."""
+        timeline = self._timeline
+        gathers = any(operation in GATHERS for operation, _ in list(self._collectives.places))
+        return bool(timeline.done or timeline.counts[BACKWARDS] or gathers)
+
     def _at_optimizer(self, optimizer: Optimizer) -> None:
         self._outermost.find(optimizer)
         self._take_models()
@@ -114,6 +138,8 @@ class Recorder:
     def _settle(self, number: int) -> int:
         if number == 1:
             self._graphs_before = facts.graphs()
+        if number == PACED_STEPS:
+            self._between = facts.between_steps(self._outermost)
         before = set(self._outermost.roots)
         self._outermost.settle(number)
         if set(self._outermost.roots) != before:
@@ -180,6 +206,9 @@ class Recorder:
                 places=self._sampler.places(),
                 samples=tuple(self._sampler.samples),
                 memory=tuple(self._sampler.memory),
+                grown=self._sampler.grown,
+                device_memory=facts.device_memory(self._between),
+                fsdp="torch.distributed.fsdp" in sys.modules,
                 graph_tensors_before=self._graphs_before[0],
                 graph_tensors=self._graphs[0],
                 graph_depth_before=self._graphs_before[1],

@@ -41,9 +41,14 @@ class Sampler:
         self._places: list[tuple[CodeType, int, CodeType]] = []
         self.samples: list[tuple[float, int, int]] = []
         self.memory: list[tuple[float, int, float, float]] = []
+        self._at_first = held() or 0.0
+        self.grown = 0.0
+        """MiB, the most by which the process grew before it trained."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddoctor", daemon=True)
         self.device_memory: Callable[[], float] = lambda: 0.0
+        self.trains: Callable[[], bool] = lambda: bool(timeline.done)
+        """Whether it has begun to."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -77,11 +82,12 @@ class Sampler:
                 often = len(self.memory) < FIRST_WEIGHTS
                 if looks % (WEIGH_EVERY if often else WEIGH_LATER) == 0:
                     self._weigh()
-            if written > pause and self._timeline.done:
+            if written > pause:
                 # What is written down may change meanwhile; the next time is another chance.
                 with suppress(Exception):
                     self._write()
-                written, pause = 0.0, min(60.0, 2 * pause)
+                # Until it trains, what is told of a rank that dies is what was written.
+                written, pause = 0.0, min(60.0, 2 * pause) if self._timeline.done else pause
 
     def _look(self) -> None:
         timeline = self._timeline
@@ -105,6 +111,8 @@ class Sampler:
         timeline = self._timeline
         weight = held() or 0.0
         self.memory.append((timeline.last, timeline.done, weight, self.device_memory()))
+        if not self.trains():
+            self.grown = max(self.grown, weight - self._at_first)
 
 
 def _short(file: str) -> str:

@@ -49,6 +49,7 @@ COUNTS = (
     "collected",
     "on_device",
     "optimizer_steps",
+    "checkpointed",
 )
 """What is counted in each step beside the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}

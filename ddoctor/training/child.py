@@ -21,6 +21,7 @@ from types import FrameType
 import msgspec
 
 from ddoctor import host_use
+from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame
 from ddoctor.host_use import HostUse
 from ddoctor.launched import Place
@@ -200,6 +201,7 @@ class Child:
         head = self._tape.head
         facts = recorded.read(self.folder, recorded.FACTS, Facts)
         used, busy, watched = self.use.used
+        found = memory()
         ending = recorded.read(self.folder, recorded.ENDING, Ending)
         native = bool(self._process.returncode) and not (ending and ending.exception)
         record = Record(
@@ -229,6 +231,7 @@ class Child:
             cpu_seconds=used,
             busy_seconds=busy,
             watched_seconds=watched,
+            memory=min(found.total, found.limit or found.total),
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
             world=int(head[WORLD]),

@@ -23,12 +23,19 @@ from ddoctor.evidence.steps import (
     Steps,
     Wait,
 )
-from ddoctor.evidence.training import Outcome, RankEnding, RankHost, RankUse, TrainingRun
+from ddoctor.evidence.training import (
+    Outcome,
+    RankEnding,
+    RankHost,
+    RankUse,
+    TrainingRun,
+)
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.tape import COUNT, Row
 from ddoctor.training.run import Run
+from ddoctor.training.starts import starts
 from ddoctor.training.words import Record
 
 MOST_LINES = 40
@@ -46,7 +53,7 @@ def sections(run: Run) -> tuple[Section, ...]:
     if run.judged:
         found += [_steps(run), _lines(run), _memory(run), _calls(run)]
     if any(run.facts):
-        found += [_wrapping(run), _loading(run), _data(run), _use(run)]
+        found += [_wrapping(run), _loading(run), _data(run), _use(run), starts(run)]
     points = tuple(_curve(run))
     if points:
         found.append(LoaderCurve(points=points))
@@ -192,6 +199,7 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
     points = points[:: max(1, len(points) // MOST_GROWTH_POINTS)]
     workers = [_nearest(record.workers_memory, time) for time, *_ in points]
     on_device = any(device for *_, device in points)
+    device = facts.device_memory
     return Growth(
         rank=record.rank,
         host=record.host,
@@ -202,6 +210,10 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
         if all(one is not None for one in workers)
         else (),
         device=tuple(round(device, 1) for *_, device in points) if on_device else (),
+        device_between=device.between if device else None,
+        device_peak=device.peak if device else None,
+        device_reserved=device.reserved if device else None,
+        device_total=device.total if device else None,
         graph_tensors=facts.graph_tensors,
         graph_tensors_before=facts.graph_tensors_before,
         graph_depth=facts.graph_depth,
@@ -306,6 +318,7 @@ def _use(run: Run) -> RankUse:
             rank=record.rank,
             empty_cache=_sum(run, record, "empty_cache"),
             collected=_sum(run, record, "collected"),
+            checkpointed=_sum(run, record, "checkpointed"),
         )
         for record, facts in run.facts
         if facts.flags is not None

@@ -102,6 +102,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     busy_seconds: float
     """Of all CPUs of its host together; 0: not told."""
     watched_seconds: float
+    memory: int = 0
+    """Bytes that the host has, or grants to its cgroup."""
     workers_memory: tuple[tuple[float, float], ...] = ()
     """Time, and MiB of all its DataLoader workers."""
     worker_memory: float | None = None

@@ -30,6 +30,10 @@ SECTIONS = (
                 ),
                 workers=tuple(5200.0 + 6.0 * _swing(step, place.rank + 4) for step in LOOKS),
                 device=tuple(41_000.0 + 0.25 * _swing(step, place.rank) for step in LOOKS),
+                device_between=5_600.0,
+                device_peak=60_000.0,
+                device_reserved=62_400.0,
+                device_total=81_079.0,
                 # The loss of the last step.
                 graph_tensors=1,
                 graph_depth=1,

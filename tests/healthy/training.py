@@ -6,7 +6,9 @@ from ddoctor.evidence.training import (
     RankEnding,
     RankFlags,
     RankHost,
+    RankStart,
     RankUse,
+    Starts,
     TrainingRun,
     Trial,
     Trials,
@@ -15,6 +17,7 @@ from ddoctor.evidence.training import (
 from tests.healthy.host import HOST
 from tests.healthy.probes import PLACES
 
+GIB = 2**30
 STEPS, WARM_UP = 60, 8
 SECONDS = 0.2
 """Of a step."""
@@ -71,6 +74,12 @@ SECTIONS = (
             )
             for place in PLACES
         ),
+    ),
+    Starts(
+        ranks=tuple(
+            RankStart(rank=place.rank, host=HOST, grown=3 * GIB, memory=2048 * GIB)
+            for place in PLACES
+        )
     ),
     Trials(
         trials=(
