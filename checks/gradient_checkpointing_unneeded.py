@@ -4,19 +4,30 @@ With gradient checkpointing each block runs its forward pass twice: eight units 
 step in place of six. That buys memory. Where memory is there anyway, it buys nothing; where some is
 there, fewer blocks need it.
 
+Of a run a bound tells: no block keeps more than what a step has at its peak beyond what is there
+between two steps.
+
 Seen from outside: much of the GPU's memory is free, while ``gradient_checkpointing`` is on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.steps import Growth, MemoryOverTime, Steps
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 GIB = 2**30
 # Six units of arithmetic where there were eight: Korthikanti et al., arXiv 2205.05198, section 5.
 SAVED = 1 / 4
+# A few per cent always lie in pieces; CUDA itself and the communication library take 1 to 2.5 GiB.
+ROOM = 0.9
+# Where it is less, activations would have to be several times as large as all that there is now.
+LITTLE = 1 / 3
+MIB_PER_GIB = 1024
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
@@ -41,12 +52,87 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=SAVED, unit="share of step"),
-        fixes=(
-            Fix(
-                summary="keep the activations",
-                paste="TrainingArguments(..., gradient_checkpointing=False)",
-                language="python",
-                expected_gain=f"up to {SAVED:.0%} of the arithmetic of a step",
-            ),
-        ),
+        fixes=(_KEEP,),
     )
+
+
+def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[Finding]:
+    rows = [one for one in memory.ranks if one.device_total and one.device_reserved]
+    calls = {one.rank: _calls(use, steps, one.rank) for one in rows}
+    if not rows or len(rows) < len(memory.ranks) or not all(calls.values()):
+        return
+    tightest = max(rows, key=lambda one: _of_the_device(one, one.device_reserved))
+    told = (
+        f"{calls[tightest.rank]:.0f} blocks of each forward pass are computed again, and at most "
+        f"{_gib(tightest.device_reserved):.1f} of {_gib(tightest.device_total):.1f} GiB of a GPU "
+        "were reserved"
+    )
+    fullest = max(rows, key=lambda one: _of_the_device(one, _kept(one, calls[one.rank])))
+    kept = _kept(fullest, calls[fullest.rank])
+    if _of_the_device(fullest, kept) <= ROOM:
+        severity, confidence = Severity.WARNING, Confidence.LIKELY
+        told += (
+            f"; with all activations kept it would be at most {_gib(kept):.1f}, since no block has "
+            "more of them than what a step adds now"
+        )
+    elif _of_the_device(tightest, tightest.device_reserved) < LITTLE:
+        severity, confidence = Severity.NOTE, Confidence.POSSIBLE
+        told += (
+            "; whether all activations have room, a few steps without it settle, or `ddoctor plan "
+            "--model CONFIG`"
+        )
+    else:
+        return
+    yield Finding(
+        severity=severity,
+        confidence=confidence,
+        because=told,
+        evidence=tuple(
+            Observation(
+                name=f"reserved on rank {one.rank}",
+                value=round(_gib(one.device_reserved), 1),
+                unit="GiB",
+                expected=round(_gib(one.device_total), 1),
+                source="torch.cuda.max_memory_reserved(), and the whole device",
+            )
+            for one in rows
+        ),
+        cost=Cost(value=SAVED, unit="share of step"),
+        fixes=(_KEEP,),
+    )
+
+
+def _calls(use: RankUse, steps: Steps, rank: int) -> float:
+    """Blocks that each forward pass of a rank checkpoints; 0: none, or it is not known."""
+    counted = next((one.checkpointed for one in use.flags if one.rank == rank), 0)
+    forwards = next((sum(one.forwards) for one in steps.ranks if one.place.rank == rank), 0)
+    return counted / forwards if forwards else 0.0
+
+
+def _kept(one: Growth, calls: float) -> float:
+    """MiB that the allocator would have at most if nothing were computed again; endless where that
+    is not known.
+
+    While a block is computed again all that it keeps is there, beside what is there between steps:
+    so no block keeps more than the peak is above that.
+    """
+    if one.device_peak is None or one.device_reserved is None or one.device_between is None:
+        return inf
+    most = one.device_peak + calls * (one.device_peak - one.device_between)
+    return one.device_reserved * most / one.device_peak
+
+
+def _of_the_device(one: Growth, size: float | None) -> float:
+    return (size or 0.0) / (one.device_total or inf)
+
+
+def _gib(size: float | None) -> float:
+    return (size or 0.0) / MIB_PER_GIB
+
+
+_KEEP = Fix(
+    summary="keep the activations",
+    paste="TrainingArguments(..., gradient_checkpointing=False)",
+    language="python",
+    expected_gain=f"up to {SAVED:.0%} of the arithmetic of a step",
+)

@@ -4,9 +4,13 @@ import msgspec
 import pytest
 
 from ddoctor.evidence.plan import MemoryParts, Plan
-from ddoctor.models import Severity
+from ddoctor.evidence.section import Section
+from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.plans import GB, planned
+from tests.training_steps import COUNT, USUAL, steps
 
 CAUSE = "gradient-checkpointing-unneeded"
 
@@ -39,3 +43,77 @@ def test_it_would_fit_without(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, section: Plan) -> None:
     assert findings(CAUSE, section) == ()
+
+
+def recorded(
+    *,
+    blocks: int = 12,
+    between: float | None = 4.0,
+    peak: float | None = 5.0,
+    reserved: float | None = 5.5,
+    total: float | None = 80.0,
+) -> tuple[Section, ...]:
+    """Two ranks on GPUs whose memory is given in GiB."""
+
+    def mib(size: float | None) -> float | None:
+        return None if size is None else 1024 * size
+
+    found = steps(USUAL, USUAL, device="cuda")
+    ranks = tuple(msgspec.structs.replace(one, forwards=(2,) * COUNT) for one in found.ranks)
+    return (
+        msgspec.structs.replace(found, ranks=ranks),
+        RankUse(
+            hosts=(),
+            flags=tuple(RankFlags(rank=rank, checkpointed=2 * COUNT * blocks) for rank in range(2)),
+        ),
+        MemoryOverTime(
+            ranks=tuple(
+                Growth(
+                    rank=rank,
+                    host="a",
+                    times=(),
+                    steps=(),
+                    resident=(),
+                    device_between=mib(between),
+                    device_peak=mib(peak),
+                    device_reserved=mib(reserved),
+                    device_total=mib(total),
+                )
+                for rank in range(2)
+            )
+        ),
+    )
+
+
+def test_no_block_has_more_than_what_a_step_adds(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *recorded())
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "12 blocks of each forward pass" in finding.because
+    # 5 + 12 × 1 allocated, and a tenth of that reserved beside.
+    assert "it would be at most 18.7" in finding.because
+
+
+def test_where_that_bound_is_too_much_little_use_is_worth_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *recorded(peak=16.0, reserved=18.0))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "a few steps without it settle" in finding.because
+
+
+def test_without_the_level_between_steps_there_is_no_bound(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *recorded(between=None))
+    assert finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        recorded(peak=26.0, reserved=28.0),
+        recorded(peak=60.0, reserved=70.0),
+        recorded(blocks=0),
+        recorded(between=None, peak=None, reserved=None, total=None),
+        recorded(total=16.0),
+    ],
+    ids=["a third is in use", "all is in use", "it is not on", "no GPU", "a small GPU"],
+)
+def test_quiet_on_a_run(findings: Findings, sections: tuple[Section, ...]) -> None:
+    assert findings(CAUSE, *sections) == ()
