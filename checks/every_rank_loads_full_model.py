@@ -9,16 +9,29 @@ before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
+from ddoctor import endings
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.evidence.training import RankStart, Starts, TrainingRun
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("host-ram-oom",)
 
 GIB = 2**30
 # The rest is for the system, the page cache that the weights come through, and the loaders.
 OF_THE_HOST = 0.8
+SIGKILL = 9
+# Ranks that make the same model; where rank 0 alone loads it, the others have next to nothing.
+ALIKE = 0.8
+# As transformers, diffusers, safetensors and torch itself call it.
+READS = re.compile(r"from_pretrained|from_config|load_state_dict|load_checkpoint|torch\.load\b")
+MAKES = re.compile(
+    r"^(transformers|diffusers|safetensors)/|^torch/serialization\.py|^nn/init\.py"
+    r"|^modules/\w+\.py:(__init__|reset_parameters)$"
+)
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
@@ -42,29 +55,112 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             Observation(name="ranks of a host", value=ranks),
         ),
         cost=Cost(value=round((whole - OF_THE_HOST * plan.host_memory) / GIB, 1), unit="GiB"),
-        fixes=(
-            Fix(
-                summary="let rank 0 alone load it, and send each its part",
-                paste=(
-                    "fsdp_config:\n"
-                    "  fsdp_version: 2\n"
-                    "  fsdp_cpu_ram_efficient_loading: true   # of accelerate\n"
-                ),
-                language="yaml",
-                caution="from_pretrained only after Accelerator() or TrainingArguments()",
-            ),
-            Fix(
-                summary="or make it without weights, and load a sharded checkpoint",
-                paste=(
-                    "with torch.device('meta'):\n"
-                    "    model = Model(config)\n"
-                    "for block in model.layers:\n"
-                    "    fully_shard(block)\n"
-                    "fully_shard(model)\n"
-                    "model.to_empty(device='cuda')\n"
-                    "dcp.load({'model': model.state_dict()}, checkpoint_id='checkpoint')"
-                ),
-                language="python",
-            ),
-        ),
+        fixes=_FIXES,
     )
+
+
+def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]:
+    models = [one for one in wrapping.wrappers if one.kind.startswith("fsdp")]
+    for rows in _hosts(starts):
+        ranks = {row.rank for row in rows}
+        whole = _whole([one for one in models if one.rank in ranks], models)
+        together, memory = len(rows) * whole, rows[0].memory
+        if not whole or any(row.grown < whole for row in rows):
+            continue
+        if together > OF_THE_HOST * memory:
+            yield _finding(
+                Severity.WARNING,
+                f"each of {len(rows)} ranks of {rows[0].host} made the whole model of "
+                f"{whole / GIB:.3g} GiB in host memory before FSDP kept a part of it: together "
+                f"{together / GIB:.3g} GiB, where there are {memory / GIB:.3g}",
+                rows,
+            )
+
+
+def killed_before_training(run: TrainingRun, starts: Starts) -> Iterator[Finding]:
+    killed = [one for one in run.failures if one.exit_code == -SIGKILL and not one.steps]
+    for rows in _hosts(starts):
+        mine = [one for one in killed if one.host == rows[0].host]
+        grown, memory = [row.grown for row in rows], rows[0].memory
+        equal = min(grown) >= ALIKE * max(grown)
+        if not mine or not equal or sum(grown) <= OF_THE_HOST * memory:
+            continue
+        if all(row.fsdp and _makes_a_model(row) for row in rows):
+            yield _finding(
+                Severity.ERROR,
+                f"{endings.who(mine[0])} was killed by SIGKILL before its first step, while each "
+                f"of {len(rows)} ranks of {rows[0].host} made a model in host memory, at "
+                f"{rows[0].place}: together they had taken {sum(grown) / GIB:.3g} GiB, where there "
+                f"are {memory / GIB:.3g}",
+                rows,
+            )
+
+
+def _hosts(starts: Starts) -> Iterator[Sequence[RankStart]]:
+    """The ranks of each host that has several."""
+    for host in dict.fromkeys(row.host for row in starts.ranks):
+        rows = [row for row in starts.ranks if row.host == host]
+        if len(rows) > 1:
+            yield rows
+
+
+def _whole(own: Sequence[Wrapper], models: Sequence[Wrapper]) -> int:
+    """Bytes of the model before it was sharded; 0: not known."""
+    if not own:
+        return 0
+    if own[0].kind == "fsdp2":
+        first = own[0].rank
+        return sum(one.parameter_bytes for one in own if one.rank == first)
+    # FSDP1 tells of its own part.
+    shards = own if own[0].sharding == "within-hosts" else models
+    return sum(one.parameter_bytes for one in shards)
+
+
+def _makes_a_model(row: RankStart) -> bool:
+    return bool(READS.search(row.text) or MAKES.search(row.inner))
+
+
+def _finding(severity: Severity, because: str, rows: Sequence[RankStart]) -> Finding:
+    return Finding(
+        severity=severity,
+        confidence=Confidence.LIKELY,
+        because=because,
+        evidence=tuple(
+            Observation(
+                name=f"taken by rank {row.rank} before its first step",
+                value=round(row.grown / GIB, 2),
+                unit="GiB",
+                source="RssAnon and RssShmem of /proc/PID/status",
+            )
+            for row in rows
+        ),
+        where=Where(hosts=(rows[0].host,), ranks=tuple(row.rank for row in rows)),
+        fixes=_FIXES,
+    )
+
+
+_FIXES = (
+    Fix(
+        summary="let rank 0 alone load it, and send each its part",
+        paste=(
+            "fsdp_config:\n"
+            "  fsdp_version: 2\n"
+            "  fsdp_cpu_ram_efficient_loading: true   # of accelerate\n"
+        ),
+        language="yaml",
+        caution="from_pretrained only after Accelerator() or TrainingArguments()",
+    ),
+    Fix(
+        summary="or make it without weights, and load a sharded checkpoint",
+        paste=(
+            "with torch.device('meta'):\n"
+            "    model = Model(config)\n"
+            "for block in model.layers:\n"
+            "    fully_shard(block)\n"
+            "fully_shard(model)\n"
+            "model.to_empty(device='cuda')\n"
+            "dcp.load({'model': model.state_dict()}, checkpoint_id='checkpoint')"
+        ),
+        language="python",
+    ),
+)

@@ -18,9 +18,10 @@ from ddoctor import endings
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.steps import MemoryOverTime
-from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.evidence.training import RankEnding, Starts, TrainingRun
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 from ddoctor.standing import Standing, gone, moves, named, standing
 
 EXPLAINS = (
@@ -57,10 +58,13 @@ def killed_in_training(
     log: KernelLog | None,
     growth: MemoryOverTime | None,
     kernel: Kernel | None,
+    starts: Starts | None,
 ) -> Iterator[Finding]:
     host = memory.host if memory is not None else log.host if log is not None else ""
     for one in _killed(run):
-        told = next(_evidence(one, memory, log, growth), None) if one.host == host else None
+        if host and one.host != host:
+            continue
+        told = next(_evidence(one, memory, log, growth, starts), None)
         if told is None:
             continue
         because, confidence = told
@@ -80,6 +84,42 @@ def killed_in_training(
         return
 
 
+def in_a_plan(plan: Plan) -> Iterator[Finding]:
+    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    if row is None or plan.host_memory is None:
+        return
+    ranks = min(row.gpus, GPUS_PER_HOST)
+    has = f"and it has {plan.host_memory / GIB:.0f}"
+    kept, loaded = ranks * row.host_memory, ranks * plan.checkpoint
+    if kept > NEARLY_ALL * plan.host_memory:
+        because = f"what {row.title} keeps in host memory is {kept / GIB:.0f} GiB on a host, {has}"
+        confidence, need = Confidence.LIKELY, kept
+        fixes: tuple[Fix, ...] = (_MORE_HOSTS,)
+    elif loaded > plan.host_memory:
+        because = (
+            f"{ranks} ranks of a host that each read the weights into host memory need "
+            f"{loaded / GIB:.0f} GiB there, {has}; whether the script loads them so, a look at it "
+            "settles"
+        )
+        confidence, need = Confidence.POSSIBLE, loaded
+        fixes = (_STRAIGHT_TO_THE_GPU,)
+    else:
+        return
+    yield Finding(
+        severity=Severity.ERROR if kept > plan.host_memory else Severity.WARNING,
+        confidence=confidence,
+        because=because,
+        evidence=(
+            Observation(name="ranks of a host", value=ranks),
+            Observation(
+                name="host memory of a rank", value=round(need / ranks / GIB, 1), unit="GiB"
+            ),
+        ),
+        cost=Cost(value=round((need - NEARLY_ALL * plan.host_memory) / GIB, 1), unit="GiB"),
+        fixes=fixes,
+    )
+
+
 def _killed(run: TrainingRun | None) -> list[RankEnding]:
     """The ranks that SIGKILL ended, or one of whose loader workers; the earliest first."""
     failures = run.failures if run is not None else ()
@@ -92,12 +132,24 @@ def _names(line: str, one: RankEnding) -> bool:
 
 
 def _evidence(
-    one: RankEnding, memory: Memory | None, log: KernelLog | None, growth: MemoryOverTime | None
+    one: RankEnding,
+    memory: Memory | None,
+    log: KernelLog | None,
+    growth: MemoryOverTime | None,
+    starts: Starts | None,
 ) -> Iterator[tuple[str, Confidence]]:
     """What tells that it was for memory, the surest first."""
     for line in log.oom_kills if log is not None else ():
         if _names(line, one):
             yield f"the kernel log says '{line}'", Confidence.CERTAIN
+    mates = [row for row in starts.ranks if row.host == one.host] if starts is not None else []
+    grown = sum(row.grown for row in mates)
+    if mates and not one.steps and grown >= NEARLY_ALL * mates[0].memory:
+        yield (
+            f"its ranks had taken {grown / GIB:.1f} of the {mates[0].memory / GIB:.1f} GiB of "
+            f"{one.host} before the first step",
+            Confidence.LIKELY,
+        )
     if memory is None:
         return
     if memory.limit is not None and memory.kills_in_limit:
@@ -252,6 +304,16 @@ def _more(memory: Memory, kernel: Kernel | None) -> Fix:
     )
 
 
+_MORE_HOSTS = Fix(
+    summary="spread it over more GPUs, so that each rank keeps less",
+    paste="ddoctor plan ... --gpus 16,32",
+)
+_STRAIGHT_TO_THE_GPU = Fix(
+    summary="read the weights straight onto the rank's GPU",
+    paste='weights = safetensors.torch.load_file(path, device=f"cuda:{local_rank}")',
+    language="python",
+    caution="there must be room for them beside the model, for a moment",
+)
 _FEWER_COPIES = Fix(
     summary="keep less in host memory",
     paste=(

@@ -7,11 +7,14 @@ from ddoctor import engine
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook, LiveRank
+from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.training import RankStart, Starts
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import in_collective, look, moving
+from tests.plans import planned
 from tests.training_run import echoing, ending, raised, run
 
 CAUSE = "host-ram-oom"
@@ -193,3 +196,73 @@ def test_a_rank_that_swaps(findings: Findings) -> None:
 def test_quiet_on_what_slows_nothing(findings: Findings, faults: int, swapped: float) -> None:
     live = look(paging(0, 0, 0.0), paging(1, faults, swapped), host="a")
     assert findings(CAUSE, live, memory(64 * GIB, 0)) == ()
+
+
+def starts(*grown: int) -> Starts:
+    return Starts(
+        ranks=tuple(
+            RankStart(rank=rank, host="a", grown=one * GIB, memory=64 * GIB)
+            for rank, one in enumerate(grown)
+        )
+    )
+
+
+EARLY = run(ending(0, "killed", exit_code=-9, steps=0), ending(1, "hung", steps=0))
+
+
+def test_a_rank_killed_before_it_trained(findings: Findings) -> None:
+    """A run looks at no host; what its ranks had taken is known all the same."""
+    (finding,) = findings(CAUSE, EARLY, starts(40, 20))
+    assert finding.confidence is Confidence.LIKELY
+    assert "its ranks had taken 60.0 of the 64.0 GiB of a before the first step" in finding.because
+
+
+def test_quiet_on_a_rank_killed_early_with_memory_left(findings: Findings) -> None:
+    assert findings(CAUSE, EARLY, starts(20, 20)) == ()
+
+
+def test_what_a_rank_took_before_it_trained_is_no_reason_later(findings: Findings) -> None:
+    assert findings(CAUSE, KILLED, starts(40, 20)) == ()
+
+
+def keeping(gib: int, host: int, gpus: int = 8) -> Plan:
+    """A plan by which each rank keeps so much in host memory."""
+    plan = planned(32, (gpus,), host=host)
+    return replace(plan, rows=tuple(replace(row, host_memory=gib * GIB) for row in plan.rows))
+
+
+def test_a_plan_that_keeps_more_than_the_host_has(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, keeping(15, 100))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
+    assert "keeps in host memory is 120 GiB on a host, and it has 93" in finding.because
+
+
+def test_a_plan_that_leaves_the_host_little(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, keeping(15, 140))
+    assert finding.severity is Severity.WARNING
+
+
+def test_each_host_has_eight_of_many_ranks(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, keeping(15, 128, gpus=32))
+    assert "120 GiB on a host" in finding.because
+
+
+def test_a_plan_whose_ranks_may_read_more_than_the_host_has(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, planned(80, (8,), trainable=82e6, host=64))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "8 ranks of a host that each read the weights into host memory" in finding.because
+    assert "device=" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        keeping(15, 1000),
+        planned(80, (8,), trainable=82e6, host=128),
+        planned(80, (8,), trainable=82e6),
+        planned(8, (1,), host=1),
+    ],
+    ids=["enough for both", "enough", "nobody told", "nothing fits"],
+)
+def test_quiet_on_a_plan(findings: Findings, plan: Plan) -> None:
+    assert findings(CAUSE, plan) == ()
