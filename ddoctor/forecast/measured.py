@@ -145,12 +145,16 @@ def read(paths: Sequence[Path], device: Device, micro_batch: int | None) -> Meas
             break
     else:
         found = _of_a_sweep(name, device, evidence, micro_batch, links)
-    if None not in (micro_batch, found.micro_batch) and micro_batch != found.micro_batch:
-        raise DoctorError(
-            f"{name} has steps of {found.micro_batch} samples at a time: say --micro-batch "
-            f"{found.micro_batch}, or measure {micro_batch}"
-        )
+    if micro_batch is not None and found.micro_batch not in (None, micro_batch):
+        raise _other_samples(name, str(found.micro_batch), micro_batch)
     return found
+
+
+def _other_samples(name: str, sizes: str, wanted: int) -> DoctorError:
+    return DoctorError(
+        f"{name} has steps of {sizes} samples at a time: say --micro-batch {sizes}, or measure "
+        f"{wanted}"
+    )
 
 
 def _demand(name: str, device: Device, places: Sequence[RankPlace]) -> None:
@@ -206,7 +210,10 @@ def _of_a_sweep(
         if not rates:
             continue
         _demand(name, device, [rank.place for rank in sweep.ranks])
-        chosen = rates.get(micro_batch or sweep.current or max(rates)) or rates[max(rates)]
+        if micro_batch is not None and micro_batch not in rates:
+            raise _other_samples(name, " or ".join(map(str, sorted(rates))), micro_batch)
+        current = sweep.current if sweep.current in rates else None
+        chosen = rates[micro_batch or current or max(rates)]
         ranks = len(sweep.ranks)
         return Measured(
             strategy="ddp" if ranks > 1 else "one-gpu",

@@ -118,9 +118,9 @@ class Recorder:
 
     def _trains(self) -> bool:
         """Whether a backward pass has begun, or FSDP has gathered parameters for a forward pass."""
-        timeline = self._timeline
-        gathers = any(operation in GATHERS for operation, _ in list(self._collectives.places))
-        return bool(timeline.done or timeline.counts[BACKWARDS] or gathers)
+        if self._timeline.done or self._timeline.counts[BACKWARDS]:
+            return True
+        return any(operation in GATHERS for operation, _ in list(self._collectives.places))
 
     def _at_optimizer(self, optimizer: Optimizer) -> None:
         self._outermost.find(optimizer)

@@ -155,7 +155,10 @@ def _way(plan: Plan) -> str:
 
 def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
     if plan.measured:
-        yield "measured", f"{plan.measured}; of the same samples, as far as a bundle tells"
+        yield (
+            "measured",
+            f"{plan.measured}; that precision and samples were as here, no bundle tells",
+        )
     step = row.step
     if step is not None:
         about = "" if step.source == "as measured" else "about "

@@ -213,7 +213,7 @@ def test_a_sweep_has_steps_at_several_sizes(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(0.14)
     assert found.efficiency is None
     assert "nothing loaded" in read([path], ANY, 4).words
-    with pytest.raises(DoctorError, match="say --micro-batch 29, or measure 7"):
+    with pytest.raises(DoctorError, match="say --micro-batch 4 or 29, or measure 7"):
         read([path], ANY, 7)
 
 
