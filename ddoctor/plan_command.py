@@ -79,7 +79,7 @@ def plan(
         list[Path] | None,
         typer.Option(
             metavar="BUNDLE",
-            help="A run's, or a memory_headroom's: its step; again for more figures.",
+            help="Take the step from a run, or a sweep; again: links from collectives.",
         ),
     ] = None,
     write: Annotated[
