@@ -17,7 +17,7 @@ from ddoctor.evidence.plan import (
     StepTime,
     Strategy,
 )
-from ddoctor.forecast import exchange, roofline
+from ddoctor.forecast import timing
 from ddoctor.forecast.closed_form import (
     COMPUTING,
     WEIGHT,
@@ -125,8 +125,8 @@ def plan(
         without_checkpointing=None if best is None else forecast.without_checkpointing(way),
         gains=forecast.gains(way) if shown.fit != "fits" else {},
         measured=work.measured.words if work.measured is not None else "",
-        links=_links(model, device, rows, work) if work.step_seconds is None else "",
-        with_tf32=None if best is None else _with_tf32(model, device, best),
+        links="" if work.step_seconds else timing.links(model, device, rows, work.measured),
+        with_tf32=None if best is None else timing.with_tf32(model, device, best),
         schedule=(None if best is None else work.schedule(best.gpus, best.accumulation, best.step)),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
@@ -141,6 +141,7 @@ def _rows(
             for strategy in _strategies(number):
                 row = Row(strategy=strategy, gpus=number, accumulation=accumulation)
                 found = forecast.parts(row)
+                told = work.step_seconds is not None
                 yield PlanRow(
                     strategy=strategy,
                     gpus=number,
@@ -148,44 +149,8 @@ def _rows(
                     fit=_fit(found, device, forecast.doubt),
                     accumulation=accumulation,
                     moment=forecast.moment(row),
-                    step=_step(model, device, work, row),
+                    step=None if told else timing.step(model, device, row, work.measured),
                 )
-
-
-def _step(model: Model, device: Device, work: Work, row: Row) -> StepTime | None:
-    if work.step_seconds is not None:
-        return None
-    known = roofline.step if work.measured is None else work.measured.step
-    return known(model, device, row.strategy, row.gpus, row.accumulation)
-
-
-def _links(model: Model, device: Device, rows: Sequence[PlanRow], work: Work) -> str:
-    """Which are not known, and how fast those are of which that was measured or supposed."""
-    if work.measured is not None:
-        links = work.measured.linked(device)
-    elif device.model is not None and roofline.rate(model, device) is not None:
-        links = exchange.known(device.model)
-    else:
-        return ""
-    far = any(row.gpus > GPUS_PER_HOST for row in rows)
-    near = any(1 < row.gpus <= GPUS_PER_HOST and row.step is None for row in rows)
-    used = {"between hosts": links.between} if far else {}
-    used |= {"within a host": links.within} if near else {}
-    known = [
-        f"{where} {link.rate / 1e9:.3g} GB/s in a training, {link.source}"
-        for where, link in used.items()
-        if link is not None
-    ]
-    unknown = " and ".join(where for where, link in used.items() if link is None)
-    if unknown:
-        known.append(f"not known {unknown}: --measured takes what the probe collectives wrote")
-    return "; ".join(known)
-
-
-def _with_tf32(model: Model, device: Device, row: PlanRow) -> StepTime | None:
-    if model.precision != "fp32" or row.step is None or row.step.source != "by roofline":
-        return None
-    return roofline.step(model, device, row.strategy, row.gpus, row.accumulation, tf32=True)
 
 
 def _strategies(gpus: int) -> tuple[Strategy, ...]:
