@@ -97,9 +97,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         fixes: tuple[Fix, ...] = (_MORE_HOSTS,)
     elif loaded > plan.host_memory:
         because = (
-            f"{ranks} ranks of a host that each read the weights into host memory need "
-            f"{loaded / GIB:.0f} GiB there, {has}; whether the script loads them so, a look at it "
-            "settles"
+            f"the weights, read into host memory once for each GPU of a host, are "
+            f"{loaded / GIB:.0f} GiB, {has}; whether the script loads them so, a look at it settles"
         )
         confidence, need = Confidence.POSSIBLE, loaded
         fixes = (_STRAIGHT_TO_THE_GPU,)

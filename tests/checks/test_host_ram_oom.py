@@ -250,7 +250,7 @@ def test_each_host_has_eight_of_many_ranks(findings: Findings) -> None:
 def test_a_plan_whose_ranks_may_read_more_than_the_host_has(findings: Findings) -> None:
     (finding,) = findings(CAUSE, planned(80, (8,), trainable=82e6, host=64))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
-    assert "8 ranks of a host that each read the weights into host memory" in finding.because
+    assert "once for each GPU of a host, are 66 GiB, and it has 60" in finding.because
     assert "device=" in finding.fixes[0].paste
 
 
