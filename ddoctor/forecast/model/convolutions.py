@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import torch
@@ -109,15 +109,45 @@ class _Convolution:
         if self._in_half() and not depthwise_3x3:
             floats = torch.float32.itemsize * self.weights.numel() * wide[0] * wide[1]
             image = (inputs * wide[0] + gradient.nbytes * wide[1]) / samples
-            # Threads divide the groups, the channels or the rows among them, or else the batch:
-            # then each has sums of its own.
-            several = self.groups == 1 and max(self.stride) == 1 and floats <= image
+            # Threads divide the groups, the rows, the channels of the wider side or those of
+            # weights larger than what they are computed from, or else the batch: then each has
+            # sums of its own.
+            several = (
+                self.groups == 1
+                and max(self.stride) == 1
+                and max(self.channels) <= 2 * min(self.channels)
+                and floats <= inputs + gradient.nbytes
+            )
             threads = self._threads() if several else 1
             turned = 0 if contiguous and max(kernel) == 1 else image
             sums = threads * (turned + floats)
+        elif contiguous and self.groups == 1 and BLOCK == 16 and max(kernel) > 1:
+            sums = (self._batches(gradient) - 1) * weights
         if contiguous:
             return int(max(inputs + gradient.nbytes + weights + sums, 2 * weights))
         return int(weights * wide[0] * wide[1] + max(sums, 2 * weights))
+
+    def _batches(self, gradient: Tensor) -> int:
+        """Among how many threads the batch is divided for the gradient of the weights in float32.
+
+        As in oneDNN's jit_avx512_common_conv_kernel.cpp, balance(): the way that costs least to
+        read and write, with its weights for what is read, its gradient, and the sums.
+        """
+        threads, samples = torch.get_num_threads(), self.inputs.shape[0]
+        blocks = [ceil(one / BLOCK) for one in self.channels]
+        sizes = self.inputs.numel() / prod(self.stride), gradient.numel(), self.weights.numel()
+
+        def cost(way: tuple[int, int, int]) -> float:
+            batch = ceil(samples / way[0]) / samples
+            read, made = (ceil(all / n) / all for all, n in zip(blocks, way[1:], strict=True))
+            return (4 * sizes[0] * read + sizes[1] * made) * batch + 8 * sizes[2] * read * made
+
+        ways = (
+            (batches, min(blocks[0], threads // batches // made), made)
+            for batches in range(1, min(threads, samples) + 1)
+            for made in range(1, min(threads // batches, blocks[1]) + 1)
+        )
+        return min(ways, key=cost)[0]
 
     @property
     def channels(self) -> tuple[int, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import (
     _TOTAL_KEY,
@@ -19,11 +20,13 @@ from torch.distributed._tools.mem_tracker import (
     _UpdateType,
     _WeakRefInfo,
 )
+from torch.distributed._tools.mod_tracker import ModTracker
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
-from ddoctor.forecast.model import convolutions, grouped
+from ddoctor.forecast.model import convolutions, grouped, losses
 
 DEVICE = torch.ops.prim.device.default
 # Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
@@ -38,8 +41,8 @@ FORMULAS = {
     ],
     grouped.PACKET: grouped.flops,
 }
-
-
+# What fake tensors do not do, or not as it is done.
+AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_data, **losses.WHOLE}
 # By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
 # it makes in its step, have one name.
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
@@ -65,11 +68,46 @@ class Peak:
         return sum(self.parts.values()) + self.operators
 
 
+class _Modules(ModTracker):
+    """Which modules are at work."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._entered: dict[str, None] = {}
+
+    @property
+    def innermost(self) -> str:
+        """Entered last of those that are at work: the gradients of some are never seen to end."""
+        return next((name for name in reversed(self._entered) if name in self.parents), "")
+
+    def _get_append_fn(self, w_mod: Any, name: str, is_bw: bool) -> Callable[..., None]:
+        enter = super()._get_append_fn(w_mod, name, is_bw)  # type: ignore[no-untyped-call]
+
+        def noted(*args: Any) -> None:
+            self._entered.pop(name, None)
+            self._entered[name] = None
+            enter(*args)
+
+        return noted
+
+    def _fw_pre_hook(self, mod: nn.Module, input: Any) -> None:
+        super()._fw_pre_hook(mod, ())  # type: ignore[no-untyped-call]
+        parts = tree_leaves(input)
+        learning = [one for one in parts if isinstance(one, Tensor) and one.requires_grad]
+        if learning and not self.is_bw:
+            # torch waits for the gradients of all of them, with hooks that hold the nodes by which
+            # they are held. So these would never be freed, nor would a leaf at their end, as the
+            # frozen embeddings under adapters, and its gradient.
+            leave = self._post_bw_callbacks_to_enqueue.pop()
+            register_multi_grad_hook(learning, leave, mode="any")
+
+
 class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
     """What lies in memory at the fullest moment of each phase, and each allocation."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._modules = self._mod_tracker = _Modules()
         self.phase = ""
         """Of the step, as whoever runs it calls it."""
         self.peaks: dict[str, Peak] = {}
@@ -104,7 +142,7 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             if known is None or known.total < now[_TOTAL_KEY] + self._own:
                 self.peaks[self.phase] = Peak(
                     phase=self.phase,
-                    module=max(self._mod_tracker.parents, key=len),
+                    module=self._modules.innermost,
                     parts={
                         kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
                     },
@@ -114,8 +152,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
-        self._own = convolutions.own(func, args)
-        run = grouped.without_data if func is grouped.GROUPED else func
+        self._own = convolutions.own(func, args) + losses.own(func, args)
+        run = AS_IT_IS.get(func, func)
         try:
             made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:
