@@ -90,7 +90,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         return
     ranks = min(row.gpus, GPUS_PER_HOST)
     has = f"and it has {plan.host_memory / GIB:.0f}"
-    kept, loaded = ranks * row.host_memory, ranks * plan.checkpoint
+    kept, loaded = ranks * row.host, ranks * plan.checkpoint
     if kept > NEARLY_ALL * plan.host_memory:
         because = f"what {row.title} keeps in host memory is {kept / GIB:.0f} GiB on a host, {has}"
         confidence, need = Confidence.LIKELY, kept

@@ -24,16 +24,20 @@ from ddoctor.remedies import Need, enough_gpus, remedies
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
 GIB = 2**30
+# What a plan adds where nothing fits that was asked for: it is slow.
+OFFLOADED = "fsdp-offload"
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    if plan.chosen is not None:
+    offloaded = plan.chosen is not None and plan.rows[plan.chosen].strategy == OFFLOADED
+    if plan.chosen is not None and not offloaded:
         return
-    least = min(plan.rows, key=lambda row: row.parts.total)
+    asked = [row for row in plan.rows if row.strategy != OFFLOADED]
+    least = min(asked, key=lambda row: row.parts.total)
     parts = least.parts
     whole = parts.parameters + parts.gradients + parts.optimizer
     yield Finding(
-        severity=Severity.ERROR,
+        severity=Severity.WARNING if offloaded else Severity.ERROR,
         # What can be counted exactly is too much by itself.
         confidence=Confidence.CERTAIN if whole > plan.device_memory else Confidence.LIKELY,
         because=(

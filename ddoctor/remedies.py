@@ -66,8 +66,8 @@ def _known(need: Need) -> Iterator[tuple[Fix, int | None, bool]]:
         yield _EIGHT_BITS, forecast.get("8 bits", _share(states, 1 - SMALLER_STATES)), False
     if need.shards > need.sharded:
         yield _sharding(need.shards), _share(whole, 1 - need.sharded / need.shards), False
-    if need.sharded > 1:
-        yield _OFFLOAD, whole, True
+    if need.sharded > 1 or "offload" in forecast:
+        yield _OFFLOAD, forecast.get("offload", whole), "offload" not in forecast
 
 
 def _share(size: int | None, share: float) -> int | None:

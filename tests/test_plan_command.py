@@ -117,7 +117,18 @@ def test_the_files_that_start_it(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_fits(tmp_path: Path) -> None:
     folder = tmp_path / "launch"
-    run = ddoctor("plan", *SMALL, "--device-memory", "8GiB", "--gpus", "1", "--write", folder)
+    run = ddoctor(
+        "plan",
+        *SMALL,
+        "--device-memory",
+        "8GiB",
+        "--gpus",
+        "1",
+        "--activations",
+        "9GB",
+        "--write",
+        folder,
+    )
     assert run.returncode == 2
     assert "model-does-not-fit" in run.stdout
     (line,) = run.stderr.splitlines()

@@ -9,9 +9,10 @@ import msgspec
 
 from ddoctor.evidence.section import Part, Section
 
-Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid"]
+Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
 """fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2;
-fsdp-hybrid: sharded within a host, repeated over hosts."""
+fsdp-hybrid: sharded within a host, repeated over hosts; fsdp-offload: what is sharded is kept, and
+the optimizer's step computed, on the CPU."""
 
 TITLES: Mapping[Strategy, str] = {
     "one-gpu": "one GPU",
@@ -19,6 +20,7 @@ TITLES: Mapping[Strategy, str] = {
     "fsdp-gradients": "FSDP, gradients and states sharded",
     "fsdp": "FSDP, all sharded",
     "fsdp-hybrid": "FSDP within hosts",
+    "fsdp-offload": "FSDP, kept on the CPU",
 }
 """As people call them."""
 
@@ -29,8 +31,9 @@ Checkpointing = Literal["none", "every", "selective"]
 """every: each block keeps its inputs alone, and computes the rest again; selective: it keeps also
 what products of matrices and attention give, which cost most to compute again."""
 GPUS_PER_HOST = 8
-Remedy = Literal["smaller batch", "checkpointing", "8 bits"]
-"""Half the micro-batch; every block computed again; the optimizer's states."""
+Remedy = Literal["smaller batch", "checkpointing", "8 bits", "offload"]
+"""Half the micro-batch; every block computed again; the optimizer's states; what is sharded, kept
+on the CPU."""
 Way = Literal["closed form", "fake tensors"]
 """How it was forecast: by arithmetic, or by a step on tensors that take no memory."""
 Source = Literal["as measured", "by the measured step", "by roofline"]
@@ -100,14 +103,14 @@ class PlanRow(Part, frozen=True, kw_only=True):
     gpus: int
     parts: MemoryParts
     fit: Fit
+    host: int = 0
+    """Bytes of its host's memory that each rank has for what is kept there."""
     accumulation: int = 1
     """Micro-batches for one step of the optimizer."""
     moment: str = ""
     """When the peak comes, say ``backward pass, at lm_head``; empty: not known."""
     step: StepTime | None = None
     """None: not known, or somebody has measured one."""
-    host_memory: int = 0
-    """Bytes of host memory of one rank, for what is kept there."""
 
     @property
     def title(self) -> str:

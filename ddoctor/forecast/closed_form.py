@@ -7,16 +7,18 @@ activations are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts, Strategy, Way
+from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts, Remedy, Strategy, Way
 from ddoctor.forecast.forecaster import Forecaster, Row
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
 
+ON_CPU: Collection[Optimizer] = ("adamw", "adamw-fp32", "sgd", "adafactor")
+"""Those whose step can be computed there; the kernels of 8 bits are CUDA's."""
 WEIGHT: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 4, "fp16-mixed": 4, "bf16": 2}
 """Bytes of a parameter, and of its gradient."""
 COMPUTING: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 2, "fp16-mixed": 2, "bf16": 2}
@@ -66,10 +68,27 @@ class ClosedForm(Forecaster):
         """What lies on each GPU."""
         return parts(self.model, row.strategy, row.gpus)
 
+    def host(self, row: Row) -> int:
+        """What FSDP keeps there of parameters, gradients and states."""
+        return kept(self.model, row.gpus) if row.strategy == "fsdp-offload" else 0
+
+    def gains(self, row: Row) -> Mapping[Remedy, int]:
+        """What lies on the CPU instead."""
+        if row.strategy == "fsdp-offload" or self.model.optimizer not in ON_CPU:
+            return {}
+        offloaded = parts(self.model, "fsdp-offload", row.gpus)
+        return {"offload": self.parts(row).total - offloaded.total}
+
 
 def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
     """What lies on each of so many GPUs."""
     weight, computing = WEIGHT[model.precision], COMPUTING[model.precision]
+    if strategy == "fsdp-offload":
+        return MemoryParts(
+            activations=model.activations,
+            communication=round(_exchanged(model, strategy) + _moved(model, gpus)),
+            context=CONTEXT + (LIBRARY if gpus > 1 else 0),
+        )
     sharded = strategy.startswith("fsdp")
     shards = min(gpus, GPUS_PER_HOST) if strategy == "fsdp-hybrid" else gpus if sharded else 1
     states = model.trainable * _states(model.optimizer, weight)
@@ -87,6 +106,18 @@ def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
         communication=round(_exchanged(model, strategy)) if gpus > 1 else 0,
         context=CONTEXT + (LIBRARY if gpus > 1 else 0),
     )
+
+
+def kept(model: Model, gpus: int) -> int:
+    """Bytes of each rank's share of parameters, gradients and states, wherever it lies."""
+    shares = parts(model, "fsdp", gpus)
+    return shares.parameters + shares.gradients + shares.optimizer
+
+
+def _moved(model: Model, gpus: int) -> float:
+    """A unit's share as it comes from the host, and of its gradients as they go there."""
+    weight = WEIGHT[model.precision]
+    return (model.parameters + model.trainable) / model.layers * weight / gpus
 
 
 def _states(optimizer: Optimizer, weight: int) -> float:

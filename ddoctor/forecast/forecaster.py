@@ -41,6 +41,10 @@ class Forecaster(ABC):
             DoctorError: the model cannot be forecast.
         """
 
+    @abstractmethod
+    def host(self, row: Row) -> int:
+        """Bytes of its host's memory that each rank has for what is kept there."""
+
     def moment(self, row: Row) -> str:
         """When the peak comes; empty: it is not known."""
         del row

@@ -134,6 +134,8 @@ def _fsdp(plan: Plan, row: PlanRow) -> Settings:
         # By size, FSDP2 would take the list of the blocks for a unit, and refuses it.
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
     }
+    if row.strategy == "fsdp-offload":
+        settings["fsdp_offload_params"] = True
     if plan.blocks:
         settings["fsdp_transformer_layer_cls_to_wrap"] = ",".join(plan.blocks)
     return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import (
@@ -20,6 +20,7 @@ from ddoctor.evidence.plan import (
 from ddoctor.forecast import timing
 from ddoctor.forecast.closed_form import (
     COMPUTING,
+    ON_CPU,
     WEIGHT,
     ClosedForm,
     Model,
@@ -31,6 +32,7 @@ from ddoctor.forecast.measured import Measured
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
 """Each GPU has all of the model."""
+OFFLOADED: Strategy = "fsdp-offload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +102,10 @@ def plan(
         )
     chosen = _choose(rows)
     best = rows[chosen] if chosen is not None else None
-    shown = best or min(rows, key=lambda row: row.parts.total)
-    way = Row(strategy=shown.strategy, gpus=shown.gpus, accumulation=shown.accumulation)
+    shown = best or _least(rows)
+    way = _way(shown)
+    # What keeps nothing on the CPU, and how it could be made to fit.
+    bare = shown if shown.strategy != OFFLOADED else _least(rows)
     weights = model.parameters * WEIGHT[model.precision]
     half = model.parameters * COMPUTING[model.precision]
     return Plan(
@@ -123,7 +127,7 @@ def plan(
         micro_batch=work.micro_batch,
         largest_micro_batch=forecast.most_samples(way, device.memory),
         without_checkpointing=None if best is None else forecast.without_checkpointing(way),
-        gains=forecast.gains(way) if shown.fit != "fits" else {},
+        gains=forecast.gains(_way(bare)) if bare.fit != "fits" else {},
         measured=work.measured.words if work.measured is not None else "",
         links="" if work.step_seconds else timing.links(model, device, rows, work.measured),
         with_tf32=None if best is None else timing.with_tf32(model, device, best),
@@ -138,19 +142,32 @@ def _rows(
 ) -> Iterator[PlanRow]:
     for number in sorted(set(gpus)):
         if accumulation := work.accumulated(number):
-            for strategy in _strategies(number):
-                row = Row(strategy=strategy, gpus=number, accumulation=accumulation)
-                found = forecast.parts(row)
-                told = work.step_seconds is not None
-                yield PlanRow(
-                    strategy=strategy,
-                    gpus=number,
-                    parts=found,
-                    fit=_fit(found, device, forecast.doubt),
-                    accumulation=accumulation,
-                    moment=forecast.moment(row),
-                    step=None if told else timing.step(model, device, row, work.measured),
-                )
+            ways = [
+                Row(strategy=strategy, gpus=number, accumulation=accumulation)
+                for strategy in _strategies(number)
+            ]
+            found = [_row(model, forecast, device, way, work) for way in ways]
+            yield from found
+            if model.optimizer in ON_CPU and all(row.fit == "too-much" for row in found):
+                yield _row(model, forecast, device, replace(ways[-1], strategy=OFFLOADED), work)
+
+
+def _row(model: Model, forecast: Forecaster, device: Device, way: Row, work: Work) -> PlanRow:
+    found = forecast.parts(way)
+    return PlanRow(
+        strategy=way.strategy,
+        gpus=way.gpus,
+        parts=found,
+        host=forecast.host(way),
+        fit=_fit(found, device, forecast.doubt),
+        accumulation=way.accumulation,
+        moment=forecast.moment(way),
+        step=None if work.step_seconds else timing.step(model, device, way, work.measured),
+    )
+
+
+def _way(row: PlanRow) -> Row:
+    return Row(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
 
 
 def _strategies(gpus: int) -> tuple[Strategy, ...]:
@@ -169,9 +186,14 @@ def _fit(found: MemoryParts, device: Device, doubt: float) -> Fit:
 
 def _choose(rows: Sequence[PlanRow]) -> int | None:
     """All GPUs where each can hold the whole model, since then they only exchange gradients; else
-    as few as can hold it together."""
-    for fit in ("fits", "tight"):
-        good = [place for place, row in enumerate(rows) if row.fit == fit]
+    as few as can hold it together; else as few as can with the host's memory, which is slow."""
+    kinds = ((fit, offloaded) for offloaded in (False, True) for fit in ("fits", "tight"))
+    for fit, offloaded in kinds:
+        good = [
+            place
+            for place, row in enumerate(rows)
+            if row.fit == fit and (row.strategy == OFFLOADED) == offloaded
+        ]
         whole = [place for place in good if rows[place].strategy in WHOLE]
         if whole:
             return whole[-1] if fit == "fits" else _roomiest(good, rows)
@@ -180,6 +202,11 @@ def _choose(rows: Sequence[PlanRow]) -> int | None:
             fewest = [place for place in good if rows[place].gpus == rows[good[0]].gpus]
             return _roomiest(fewest, rows)
     return None
+
+
+def _least(rows: Sequence[PlanRow]) -> PlanRow:
+    """That needs least of a GPU, and nothing of the host."""
+    return min((row for row in rows if row.strategy != OFFLOADED), key=lambda row: row.parts.total)
 
 
 def _roomiest(places: Sequence[int], rows: Sequence[PlanRow]) -> int:
@@ -192,6 +219,12 @@ def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> st
         return (
             f"nothing fits: the least is {_gib(least.parts.total)} on each of {least.gpus} GPUs, "
             f"and {device.name} has {_gib(device.memory)}"
+        )
+    if best.strategy == OFFLOADED:
+        return (
+            f"nothing else fits, since without the CPU the least is {_gib(_least(rows).parts.total)}, "
+            f"and {device.name} has {_gib(device.memory)}; each rank needs {_gib(best.host)} of "
+            "its host's memory"
         )
     room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} are left"
     if best.strategy in WHOLE:

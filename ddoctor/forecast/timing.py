@@ -13,7 +13,9 @@ from ddoctor.forecast.measured import Measured
 
 
 def step(model: Model, device: Device, row: Row, measured: Measured | None) -> StepTime | None:
-    """Of a row; None: it is not known."""
+    """Of a row; None: it is not known, nor is the optimizer's step on a CPU."""
+    if row.strategy == "fsdp-offload":
+        return None
     known = roofline.step if measured is None else measured.step
     return known(model, device, row.strategy, row.gpus, row.accumulation)
 

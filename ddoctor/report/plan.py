@@ -24,6 +24,7 @@ NAMES: Mapping[Strategy, str] = {
     "fsdp-gradients": "FSDP grad-op",
     "fsdp": "FSDP",
     "fsdp-hybrid": "FSDP hybrid",
+    "fsdp-offload": "FSDP on CPU",
 }
 HEADS = {
     "parameters": "param.",
@@ -72,17 +73,21 @@ def table(plan: Plan, *, narrow: bool = False) -> Table:
         # Of all parts it differs least from row to row.
         shown.pop("CUDA", None)
         taken = TAKEN[0]
+    # Where there is no room, the reason to take it says so.
+    host = ("host",) if any(row.host for row in plan.rows) and not narrow else ()
     rows = tuple(
         (
             *_sizes(plan, row, shown.values()),
+            *(_gib(row.host) for _ in host),
             *(_times(plan, row) if timed else ()),
             FITS[row.fit] + (f" {taken}" if place == plan.chosen else ""),
         )
         for place, row in enumerate(plan.rows)
     )
     times = TIMES if timed else ()
-    head = ("strategy", "GPUs", *shown, "in all", "left", *times, "")
-    title = "GiB on each GPU" + (f"; {_how(plan)}" if timed else "")
+    head = ("strategy", "GPUs", *shown, "in all", "left", *host, *times, "")
+    title = "GiB on each GPU" + ("; host: beside it, for each rank" if host else "")
+    title += f"; {_how(plan)}" if timed else ""
     return Table(title=title, head=head, rows=rows, chosen=plan.chosen)
 
 

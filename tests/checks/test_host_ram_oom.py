@@ -228,7 +228,7 @@ def test_what_a_rank_took_before_it_trained_is_no_reason_later(findings: Finding
 def keeping(gib: int, host: int, gpus: int = 8) -> Plan:
     """A plan by which each rank keeps so much in host memory."""
     plan = planned(32, (gpus,), host=host)
-    return replace(plan, rows=tuple(replace(row, host_memory=gib * GIB) for row in plan.rows))
+    return replace(plan, rows=tuple(replace(row, host=gib * GIB) for row in plan.rows))
 
 
 def test_a_plan_that_keeps_more_than_the_host_has(findings: Findings) -> None:

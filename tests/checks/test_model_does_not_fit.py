@@ -17,13 +17,26 @@ CAUSE = "model-does-not-fit"
 
 def test_more_than_the_gpu_has(findings: Findings) -> None:
     (finding,) = findings(CAUSE, planned(24))
-    assert finding.severity is Severity.ERROR
     # 26.4 GB of parameters, gradients and states on each of two.
     assert finding.confidence is Confidence.CERTAIN
     assert "FSDP, all sharded on 2 GPUs needs least" in finding.because
     assert "T9 has 22.4 GiB" in finding.because
     assert finding.cost is not None
     assert finding.cost.value > 0
+
+
+def test_what_only_the_memory_of_the_host_makes_fit_is_a_warning(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, planned(24))
+    assert finding.severity is Severity.WARNING
+    (offload,) = [fix for fix in finding.fixes if "on the CPU" in fix.summary]
+    assert offload.expected_gain is not None
+    assert offload.expected_gain.endswith("which is enough")
+    (finding,) = findings(CAUSE, planned(24, activations=30))
+    assert finding.severity is Severity.ERROR
+    assert "FSDP, all sharded on 2 GPUs needs least" in finding.because
+    (offload,) = [fix for fix in finding.fixes if "on the CPU" in fix.summary]
+    assert offload.expected_gain is not None
+    assert offload.expected_gain.endswith("which alone is not enough")
 
 
 def test_how_many_gpus_it_takes(findings: Findings) -> None:

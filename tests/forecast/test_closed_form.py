@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ddoctor.evidence.plan import MemoryParts, Strategy
-from ddoctor.forecast.closed_form import Model, Optimizer, Precision, parts
+from ddoctor.forecast.closed_form import Model, Optimizer, Precision, kept, parts
 
 GB = 10**9
 WHOLE = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16", optimizer="adamw-fp32")
@@ -86,3 +86,14 @@ def test_the_more_gpus_the_less_lies_on_each(strategy: Strategy) -> None:
     assert sizes == sorted(sizes, reverse=True)
     # The parameters are gathered whole by one of them.
     assert (sizes[-1] > 8.8 * GB) == (strategy == "fsdp-gradients")
+
+
+def test_what_is_kept_on_the_cpu_is_not_on_the_gpu() -> None:
+    on_gpu, on_cpu = parts(WHOLE, "fsdp", 2), parts(WHOLE, "fsdp-offload", 2)
+    assert (on_cpu.parameters, on_cpu.gradients, on_cpu.optimizer) == (0, 0, 0)
+    assert kept(WHOLE, 2) == on_gpu.parameters + on_gpu.gradients + on_gpu.optimizer
+    # Each unit's share on its way from the host, and that of its gradients back.
+    unit = 8.8 * GB / WHOLE.layers
+    moved = on_cpu.communication - on_gpu.communication
+    assert moved == pytest.approx(2 * unit / 2)
+    assert on_cpu.activations == on_gpu.activations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import yaml
 from accelerate.commands.config.config_args import (  # type: ignore[import-untyped]
     load_config_from_file,
 )
+from accelerate.utils import (  # type: ignore[import-untyped]
+    FullyShardedDataParallelPlugin,
+)
+from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers.training_args import OptimizerNames
 
 from ddoctor.errors import DoctorError
@@ -24,7 +29,8 @@ from tests.plans import planned
 
 def recommended(strategy: Strategy, gpus: int = 2, **fields: Any) -> Plan:
     """As if it had been."""
-    whole = planned(80, (gpus,))
+    # Where anything else fits, nothing is kept on the CPU.
+    whole = planned(24 if strategy == "fsdp-offload" else 80, (gpus,))
     place = [row.strategy for row in whole.rows].index(strategy)
     return msgspec.structs.replace(whole, chosen=place, **fields)
 
@@ -74,6 +80,17 @@ def test_blocks_that_nobody_named_are_left_to_the_model() -> None:
 def test_what_is_gathered_stays_where_only_gradients_are_sharded() -> None:
     found = settings(recommended("fsdp-gradients"))
     assert found["fsdp_config"]["fsdp_reshard_after_forward"] is False
+
+
+def test_what_is_kept_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = recommended("fsdp-offload")
+    assert settings(plan)["fsdp_config"]["fsdp_offload_params"] is True
+    assert "fsdp_offload_params" not in settings(recommended("fsdp"))["fsdp_config"]
+    # As accelerate reads what `accelerate launch`, and the script for torchrun, exports.
+    exported = re.findall(r"^# export (.*)$", texts(plan)[SCRIPT], re.MULTILINE)
+    for name, value in (one.split("=") for line in exported for one in line.split()):
+        monkeypatch.setenv(name, value)
+    assert isinstance(FullyShardedDataParallelPlugin().cpu_offload, CPUOffloadPolicy)
 
 
 def test_hosts_of_eight() -> None:
@@ -139,7 +156,15 @@ def test_a_micro_batch_that_nobody_told_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "gpus"),
-    [("one-gpu", 1), ("ddp", 2), ("fsdp-gradients", 8), ("fsdp", 8), ("fsdp-hybrid", 16)],
+    [
+        ("one-gpu", 1),
+        ("ddp", 2),
+        ("fsdp-gradients", 8),
+        ("fsdp", 8),
+        ("fsdp-hybrid", 16),
+        ("fsdp-offload", 1),
+        ("fsdp-offload", 2),
+    ],
 )
 def test_accelerate_and_transformers_know_every_name(
     tmp_path: Path, strategy: Strategy, gpus: int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Plan, PlanRow
-from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.closed_form import Model, Optimizer
 from ddoctor.forecast.devices import Device, find
 from ddoctor.forecast.planning import Work, plan
 
@@ -100,3 +102,31 @@ def test_a_checkpoint_of_fp32_weights_is_twice_that_of_bf16() -> None:
     assert found.checkpoint_bf16 is not None
     assert found.checkpoint == 2 * found.checkpoint_bf16
     assert plan(model(), H100, (8,), Work()).checkpoint_bf16 is None
+
+
+def test_where_nothing_else_fits_the_host_keeps_what_is_sharded() -> None:
+    small = Device(name="small", memory=24 * GB)
+    found = plan(model(), small, (1, 2), Work())
+    best = taken(found)
+    assert (best.strategy, best.gpus, best.fit) == ("fsdp-offload", 1, "fits")
+    assert best.host == pytest.approx(52.8 * GB)
+    assert "nothing else fits" in found.reason
+    assert "49.2 GiB of its host's memory" in found.reason
+    # Of what fits without, or could with less, the remedies speak.
+    assert found.gains["offload"] > 20 * GB
+
+
+@pytest.mark.parametrize(("memory", "optimizer"), [(40, "adamw-fp32"), (24, "adamw-8bit")])
+def test_no_row_on_the_cpu(memory: int, optimizer: Optimizer) -> None:
+    """Sharded over two it fits, if tightly; the kernels of 8 bits are CUDA's."""
+    kind = dataclasses.replace(model(), optimizer=optimizer)
+    found = plan(kind, Device(name="small", memory=memory * GB), (2,), Work())
+    assert [row.strategy for row in found.rows] == ["ddp", "fsdp-gradients", "fsdp"]
+    assert all(row.host == 0 for row in found.rows)
+
+
+def test_what_fits_tightly_goes_before_what_the_host_keeps() -> None:
+    found = plan(model(), Device(name="small", memory=40 * GB), (1, 2), Work())
+    assert [row.strategy for row in found.rows if row.gpus == 1] == ["one-gpu", "fsdp-offload"]
+    best = taken(found)
+    assert (best.strategy, best.gpus, best.fit) == ("fsdp", 2, "tight")

@@ -136,6 +136,23 @@ def test_each_strategy(tmp_path: Path) -> None:
     assert whole.moment(ONE).startswith("backward pass")
 
 
+def test_what_fsdp_keeps_on_the_cpu(tmp_path: Path) -> None:
+    whole = forecast(written(tmp_path))
+    for gpus in (1, 2, 8):
+        on_gpu, on_cpu = Row(strategy="fsdp", gpus=gpus), Row(strategy="fsdp-offload", gpus=gpus)
+        there, here = whole.parts(on_gpu), whole.parts(on_cpu)
+        # Buffers stay.
+        assert (here.gradients, here.optimizer) == (0, 0)
+        assert here.parameters < 1000
+        assert here.activations == there.activations
+        assert here.total < there.total
+        assert whole.host(on_gpu) == 0
+        # In floats: parameters, gradients and two states of each.
+        number = read(whole.blueprint, 256).parameters
+        assert whole.host(on_cpu) == pytest.approx(16 * number / gpus, rel=0.01)
+    assert whole.gains(ONE)["offload"] > 0
+
+
 def test_gradients_stay_from_one_micro_batch_to_the_next(tmp_path: Path) -> None:
     whole = forecast(written(tmp_path))
     two = whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=2))

@@ -43,6 +43,17 @@ def test_where_there_is_no_room_several_parts_are_taken_together() -> None:
     assert [row[-3:] for row in narrow.rows] == [row[-3:] for row in wide.rows]
 
 
+def test_what_lies_in_the_memory_of_the_host() -> None:
+    table = plans.table(planned(24))
+    place = table.head.index("host")
+    assert table.title == "GiB on each GPU; host: beside it, for each rank"
+    assert [row[place] for row in table.rows] == ["0.0", "49.2", "0.0", "0.0", "0.0", "24.6"]
+    assert "host" not in plans.table(planned(80)).head
+    assert "host" not in plans.table(planned(24), narrow=True).head
+    told = dict(plans.seen(Evidence([planned(24)])))
+    assert "each rank needs 49.2 GiB of its host's memory" in told["take"]
+
+
 def test_the_head_of_the_report() -> None:
     told = dict(plans.seen(Evidence(SECTIONS)))
     assert told["take"] == "DDP on 8 GPUs: one GPU holds the whole model"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
-from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, Optimizer, Precision
+from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ON_CPU, Optimizer, Precision
 from ddoctor.forecast.forecaster import Forecaster, Row
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint, said
@@ -61,8 +62,23 @@ class Forecast(Forecaster):
             DoctorError: the model's forward pass depends on the values that it computes.
         """
         found = self._spread(row)
-        # DDP's buckets are beside the gradients (gradient_as_bucket_view is off by default).
-        return _parts(found, row.gpus, found.gradients if row.strategy == "ddp" else 0)
+        beside = 0
+        if row.strategy == "ddp":
+            # Its buckets are beside the gradients (gradient_as_bucket_view is off by default).
+            beside = found.gradients
+        elif row.strategy == "fsdp-offload":
+            # torch/distributed/fsdp/_fully_shard, all_gather_inputs and foreach_reduce: a unit's
+            # share comes from the host, and that of its gradients goes there.
+            beside = 2 * found.unit // row.gpus
+        return _parts(found, row.gpus, beside)
+
+    def host(self, row: Row) -> int:
+        """What FSDP keeps there of parameters, gradients and states."""
+        if row.strategy != "fsdp-offload":
+            return 0
+        shares = self._spread(replace(row, strategy="fsdp"))
+        lying = shares.peaks[-1].parts
+        return lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
 
     def moment(self, row: Row) -> str:
         """When in the step the peak comes: the phase, and the module."""
@@ -115,7 +131,10 @@ class Forecast(Forecaster):
         if self.optimizer in ("adamw", "adamw-fp32"):
             others["8 bits"] = replace(self, optimizer="adamw-8bit")
         now = self.parts(row).total
-        return {name: now - one.parts(row).total for name, one in others.items()}
+        saved = {name: now - one.parts(row).total for name, one in others.items()}
+        if row.strategy != "fsdp-offload" and self.optimizer in ON_CPU:
+            saved["offload"] = now - self.parts(replace(row, strategy="fsdp-offload")).total
+        return saved
 
     @property
     def sequence(self) -> int | None:
@@ -144,6 +163,9 @@ class Forecast(Forecaster):
             return self._step(None, turns)
         keeps = row.strategy == "fsdp-gradients"
         sharding = Sharding(ranks=FEWEST, keeps_parameters=keeps, computing=self._computing)
+        if row.strategy == "fsdp-offload":
+            # Nothing of what is shared lies on the GPU, as if endlessly many shared it.
+            return self._step(sharding, turns).spread(inf)
         shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
         return self._step(sharding, turns).spread(shards / FEWEST)
 
@@ -174,7 +196,7 @@ class Forecast(Forecaster):
             ) from None
 
 
-def _parts(found: Footprint, gpus: int, buckets: int = 0) -> MemoryParts:
+def _parts(found: Footprint, gpus: int, beside: int) -> MemoryParts:
     parts = found.peak.parts
 
     def of(*names: str) -> int:
@@ -186,7 +208,7 @@ def _parts(found: Footprint, gpus: int, buckets: int = 0) -> MemoryParts:
         optimizer=found.states,
         activations=of("Activation", "Other", "Inputs"),
         temporaries=of("Temp", "Optstate", "OptState") - found.states + WORKSPACE,
-        communication=buckets
+        communication=beside
         + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
         unused=max(0, found.reserved - sum(parts.values())),
         context=CONTEXT + (LIBRARY if gpus > 1 else 0),

@@ -58,13 +58,20 @@ def apart(sharding: Sharding | None) -> Iterator[DeviceMesh | None]:
 def shard(model: nn.Module, sharding: Sharding, mesh: DeviceMesh) -> None:
     """Each block by itself, and then what is left, as accelerate's transformer-based wrapping."""
     policy = MixedPrecisionPolicy(param_dtype=sharding.computing, reduce_dtype=sharding.computing)
-    for one in (*blocks(model), model):
+    for one, _ in units(model):
         fully_shard(
             one,
             mesh=mesh,
             mp_policy=policy,
             reshard_after_forward=not sharding.keeps_parameters,
         )
+
+
+def units(model: nn.Module) -> Sequence[tuple[nn.Module, int]]:
+    """What is gathered at a time, with the bytes of its parameters: each block, and the rest."""
+    sizes = [(one, sum(each.nbytes for each in one.parameters())) for one in blocks(model)]
+    whole = sum(each.nbytes for each in model.parameters())
+    return [*sizes, (model, whole - sum(size for _, size in sizes))]
 
 
 class Shards:

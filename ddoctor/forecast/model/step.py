@@ -18,7 +18,7 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
-from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard
+from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard, units
 from ddoctor.forecast.model.tracker import SHARED, Peak, ShardedTracker, Tracker
 from ddoctor.forecast.model.unpacked import unpacked
 
@@ -45,6 +45,8 @@ class Footprint:
     """Of all of them."""
     states: int
     """What the optimizer keeps of this rank's part."""
+    unit: int
+    """All parameters of the largest unit that FSDP gathers at a time."""
     flops: int
     """Of the forward and the backward pass of one micro-batch, as torch's FlopCounterMode counts
     them: attention in full, though half of it is masked."""
@@ -105,6 +107,7 @@ def footprint(
     number = sum(one.numel() for one in model.parameters())
     trained = [one for one in model.parameters() if one.requires_grad]
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
+    unit = max(size for _, size in units(model))
     with _quiet(), unpacked(), apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
         recompute(model, checkpointing)
@@ -139,6 +142,7 @@ def footprint(
             trainable=trainable,
             gradients=gradients,
             states=_kept(steps),
+            unit=unit,
             flops=tracker.flops,
         )
 
