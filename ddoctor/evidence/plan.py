@@ -47,6 +47,9 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     gradients: int = 0
     optimizer: int = 0
     activations: int = 0
+    logits: int = 0
+    """What the model returns beside its loss, with whatever has as many numbers as that, and as
+    many classes: its copy in float32, what the loss makes of it, its gradient."""
     temporaries: int = 0
     """Beyond the activations: copies in the dtype of computing, what the optimizer makes in its
     step."""

@@ -222,9 +222,9 @@ def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> st
         )
     if best.strategy == OFFLOADED:
         return (
-            f"nothing else fits, since without the CPU the least is {_gib(_least(rows).parts.total)}, "
-            f"and {device.name} has {_gib(device.memory)}; each rank needs {_gib(best.host)} of "
-            "its host's memory"
+            "nothing else fits, since without the CPU the least is "
+            f"{_gib(_least(rows).parts.total)}, and {device.name} has {_gib(device.memory)}; each "
+            f"rank needs {_gib(best.host)} of its host's memory"
         )
     room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} are left"
     if best.strategy in WHOLE:

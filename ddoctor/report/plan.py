@@ -31,6 +31,7 @@ HEADS = {
     "gradients": "grad.",
     "optimizer": "optim.",
     "activations": "activ.",
+    "logits": "logits",
     "temporaries": "temp.",
     "communication": "comm.",
     "unused": "unused",
@@ -38,7 +39,7 @@ HEADS = {
 }
 NARROW = {
     "model": ("parameters", "gradients", "optimizer"),
-    "step": ("activations", "temporaries", "communication", "unused"),
+    "step": ("activations", "logits", "temporaries", "communication", "unused"),
     "CUDA": ("context",),
 }
 FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}

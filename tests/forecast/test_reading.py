@@ -74,7 +74,11 @@ def test_its_parts(tmp_path: Path) -> None:
     found = parts(written(tmp_path))
     # 165.4 MiB by the allocator's events with AdamW, of which 48 are weights and states.
     assert found.parameters + found.optimizer == pytest.approx(48 * MIB, rel=0.01)
-    assert found.activations + found.temporaries - WORKSPACE == pytest.approx(117.4 * MIB, rel=0.01)
+    step = found.activations + found.logits + found.temporaries - WORKSPACE
+    assert step == pytest.approx(117.4 * MIB, rel=0.01)
+    # Of 4 samples of 256 tokens each, and 2000 words: with what the loss makes of it, and the
+    # gradients of both.
+    assert found.logits == 4 * 4 * 4 * 256 * 2000
 
 
 def tokens(samples: int, length: int) -> dict[str, torch.Tensor]:
@@ -131,6 +135,7 @@ def test_each_strategy(tmp_path: Path) -> None:
     assert two.optimizer == pytest.approx(one.optimizer / 2, rel=0.01)
     assert eight.optimizer == pytest.approx(one.optimizer / 8, rel=0.01)
     assert eight.activations == two.activations == one.activations
+    assert eight.logits == two.logits == one.logits
     assert kept.communication > eight.communication
     assert hybrid == eight
     assert whole.moment(ONE).startswith("backward pass")

@@ -11,7 +11,7 @@ from torch import nn
 
 from ddoctor.forecast.model.step import Footprint, footprint
 from tests.forecast import truth
-from tests.forecast.model_set import SET
+from tests.forecast.model_set import LENGTH, SAMPLES, SET, VOCABULARY
 
 WORST = 0.03
 SAMPLED = ("dense", "cnn with batch norm")
@@ -68,6 +68,21 @@ def test_what_lies_there_and_when() -> None:
     assert told.peak.parts["Optstate"] == pytest.approx(8 * told.parameters, rel=0.01)
     # The gradients of the logits are the largest there are.
     assert told.peak.phase == "backward"
+
+
+@pytest.mark.parametrize(("dtype", "bytes_each"), [(None, 16), (torch.bfloat16, 14)])
+def test_logits_with_what_the_loss_makes_of_them(
+    dtype: torch.dtype | None, bytes_each: int
+) -> None:
+    """In floats but for themselves, where layers compute in halves."""
+    case = SET["dense"]
+    told = footprint(case.build, case.batch, AdamW, autocast=dtype).peak
+    assert sum(told.logits.values()) == bytes_each * SAMPLES * LENGTH * VOCABULARY
+    assert all(size <= told.parts[name] for name, size in told.logits.items())
+
+
+def test_no_logits_where_the_model_returns_none() -> None:
+    assert of("u-net").peak.logits == {}
 
 
 def test_frozen_parameters_have_no_gradients_and_no_states() -> None:

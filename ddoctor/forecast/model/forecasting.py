@@ -198,6 +198,7 @@ class Forecast(Forecaster):
 
 def _parts(found: Footprint, gpus: int, beside: int) -> MemoryParts:
     parts = found.peak.parts
+    logits = {name: found.peak.logits.get(name, 0) for name in ("Activation", "Temp")}
 
     def of(*names: str) -> int:
         return sum(parts.get(name, 0) for name in names)
@@ -206,8 +207,9 @@ def _parts(found: Footprint, gpus: int, beside: int) -> MemoryParts:
         parameters=of("Parameter", "Sharded Param", "Buffer"),
         gradients=of("Gradient", "Sharded Grad"),
         optimizer=found.states,
-        activations=of("Activation", "Other", "Inputs"),
-        temporaries=of("Temp", "Optstate", "OptState") - found.states + WORKSPACE,
+        activations=of("Activation", "Other", "Inputs") - logits["Activation"],
+        logits=sum(logits.values()),
+        temporaries=of("Temp", "Optstate", "OptState") - found.states - logits["Temp"] + WORKSPACE,
         communication=beside
         + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
         unused=max(0, found.reserved - sum(parts.values())),

@@ -120,11 +120,13 @@ def footprint(
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
         with tracker:
             for _ in range(STEPS):
+                tracker.peaks.clear()
                 for _ in range(accumulation):
                     tracker.flops = 0
                     tracker.phase = "forward"
                     with _casting(autocast):
                         outputs = model(**samples)
+                    tracker.logits = _numbers(getattr(outputs, "logits", None))
                     tracker.phase = "backward"
                     outputs.loss.backward()
                     # Most loops keep them until then: logits are not small.
@@ -160,6 +162,12 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logger.setLevel(level)
+
+
+def _numbers(logits: object) -> tuple[int, int] | None:
+    if not isinstance(logits, Tensor) or not logits.dim():
+        return None
+    return logits.numel(), logits.shape[-1]
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +59,8 @@ class Peak:
     parts: Mapping[str, int]
     """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other; under FSDP
     Sharded Param, Unsharded Param, All Gather, Reduce Scatter, Inputs, …"""
+    logits: Mapping[str, int]
+    """Of these parts, what has as many numbers as the logits."""
     operators: int
     """What the operator at the peak had for itself."""
 
@@ -118,8 +120,18 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """Which of it is the smaller the more ranks share it."""
         self.flops = 0
         """Of all products of matrices, convolutions and attention so far."""
+        self.logits: tuple[int, int] | None = None
+        """How many numbers the model's logits have, and how many of them are of one label; None: it
+        has none."""
         self._numbers: dict[int, int] = {}
+        self._alike: dict[int, _WeakRefInfo] = {}
         self._own = 0
+
+    def _track(self, reftype: _RefType, t: Tensor) -> None:
+        super()._track(reftype, t)
+        if self.logits is not None and t.dim() and (t.numel(), t.shape[-1]) == self.logits:
+            info, _ = self._WINFO[t.untyped_storage()]
+            self._alike[id(info)] = info
 
     def _update_snap(
         self, u_type: _UpdateType, winfo: _WeakRefInfo, *args: Any, **more: Any
@@ -132,6 +144,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             return
         if winfo.reftype.value in SHARED:
             self.shared.add(number)
+        if u_type is _UpdateType.DEL:
+            self._alike.pop(id(winfo), None)
         if u_type is not _UpdateType.REF:
             self.sizes.append((number, 0 if u_type is _UpdateType.DEL else winfo.mem_consumed))
 
@@ -146,8 +160,15 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
                     parts={
                         kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
                     },
+                    logits=self._of_logits(),
                     operators=self._own,
                 )
+
+    def _of_logits(self) -> Mapping[str, int]:
+        sizes = Counter[str]()
+        for one in self._alike.values():
+            sizes[one.reftype.value] += one.mem_consumed
+        return sizes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
