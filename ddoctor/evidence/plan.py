@@ -66,6 +66,16 @@ class MemoryParts(Part, frozen=True, kw_only=True):
         return sum(size for _, size in self.named())
 
     @property
+    def allocated(self) -> int:
+        """By tensors: torch.cuda.max_memory_allocated()."""
+        return self.used - self.context
+
+    @property
+    def reserved(self) -> int:
+        """By torch's allocator: torch.cuda.max_memory_reserved()."""
+        return self.total - self.context
+
+    @property
     def used(self) -> int:
         """Without what the allocator has and does not use."""
         return self.total - self.unused

@@ -136,8 +136,11 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 f"{plan.checkpoint_bf16 / 1e9:.1f} GB in bf16",
             )
         yield "forecast", f"{_way(plan)}: it fits where {plan.doubt:g} times as much would"
+        yield "peak", _peak(plan)
         if not plan.activations_known:
             yield "not in it", "activations (--activations)"
+        elif plan.way == "fake tensors":
+            yield "not in it", "workspaces of cuDNN, sums of reductions, what torch.compile fuses"
 
 
 def _most(plan: Plan) -> str:
@@ -154,8 +157,21 @@ def _way(plan: Plan) -> str:
         return "by closed form, and coarse"
     row = plan.rows[plan.chosen or 0]
     return (
-        "by a step on tensors without memory, and by the rules of torch's allocator; the peak "
-        f"comes in the {row.moment}"
+        "by a step on tensors without memory, with attention, dropout, autocast and optimizer as "
+        "on CUDA, and by the rules of torch's allocator; the peak comes in the "
+        f"{row.moment}"
+    )
+
+
+def _peak(plan: Plan) -> str:
+    """Of the row that is taken, or needs least: which peak is forecast, and how far it is sure."""
+    least = min(plan.rows, key=lambda row: row.parts.total)
+    parts = (least if plan.chosen is None else plan.rows[plan.chosen]).parts
+    reserved = f", {_gib(parts.reserved)} reserved by torch's allocator" if parts.unused else ""
+    return (
+        f"{_gib(parts.allocated)} GiB allocated by tensors{reserved}, {_gib(parts.total)} to "
+        f"{_gib(round(plan.doubt * parts.total))} as nvidia-smi shows it, with what CUDA and NCCL "
+        "have"
     )
 
 

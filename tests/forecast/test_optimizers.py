@@ -10,6 +10,8 @@ from torch import nn
 
 from ddoctor.forecast.closed_form import Optimizer
 from ddoctor.forecast.model.optimizers import factory
+from ddoctor.forecast.model.step import footprint
+from tests.forecast.model_set import SET
 
 NUMBERS = 64 * 1024
 
@@ -34,6 +36,17 @@ def states(name: Optimizer, dtype: torch.dtype, numbers: int = NUMBERS) -> int:
 )
 def test_whole_states(name: Optimizer, dtype: torch.dtype, bytes_each: int) -> None:
     assert states(name, dtype) == bytes_each * NUMBERS
+
+
+@pytest.mark.parametrize(("name", "bytes_each"), [("adamw", 4), ("adamw-fp32", 0), ("sgd", 0)])
+def test_what_a_step_over_all_parameters_makes(name: Optimizer, bytes_each: int) -> None:
+    """As on CUDA, where AdamW has a list of all its denominators at once (torch/optim/adam.py,
+    _multi_tensor_adam)."""
+    case = SET["dense"]
+    told = footprint(case.build, case.batch, factory(name), on_cuda=True)
+    last = next(one for one in told.peaks if one.phase == "optimizer")
+    made = last.parts["Optstate"] - told.states
+    assert made == pytest.approx(bytes_each * told.parameters, rel=0.01)
 
 
 def test_states_of_8_bits() -> None:

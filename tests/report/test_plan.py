@@ -62,6 +62,26 @@ def test_the_head_of_the_report() -> None:
     assert told["checkpoint"].startswith("5.0 GB with weights as they are trained (fp32), 2.5 GB")
 
 
+def test_which_peak_is_forecast() -> None:
+    """5 + 5 + 10 + 10 + 2 + 2 + 5 GB of tensors, 2 of CUDA's own, and 40 % of doubt."""
+    (section,) = SECTIONS
+    assert isinstance(section, Plan)
+    told = dict(plans.seen(Evidence(SECTIONS)))
+    assert told["peak"] == (
+        "36.3 GiB allocated by tensors, 38.2 to 53.5 as nvidia-smi shows it, with what CUDA and "
+        "NCCL have"
+    )
+    assert "not in it" not in told
+    (row,) = section.rows
+    parts = msgspec.structs.replace(row.parts, unused=3 * 2**30)
+    row = msgspec.structs.replace(row, parts=parts)
+    forecast = msgspec.structs.replace(section, rows=(row,), way="fake tensors", doubt=1.15)
+    told = dict(plans.seen(Evidence([forecast])))
+    assert "36.3 GiB allocated by tensors, 39.3 reserved by torch's allocator" in told["peak"]
+    assert "41.2 to 47.4 as nvidia-smi shows it" in told["peak"]
+    assert "cuDNN" in told["not in it"]
+
+
 def test_a_step_by_roofline() -> None:
     (section,) = SECTIONS
     assert isinstance(section, Plan)

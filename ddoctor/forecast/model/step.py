@@ -16,10 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
+from ddoctor.forecast.model.cuda import as_on_cuda
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard, units
-from ddoctor.forecast.model.tracker import SHARED, Peak, ShardedTracker, Tracker
+from ddoctor.forecast.model.tracker import SHARED, Peak, ShardedTracker, Tracker, on_cpu, on_gpu
 from ddoctor.forecast.model.unpacked import unpacked
 
 # In the second step the optimizer has its states.
@@ -97,8 +98,10 @@ def footprint(
     sharding: Sharding | None = None,
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
+    on_cuda: bool = False,
 ) -> Footprint:
-    """Of a step on CPU tensors, of a model whose forward pass returns its loss.
+    """Of a step on CPU tensors, or as CUDA's kernels take it, of a model whose forward pass returns
+    its loss.
 
     ``autocast``: the dtype of computing, if that is another than the weights'; ``sharding``: None:
     this rank has the whole model; ``accumulation``: micro-batches for one step of the optimizer.
@@ -108,7 +111,8 @@ def footprint(
     trained = [one for one in model.parameters() if one.requires_grad]
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
     unit = max(size for _, size in units(model))
-    with _quiet(), unpacked(), apart(sharding) as mesh, FakeTensorMode():
+    kernels = as_on_cuda() if on_cuda else nullcontext()
+    with _quiet(), unpacked(), kernels, apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
@@ -118,6 +122,7 @@ def footprint(
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
+        tracker.own = on_gpu if on_cuda else on_cpu
         with tracker:
             for _ in range(STEPS):
                 tracker.peaks.clear()

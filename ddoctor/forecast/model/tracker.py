@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
-from ddoctor.forecast.model import convolutions, grouped, losses
+from ddoctor.forecast.model import convolutions, cuda, grouped, losses
 
 DEVICE = torch.ops.prim.device.default
 # Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
@@ -46,6 +46,16 @@ AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_d
 # By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
 # it makes in its step, have one name.
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
+
+
+def on_cpu(func: Any, args: Sequence[Any]) -> int:
+    """Bytes that a call has on a CPU beside what it returns."""
+    return convolutions.own(func, args) + losses.own(func, args)
+
+
+def on_gpu(func: Any, args: Sequence[Any]) -> int:
+    """The same by CUDA's kernels."""
+    return cuda.own(func, args) + losses.own(func, args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +130,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """Which of it is the smaller the more ranks share it."""
         self.flops = 0
         """Of all products of matrices, convolutions and attention so far."""
+        self.own = on_cpu
+        """Bytes that a call of an operator has beside what it returns."""
         self.logits: tuple[int, int] | None = None
         """How many numbers the model's logits have, and how many of them are of one label; None: it
         has none."""
@@ -173,7 +185,7 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
-        self._own = convolutions.own(func, args) + losses.own(func, args)
+        self._own = self.own(func, args)
         run = AS_IT_IS.get(func, func)
         try:
             made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
