@@ -374,6 +374,30 @@ def test_a_config_that_does_not_fit_its_own_model(tmp_path: Path) -> None:
         parts(str(tmp_path), samples=1)
 
 
+class Lossless(nn.Linear):
+    """Its outputs are all that it returns."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+
+def ones(samples: int, length: int) -> dict[str, Tensor]:
+    return {"input": torch.ones(samples, 8)}
+
+
+def test_a_model_without_a_loss() -> None:
+    blueprint = Blueprint(name="Lossless", build=Lossless, batch=ones)
+    with pytest.raises(DoctorError, match="no loss is returned"):
+        of(blueprint, samples=1).parts(ONE)
+
+
+def test_a_fault_of_our_own_is_not_said_to_be_the_model_s(tmp_path: Path) -> None:
+    known = forecast(written(tmp_path))
+    unknown = dataclasses.replace(known, optimizer="lion")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not callable"):
+        unknown.parts(ONE)
+
+
 def broken() -> nn.Module:
     raise ValueError("a head of twelve")
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
+from pathlib import Path
+from traceback import walk_tb
 from typing import ClassVar
 
 import torch
@@ -32,6 +34,7 @@ PHASES = {
     "backward": "backward pass",
     "optimizer": "optimizer's step",
 }
+OURS = Path(__file__).parents[2]
 # One step tells for all numbers of ranks: what is spread is the smaller the more there are.
 FEWEST = 2
 
@@ -189,12 +192,20 @@ class Forecast(Forecaster):
         except DoctorError:
             raise
         except Exception as error:  # the model's own code, to which its config may not fit
+            if _ours(error):
+                raise
             decides = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
             why = "it decides by values that it computes" if decides else said(error)
             raise DoctorError(
                 f"{self.blueprint.name} cannot be run without data ({why}): give what you know of "
                 "it, --params, --activations and --layers"
             ) from None
+
+
+def _ours(error: Exception) -> bool:
+    """Whether it was raised by a line of this package: then it is no fault of the model's."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return Path(frame.f_code.co_filename).is_relative_to(OURS)
 
 
 def _parts(found: Footprint, gpus: int, beside: int) -> MemoryParts:

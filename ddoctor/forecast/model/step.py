@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
@@ -105,6 +106,9 @@ def footprint(
 
     ``autocast``: the dtype of computing, if that is another than the weights'; ``sharding``: None:
     this rank has the whole model; ``accumulation``: micro-batches for one step of the optimizer.
+
+    Raises:
+        DoctorError: it returns no loss.
     """
     model = on_meta(build)
     number = sum(one.numel() for one in model.parameters())
@@ -133,7 +137,7 @@ def footprint(
                         outputs = model(**samples)
                     tracker.logits = _numbers(getattr(outputs, "logits", None))
                     tracker.phase = "backward"
-                    outputs.loss.backward()
+                    _loss(outputs).backward()  # type: ignore[no-untyped-call]
                     # Most loops keep them until then: logits are not small.
                     del outputs
                     tracker.reset_mod_stats()
@@ -167,6 +171,16 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logger.setLevel(level)
+
+
+def _loss(outputs: object) -> Tensor:
+    found = getattr(outputs, "loss", None)
+    if not isinstance(found, Tensor):
+        raise DoctorError(
+            "no loss is returned, neither by the model's forward pass (a tensor, as .loss) nor by "
+            "a function of your own (--workload)"
+        )
+    return found
 
 
 def _numbers(logits: object) -> tuple[int, int] | None:
