@@ -208,3 +208,11 @@ def test_what_is_sharded_is_not_to_be_sharded(findings: Findings) -> None:
         told = [fix.summary for fix in finding.fixes]
         assert sum("FSDP" in one for one in told) == (not section.sharded)
         assert any(offered in one for one in told)
+
+
+def test_not_even_with_its_shares_on_the_cpu(findings: Findings) -> None:
+    plan = planned(24, activations=40)
+    (finding,) = findings(CAUSE, plan)
+    least = min(row.parts.total for row in plan.rows if row.strategy == "fsdp-offload")
+    assert plan.chosen is None
+    assert finding.because.endswith(f"; with its shares on the CPU it is still {least / 2**30:.1f}")
