@@ -114,14 +114,17 @@ class Measured:
     def _exposed(
         self, model: Model, device: Device, strategy: Strategy, gpus: int, accumulation: int
     ) -> float | None:
-        times = exchange.times(strategy, accumulation)
-        inside = self.hosts == 1 and 1 < gpus <= GPUS_PER_HOST
-        if self.transfer is not None and strategy == self.strategy and inside:
-            # The same over the same links, as much as it is for each of so many.
-            bytes_of_each = _share(gpus) / _share(self.gpus)
-            return self.transfer * bytes_of_each * times / exchange.times(strategy, self.turns)
+        times, hosts = exchange.times(strategy, accumulation), ceil(gpus / GPUS_PER_HOST)
+        seen = 0.0
+        alike = strategy == self.strategy and self.gpus > 1 and hosts >= self.hosts
+        if self.transfer is not None and alike:
+            # As much as goes through each of so many; over slower links it is not less.
+            of_each = _share(gpus) / _share(self.gpus)
+            seen = self.transfer * of_each * times / exchange.times(strategy, self.turns)
+            if hosts == self.hosts == 1:
+                return seen
         each = self.linked(device).exposed(model, strategy, gpus, self.each)
-        return None if each is None else times * each
+        return None if each is None else max(seen, times * each)
 
 
 def _share(ranks: int) -> float:

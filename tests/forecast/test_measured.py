@@ -13,7 +13,7 @@ from ddoctor.evidence.collectives import Collectives, Scope, Sweep
 from ddoctor.evidence.plan import Plan, PlanRow, StepTime, Strategy
 from ddoctor.evidence.probes import RankPlace, SweepPoint
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import BETWEEN_RANKS, RankSteps, Steps
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import Device, find
@@ -157,12 +157,15 @@ def test_the_links_are_those_that_were_measured(tmp_path: Path) -> None:
 
 
 def test_those_between_hosts_as_well(tmp_path: Path) -> None:
-    links = collectives("all", 13.0, hosts=2), collectives("across", 99.0, hosts=2)
-    for section, known in zip(
-        links, ("10 GB/s in a training, as measured", "not known"), strict=True
-    ):
-        found = planned(tmp_path, (16,), recorded(), wrapped(), section)
-        assert known in found.links
+    by_all, by_one_each = (collectives(one, 13.0, hosts=2) for one in SCOPES)
+    found = planned(tmp_path, (16,), recorded(), wrapped(), by_all)
+    assert "between hosts 10 GB/s in a training, as measured" in found.links
+    step = timed(found, "ddp", 16)
+    assert step.source == "by the measured step"
+    # The passes could hide it; but what was seen within a host was not hidden either.
+    assert step.exposed == pytest.approx(TRANSFER * 15 / 8)
+    found = planned(tmp_path, (16,), recorded(), wrapped(), by_one_each)
+    assert "not known between hosts" in found.links
 
 
 def test_ranks_on_two_hosts_tell_nothing_of_one_host(tmp_path: Path) -> None:
@@ -201,6 +204,26 @@ def test_other_turns_compute_as_often_and_step_once(tmp_path: Path) -> None:
     assert once is not None
     assert once.source == "by the measured step"
     assert once.seconds == pytest.approx((LOADING + OWN) / 2 + OPTIMIZER + TRANSFER)
+
+
+def test_one_gpu_waits_for_nobody_in_whatever_turns(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.json"
+    alone = msgspec.structs.replace(
+        recorded(1), ranks=tuple(_alone(rank) for rank in recorded(1).ranks)
+    )
+    bundle.write(path, Evidence([alone, wrapped("none", ranks=1)]))
+    measured = read([path], ANY, None)
+    for turns, source in ((1, "as measured"), (4, "by the measured step")):
+        step = measured.step(model(), ANY, "one-gpu", 1, turns)
+        assert step is not None
+        assert (step.source, step.exposed) == (source, 0.0)
+        assert step.seconds == pytest.approx(turns * (LOADING + OWN) + OPTIMIZER)
+
+
+def _alone(rank: RankSteps) -> RankSteps:
+    """Without any transfer."""
+    own = tuple(one for one in rank.phases if one.name not in BETWEEN_RANKS)
+    return msgspec.structs.replace(rank, phases=own)
 
 
 def test_a_sweep_has_steps_at_several_sizes(tmp_path: Path) -> None:
