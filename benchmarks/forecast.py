@@ -5,7 +5,7 @@ checkpoint them, on CPU tensors; truth is the allocator's own events. Beside our
 `accelerate estimate-memory`, which knows parameters, gradients and optimizer, and DeepSpeed's
 estimator of ZeRO-2 on one GPU where it is installed (``pip install deepspeed``). Then how long the
 forecast of large models takes, with which memory.
-Exit code 1: the median error is above 0.5 %, or the worst above 3 %.
+Exit code 1: the median error is above 0.5 %, the worst above 3 %, or more than 10 % are too low.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.forecast import truth
 from tests.forecast.model_set import SET
 from tests.forecast.ways import FAILS, WAYS, AdamW
 
-MEDIAN, WORST = 0.005, 0.03
+MEDIAN, WORST, TOO_LOW = 0.005, 0.03, 0.1
 # A rank more or less in the rounding of a shard.
 NOTHING = 1e-4
 MIB, GIB = 2**20, 2**30
@@ -78,7 +78,7 @@ def main() -> int:
     )
     for name, settings in LARGE.items():
         _large(name, settings)
-    return 0 if usual <= MEDIAN and worst <= WORST else 1
+    return 0 if usual <= MEDIAN and worst <= WORST and below <= TOO_LOW else 1
 
 
 def _row(name: str, dtype: torch.dtype | None) -> float:
