@@ -22,7 +22,7 @@ from ddoctor.forecast.model.blueprint import from_config
 from ddoctor.forecast.model.reading import read
 from ddoctor.forecast.planning import Work, plan
 from tests.conftest import free_port
-from tests.forecast.test_reading import written
+from tests.forecast.small_models import written
 from tests.training.conftest import LIMIT_SECONDS, Training
 
 TRAINING = Path(__file__).parent / "launched.py"

@@ -6,60 +6,30 @@ import dataclasses
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import MemoryParts, Strategy
-from ddoctor.forecast.closed_form import Precision
+from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.forecaster import Row
 from ddoctor.forecast.model.blocks import rows
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.reading import read
-
-MIB = 2**20
-ONE = Row(strategy="one-gpu", gpus=1)
-SMALL: dict[str, Any] = {
-    "vocab_size": 2000,
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "max_position_embeddings": 512,
-}
-
-
-def written(folder: Path, **more: Any) -> str:
-    settings = {**SMALL, "architectures": ["LlamaForCausalLM"], **more}
-    transformers.LlamaConfig(**settings).save_pretrained(folder)
-    return str(folder)
-
-
-def forecast(source: str, precision: Precision = "fp32", samples: int = 4) -> Forecast:
-    return of(from_config(source), precision, samples)
-
-
-def of(
-    blueprint: Blueprint, precision: Precision = "fp32", samples: int = 4, length: int = 256
-) -> Forecast:
-    return Forecast(
-        blueprint=blueprint,
-        precision=precision,
-        optimizer="adamw",
-        samples=samples,
-        length=length,
-    )
-
-
-def parts(source: str, precision: Precision = "fp32", samples: int = 4) -> MemoryParts:
-    return forecast(source, precision, samples).parts(ONE)
+from tests.forecast.small_models import (
+    MIB,
+    ONE,
+    SMALL,
+    forecast,
+    of,
+    parts,
+    tokens,
+    written,
+)
 
 
 def test_a_decoder(tmp_path: Path) -> None:
@@ -79,11 +49,6 @@ def test_its_parts(tmp_path: Path) -> None:
     # Of 4 samples of 256 tokens each, and 2000 words: with what the loss makes of it, and the
     # gradients of both.
     assert found.logits == 4 * 4 * 4 * 256 * 2000
-
-
-def tokens(samples: int, length: int) -> dict[str, torch.Tensor]:
-    ids = torch.zeros(samples, length, dtype=torch.long)
-    return {"input_ids": ids, "labels": ids.clone()}
 
 
 def attending(how: str) -> Blueprint:
@@ -351,66 +316,3 @@ def test_each_token_pays_for_the_experts_that_it_asks(tmp_path: Path) -> None:
         flops.append(forecast(str(tmp_path)).flops)
     of_one_in_all_layers = 4 * 3 * 256 * 688
     assert flops[1] - flops[0] == 6 * 1024 * of_one_in_all_layers
-
-
-class Halting(nn.Module):
-    """As many layers as its own numbers ask for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> SimpleNamespace:
-        while x.norm() > 1:
-            x = self.layer(x)
-        return SimpleNamespace(loss=x.sum())
-
-
-def test_a_config_that_does_not_fit_its_own_model(tmp_path: Path) -> None:
-    config = transformers.Qwen3MoeConfig(**SMALL, num_experts=4, num_experts_per_tok=8)
-    config.architectures = ["Qwen3MoeForCausalLM"]
-    config.save_pretrained(tmp_path)
-    with pytest.raises(DoctorError, match="k not in range"):
-        parts(str(tmp_path), samples=1)
-
-
-class Lossless(nn.Linear):
-    """Its outputs are all that it returns."""
-
-    def __init__(self) -> None:
-        super().__init__(8, 8)
-
-
-def ones(samples: int, length: int) -> dict[str, Tensor]:
-    return {"input": torch.ones(samples, 8)}
-
-
-def test_a_model_without_a_loss() -> None:
-    blueprint = Blueprint(name="Lossless", build=Lossless, batch=ones)
-    with pytest.raises(DoctorError, match="no loss is returned"):
-        of(blueprint, samples=1).parts(ONE)
-
-
-def test_a_fault_of_our_own_is_not_said_to_be_the_model_s(tmp_path: Path) -> None:
-    known = forecast(written(tmp_path))
-    unknown = dataclasses.replace(known, optimizer="lion")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not callable"):
-        unknown.parts(ONE)
-
-
-def broken() -> nn.Module:
-    raise ValueError("a head of twelve")
-
-
-def test_what_cannot_even_be_built() -> None:
-    blueprint = Blueprint(name="Broken", build=broken, batch=tokens)
-    with pytest.raises(DoctorError, match="Broken cannot be built: a head of twelve"):
-        read(blueprint, None)
-
-
-def test_what_depends_on_the_values_that_it_computes() -> None:
-    blueprint = Blueprint(
-        name="Halting", build=Halting, batch=lambda samples, length: {"x": torch.zeros(samples, 8)}
-    )
-    with pytest.raises(DoctorError, match=r"Halting .* decides by values that it computes"):
-        of(blueprint, samples=1).parts(ONE)
