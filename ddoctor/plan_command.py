@@ -26,14 +26,19 @@ def plan(
         str | None, typer.Option(metavar="N", help="Those of them that are trained; else all.")
     ] = None,
     precision: Annotated[
-        str, typer.Option(metavar="NAME", help="fp32, bf16-mixed, fp16-mixed or bf16.")
-    ] = "bf16-mixed",
-    optimizer: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="NAME", help="adamw, adamw-fp32 (its states), adamw-8bit, sgd or adafactor."
+            metavar="NAME", help="fp32, bf16-mixed (if nothing is said), fp16-mixed, bf16."
         ),
-    ] = "adamw",
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="adamw (if nothing is said), adamw-fp32 (its states), adamw-8bit, sgd or "
+            "adafactor.",
+        ),
+    ] = None,
     activations: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Of one micro-batch on one GPU: 10GB.")
     ] = None,
@@ -42,7 +47,7 @@ def plan(
     ] = None,
     sequence: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Tokens of a sample of --model; 2048.", min=1),
+        typer.Option(metavar="N", help="Tokens of a sample; of --model 2048.", min=1),
     ] = None,
     checkpointing: Annotated[
         str, typer.Option(metavar="NAME", help="Of the blocks of --model: every, or selective.")
@@ -79,7 +84,8 @@ def plan(
         list[Path] | None,
         typer.Option(
             metavar="BUNDLE",
-            help="Take the step from a run, or a sweep; again: links from collectives.",
+            help="Take the step from a run, or a sweep, and from a run the model, too, if no other "
+            "is named; again: links from collectives.",
         ),
     ] = None,
     write: Annotated[

@@ -176,7 +176,11 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--workload", "x:y", "--params", "1B", "--gpu", "h100"), "in one way"),
         (("--workload", "nowhere:y", "--gpu", "h100"), "there is no module nowhere"),
         (("--workload", "json:loads", "--gpu", "h100"), "json:loads"),
-        (("--workload", "json:loads", "--sequence", "9", "--gpu", "h100"), "a workload says"),
+        (
+            ("--workload", "tests.headroom.workloads:dense", "--sequence", "9", "--gpu", "h100"),
+            "no third argument: have it be loss(model, samples, tokens)",
+        ),
+        (("--gpu", "h100"), "--params 4.4B, or --measured BUNDLE of a run"),
         (("--model", "x", "--params", "1B", "--gpu", "h100"), "in one way"),
         (("--model", "x", "--layers", "3", "--gpu", "h100"), "--layers goes with --params"),
         (("--params", "1B", "--sequence", "64", "--gpu", "h100"), "--sequence goes with --model"),

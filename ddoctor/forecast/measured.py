@@ -18,8 +18,8 @@ from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast import exchange
-from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast import exchange, of_a_run
+from ddoctor.forecast.closed_form import Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.exchange import Links
 
@@ -54,6 +54,10 @@ class Measured:
     parameters: float | None
     """Of the model; None: not recorded."""
     links: Links
+    precision: Precision | None = None
+    """None: not recorded."""
+    states: Optimizer | None = None
+    """The optimizer, by what it keeps; None: not recorded, or not known."""
 
     @property
     def words(self) -> str:
@@ -78,6 +82,11 @@ class Measured:
             raise DoctorError(
                 f"--measured: that was a model of {told / 1e6:,.1f}M parameters, and the plan is "
                 f"for one of {model.parameters / 1e6:,.1f}M: measure the one that is planned"
+            )
+        if self.precision not in (None, model.precision):
+            raise DoctorError(
+                f"--measured: that was in {self.precision}, and the plan is for {model.precision}: "
+                f"say --precision {self.precision}, or measure the other"
             )
 
     def step(
@@ -202,6 +211,8 @@ def _of_a_run(steps: Steps, evidence: Evidence, links: Links) -> Measured:
         if own and all(one.kind != "fsdp1" for one in own)
         else None,
         links=links,
+        precision=of_a_run.precision_of(evidence),
+        states=of_a_run.optimizer_of(evidence),
     )
 
 
@@ -219,7 +230,7 @@ def _of_a_sweep(
         chosen = rates[micro_batch or current or max(rates)]
         ranks = len(sweep.ranks)
         return Measured(
-            strategy="ddp" if ranks > 1 else "one-gpu",
+            strategy="one-gpu" if ranks == 1 else "fsdp" if sweep.sharded else "ddp",
             gpus=ranks,
             hosts=len({rank.place.host for rank in sweep.ranks}),
             turns=1,

@@ -8,7 +8,7 @@ from typing import get_args
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
-from ddoctor.forecast import amounts, devices, measured, planning
+from ddoctor.forecast import amounts, devices, measured, of_a_run, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster
@@ -24,8 +24,8 @@ class Request:
     model: str | None
     workload: str | None
     trainable: str | None
-    precision: str
-    optimizer: str
+    precision: str | None
+    optimizer: str | None
     activations: str | None
     layers: int | None
     sequence: int | None
@@ -49,10 +49,11 @@ def plan(wanted: Request) -> Plan:
     Raises:
         DoctorError: an option says nothing that can be planned, or two do not go together.
     """
-    if sum(one is not None for one in (wanted.params, wanted.model, wanted.workload)) != 1:
+    named = sum(one is not None for one in (wanted.params, wanted.model, wanted.workload))
+    if named > 1 or (not named and not wanted.measured):
         raise DoctorError(
             "say what is trained, in one way: --model CONFIG, --workload package.module:factory, "
-            "or --params 4.4B"
+            "--params 4.4B, or --measured BUNDLE of a run"
         )
     device, gpus = _device(wanted), _gpus(wanted.gpus)
     step = _measured(wanted, device)
@@ -60,11 +61,13 @@ def plan(wanted: Request) -> Plan:
         wanted = replace(wanted, micro_batch=step.micro_batch)
     work = _work(wanted, step)
     precision, optimizer = _kinds(wanted)
-    model, forecast = (
-        (_told(wanted, precision, optimizer), None)
-        if wanted.params is not None
-        else _read(wanted, precision, optimizer)
-    )
+    if step is not None:
+        precision, optimizer = precision or step.precision, optimizer or step.states
+    if wanted.model is not None or wanted.workload is not None:
+        usual = precision or "bf16-mixed", optimizer or "adamw"
+        model, forecast = _read(wanted, *usual)
+    else:
+        model, forecast = _in_numbers(wanted, precision, optimizer), None
     if step is not None:
         step.check(model)
     return planning.plan(model, device, gpus, work, forecast)
@@ -80,10 +83,11 @@ def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[
     from ddoctor.forecast.model.reading import read
     from ddoctor.forecast.model.workload import from_factory
 
-    if wanted.workload is not None and wanted.sequence is not None:
-        raise DoctorError("--sequence goes with --model: how long samples are, a workload says")
-    told = wanted.workload
-    blueprint = from_factory(told) if told is not None else from_config(wanted.model or "")
+    blueprint = (
+        from_config(wanted.model)
+        if wanted.model is not None
+        else from_factory(wanted.workload or "", wanted.sequence)
+    )
     found = read(blueprint, wanted.sequence)
     forecast = Forecast(
         blueprint=blueprint,
@@ -113,11 +117,23 @@ def _checkpointing(said: str) -> Checkpointing:
     return found[0]
 
 
-def _told(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
+def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimizer | None) -> Model:
     if wanted.sequence is not None:
         raise DoctorError("--sequence goes with --model: of --params say --activations")
     if wanted.checkpointing != "none":
         raise DoctorError("--checkpointing goes with --model: of --params say --activations")
+    activations = (
+        None if wanted.activations is None else amounts.size("--activations", wanted.activations)
+    )
+    if wanted.params is None:
+        if wanted.trainable is not None:
+            raise DoctorError("--trainable goes with --params: of the model of a run it is known")
+        found = of_a_run.read(wanted.measured, wanted.micro_batch, precision, optimizer)
+        return replace(
+            found,
+            activations=found.activations if activations is None else activations,
+            layers=wanted.layers or found.layers,
+        )
     parameters = amounts.count("--params", wanted.params or "")
     trainable = (
         parameters if wanted.trainable is None else amounts.count("--trainable", wanted.trainable)
@@ -127,23 +143,22 @@ def _told(wanted: Request, precision: Precision, optimizer: Optimizer) -> Model:
     return Model(
         parameters=parameters,
         trainable=trainable,
-        precision=precision,
-        optimizer=optimizer,
-        activations=(
-            0 if wanted.activations is None else amounts.size("--activations", wanted.activations)
-        ),
+        precision=precision or "bf16-mixed",
+        optimizer=optimizer or "adamw",
+        activations=activations or 0,
         layers=wanted.layers or USUAL_LAYERS,
     )
 
 
-def _kinds(wanted: Request) -> tuple[Precision, Optimizer]:
-    precision = [one for one in get_args(Precision) if one == wanted.precision]
-    optimizer = [one for one in get_args(Optimizer) if one == wanted.optimizer]
-    if not precision:
+def _kinds(wanted: Request) -> tuple[Precision | None, Optimizer | None]:
+    """As they were said."""
+    precision: list[Precision] = [one for one in get_args(Precision) if one == wanted.precision]
+    optimizer: list[Optimizer] = [one for one in get_args(Optimizer) if one == wanted.optimizer]
+    if wanted.precision is not None and not precision:
         raise _none_of("--precision", wanted.precision, get_args(Precision))
-    if not optimizer:
+    if wanted.optimizer is not None and not optimizer:
         raise _none_of("--optimizer", wanted.optimizer, get_args(Optimizer))
-    return precision[0], optimizer[0]
+    return precision[0] if precision else None, optimizer[0] if optimizer else None
 
 
 def _device(wanted: Request) -> Device:
@@ -175,9 +190,10 @@ def _work(wanted: Request, step: Measured | None) -> Work:
     loading = wanted.loading or 0.0
     if wanted.epochs <= 0 or loading < 0 or (wanted.step is not None and wanted.step <= 0):
         raise DoctorError("--epochs and --step are above zero, --loading is not below")
+    in_numbers = wanted.model is None and wanted.workload is None
     return Work(
         # So many are read off a model, too.
-        micro_batch=wanted.micro_batch or (1 if wanted.params is None else None),
+        micro_batch=wanted.micro_batch or (None if in_numbers else 1),
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
         epochs=wanted.epochs,

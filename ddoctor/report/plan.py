@@ -179,7 +179,7 @@ def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
     if plan.measured:
         yield (
             "measured",
-            f"{plan.measured}; that precision and samples were as here, no bundle tells",
+            f"{plan.measured}; that its samples were as long as here, no bundle tells",
         )
     step = row.step
     if step is not None:

@@ -14,6 +14,7 @@ from ddoctor.evidence.plan import Plan, PlanRow, StepTime, Strategy
 from ddoctor.evidence.probes import RankPlace, SweepPoint
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, RankSteps, Steps
+from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import Device, find
@@ -270,3 +271,16 @@ def test_a_bundle_without_steps(tmp_path: Path) -> None:
     bundle.write(path, Evidence([collectives("within", 100.0)]))
     with pytest.raises(DoctorError, match="holds no steps: let"):
         read([path], ANY, None)
+
+
+def test_a_step_in_another_precision_is_none_of_this_plan(tmp_path: Path) -> None:
+    in_floats = RankUse(hosts=(), flags=(RankFlags(rank=0, parameter_dtype="float32"),))
+    with pytest.raises(DoctorError, match="that was in fp32, and the plan is for bf16-mixed: say"):
+        planned(tmp_path, (2,), recorded(), wrapped(), in_floats)
+
+
+def test_a_sharded_sweep_is_a_step_of_fsdp(tmp_path: Path) -> None:
+    found = planned(tmp_path, (2,), msgspec.structs.replace(swept(8), sharded=True))
+    source = {row.strategy: row.step.source for row in found.rows if row.step is not None}
+    assert source["fsdp"] == "as measured"
+    assert source.get("ddp") != "as measured"

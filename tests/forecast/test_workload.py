@@ -52,6 +52,15 @@ def loss(model, samples):
     return model(torch.randn(samples, 256)).square().mean()
 
 
+def texts():
+    model = Net()
+    return model, torch.optim.AdamW(model.parameters()), loss_of_texts
+
+
+def loss_of_texts(model, samples, tokens):
+    return model(torch.randn(samples, tokens, 256)).square().mean()
+
+
 def nothing():
     return None
 """
@@ -84,6 +93,16 @@ def test_what_is_read_off_it() -> None:
     assert forecast.parts(Row(strategy="fsdp", gpus=4)).parameters * 4 == pytest.approx(
         4 * found.parameters, rel=0.01
     )
+
+
+def test_a_loss_that_is_told_how_long_samples_are() -> None:
+    blueprint = from_factory("trained_by_me:texts", 64)
+    assert read(blueprint, 64).length == 64
+    batch = partial(blueprint.batch, 8, 64)
+    told = footprint(blueprint.build, batch, AdamW)
+    assert told.total == pytest.approx(truth.peak(blueprint.build, batch, AdamW), rel=0.005)
+    with pytest.raises(DoctorError, match="say --sequence N"):
+        read(from_factory("trained_by_me:texts"), None)
 
 
 def test_what_is_no_workload() -> None:

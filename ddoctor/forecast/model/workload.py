@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ddoctor.forecast.model.blueprint import Blueprint
-from ddoctor.headroom.work import checked, factory
+from ddoctor.forecast.model.blueprint import Batch, Blueprint
+from ddoctor.headroom.work import Shape, check_loss, checked, factory
 
 
 class Outcome(NamedTuple):
@@ -21,17 +21,19 @@ class Outcome(NamedTuple):
 class Trained(nn.Module):
     """A model whose forward pass returns its loss."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, int], Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
-    def forward(self, samples: int) -> Outcome:
-        """Of so many made-up samples."""
-        return Outcome(self._loss(self.model, samples))
+    def forward(self, samples: int, tokens: int | None = None) -> Outcome:
+        """Of so many made-up samples, each of so many tokens, if its loss is to be told."""
+        return Outcome(self._loss(self.model, *Shape(samples, tokens).told))
 
 
-def from_factory(name: str) -> Blueprint:
+def from_factory(name: str, tokens: int | None = None) -> Blueprint:
     """Of ``package.module:factory``, in this folder or installed; its optimizer is not asked.
+
+    ``tokens``: of each sample, if its loss is to be told.
 
     Raises:
         DoctorError: there is no such function. What it returns is looked at when it is built.
@@ -40,6 +42,10 @@ def from_factory(name: str) -> Blueprint:
 
     def build() -> nn.Module:
         work = checked(name, make())
+        check_loss(work, Shape(1, tokens))
         return Trained(work.model, work.loss)
 
-    return Blueprint(name=name, build=build, batch=lambda samples, length: {"samples": samples})
+    def batch(samples: int, length: int) -> Batch:
+        return {"samples": samples} if tokens is None else {"samples": samples, "tokens": length}
+
+    return Blueprint(name=name, build=build, batch=batch, longest=tokens)
