@@ -107,6 +107,11 @@ def test_of_rows_and_volumes(kind: str, dtype: torch.dtype) -> None:
     compare(OTHER_SIDES[kind], dtype, torch.contiguous_format)
 
 
+def test_large_patches_in_floats() -> None:
+    """As a ViT has them; in halves, or with the channels last, it is not known."""
+    compare(Kind(16, 16, sides=(64, 64)), torch.float32, torch.contiguous_format)
+
+
 def test_frozen_weights_need_no_second_pass() -> None:
     inputs, weights = KINDS["3x3"].tensors(torch.float32, torch.contiguous_format)
     how = KINDS["3x3"].how

@@ -26,6 +26,9 @@ FORWARD, BACKWARD = (
 # Channels of a block: as many floats as a register holds.
 BLOCK = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
+# Of a kernel that oneDNN makes code for (jit_avx512_common_conv_kernel.cpp, bwd_weights).
+WIDEST = 14
+
 
 def own(func: Any, args: Sequence[Any]) -> int:
     """Bytes that a call has beside what it returns, at its peak; 0 for what is no convolution."""
@@ -103,6 +106,11 @@ class _Convolution:
         sparse = self.groups > 1 and min(self.channels) < BLOCK and not depthwise_3x3
         if contiguous and sparse:
             return 2 * weights
+        if contiguous and kernel[-1] > WIDEST and not self._in_half():
+            # By products of matrices: each thread has the columns of an image, and sums.
+            numbers = prod(self.weights.shape[1:]) * prod(gradient.shape[2:])
+            columns = torch.float32.itemsize * numbers
+            return weights + torch.get_num_threads() * (columns + 4 * weights)
         # What of a block is no channel is zeros.
         wide = [ceil(one / BLOCK) * BLOCK / one if sparse else 1 for one in self.channels]
         sums = 0.0
