@@ -70,9 +70,10 @@ class Forecast(Forecaster):
             # Its buckets are beside the gradients (gradient_as_bucket_view is off by default).
             beside = found.gradients
         elif row.strategy == "fsdp-offload":
-            # torch/distributed/fsdp/_fully_shard, all_gather_inputs and foreach_reduce: a unit's
-            # share comes from the host, and that of its gradients goes there.
-            beside = 2 * found.unit // row.gpus
+            # torch/distributed/fsdp/_fully_shard, all_gather_inputs and foreach_reduce: a block's
+            # share comes from the host, and that of its gradients goes there. What is in no block
+            # does so before the first activations, and after the last.
+            beside = 2 * found.block // row.gpus
         return _parts(found, row.gpus, beside)
 
     def host(self, row: Row) -> int:

@@ -47,8 +47,8 @@ class Footprint:
     """Of all of them."""
     states: int
     """What the optimizer keeps of this rank's part."""
-    unit: int
-    """All parameters of the largest unit that FSDP gathers at a time."""
+    block: int
+    """All parameters of the largest block; of a model without blocks, of all of it."""
     flops: int
     """Of the forward and the backward pass of one micro-batch, as torch's FlopCounterMode counts
     them: attention in full, though half of it is masked."""
@@ -114,7 +114,8 @@ def footprint(
     number = sum(one.numel() for one in model.parameters())
     trained = [one for one in model.parameters() if one.requires_grad]
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
-    unit = max(size for _, size in units(model))
+    *rows, (_, whole) = units(model)
+    block = max((size for _, size in rows), default=whole)
     kernels = as_on_cuda() if on_cuda else nullcontext()
     with _quiet(), unpacked(), kernels, apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
@@ -153,7 +154,7 @@ def footprint(
             trainable=trainable,
             gradients=gradients,
             states=_kept(steps),
-            unit=unit,
+            block=block,
             flops=tracker.flops,
         )
 
