@@ -85,7 +85,9 @@ def killed_in_training(
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    # Or what would fit the GPUs, and does not fit the host.
+    small = (one for one in plan.rows if one.fit == "host-too-small")
+    row = plan.rows[plan.chosen] if plan.chosen is not None else next(small, None)
     if row is None or plan.host_memory is None:
         return
     ranks = min(row.gpus, GPUS_PER_HOST)

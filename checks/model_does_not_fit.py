@@ -34,8 +34,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         return
     asked = [row for row in plan.rows if row.strategy != OFFLOADED]
     least = min(asked, key=lambda row: row.parts.total)
-    kept = [row.parts.total for row in plan.rows if row.strategy == OFFLOADED]
-    still = f"; with its shares on the CPU it is still {min(kept) / GIB:.1f}" if kept else ""
+    kept = min((row.parts.total for row in plan.rows if row.strategy == OFFLOADED), default=0)
+    still = f"; with its shares on the CPU it is still {kept / GIB:.1f}"
     parts = least.parts
     whole = parts.parameters + parts.gradients + parts.optimizer
     yield Finding(
@@ -45,7 +45,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         because=(
             f"of all strategies that were asked for, {least.title} needs least, and that is "
             f"{parts.total / GIB:.1f} GiB on each GPU; {plan.device} has "
-            f"{plan.device_memory / GIB:.1f} GiB" + ("" if offloaded else still)
+            f"{plan.device_memory / GIB:.1f} GiB" + (still if kept > plan.device_memory else "")
         ),
         evidence=tuple(
             Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)

@@ -24,7 +24,8 @@ TITLES: Mapping[Strategy, str] = {
 }
 """As people call them."""
 
-Fit = Literal["fits", "tight", "too-much"]
+Fit = Literal["fits", "tight", "too-much", "host-too-small"]
+"""host-too-small: for what would be kept there."""
 
 
 Checkpointing = Literal["none", "every", "selective"]

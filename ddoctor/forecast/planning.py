@@ -153,13 +153,17 @@ def _rows(
 
 
 def _row(model: Model, forecast: Forecaster, device: Device, way: Row, work: Work) -> PlanRow:
-    found = forecast.parts(way)
+    found, host = forecast.parts(way), forecast.host(way)
+    fit = _fit(found, device, forecast.doubt)
+    kept = host * min(way.gpus, GPUS_PER_HOST)
+    if fit != "too-much" and work.host_memory is not None and kept > work.host_memory:
+        fit = "host-too-small"
     return PlanRow(
         strategy=way.strategy,
         gpus=way.gpus,
         parts=found,
-        host=forecast.host(way),
-        fit=_fit(found, device, forecast.doubt),
+        host=host,
+        fit=fit,
         accumulation=way.accumulation,
         moment=forecast.moment(way),
         step=None if work.step_seconds else timing.step(model, device, way, work.measured),

@@ -42,7 +42,12 @@ NARROW = {
     "step": ("activations", "logits", "temporaries", "communication", "unused"),
     "CUDA": ("context",),
 }
-FITS = {"fits": "fits", "tight": "tight", "too-much": "too much"}
+FITS = {
+    "fits": "fits",
+    "tight": "tight",
+    "too-much": "too much",
+    "host-too-small": "host too small",
+}
 TAKEN = "← this"
 TIMES = ("s/step", "samples/s")
 UNKNOWN = "?"

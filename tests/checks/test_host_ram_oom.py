@@ -237,6 +237,15 @@ def test_a_plan_that_keeps_more_than_the_host_has(findings: Findings) -> None:
     assert "keeps in host memory is 120 GiB on a host, and it has 93" in finding.because
 
 
+def test_what_would_fit_the_gpu_alone_is_not_taken(findings: Findings) -> None:
+    plan = planned(24, (1,), host=48)
+    (finding,) = findings(CAUSE, plan)
+    assert plan.chosen is None
+    assert finding.severity is Severity.ERROR
+    assert "what FSDP, kept on the CPU keeps in host memory is 49 GiB on a host" in finding.because
+    assert findings(CAUSE, planned(24, (1,), host=96)) == ()
+
+
 def test_a_plan_that_leaves_the_host_little(findings: Findings) -> None:
     (finding,) = findings(CAUSE, keeping(15, 140))
     assert finding.severity is Severity.WARNING
