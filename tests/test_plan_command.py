@@ -57,6 +57,47 @@ def test_the_step_of_a_run_gives_the_time_of_all(tmp_path: Path) -> None:
     assert max(map(len, told.stdout.splitlines())) <= 100
 
 
+def test_a_run_tells_the_model_and_the_gpu(tmp_path: Path) -> None:
+    run = tmp_path / "run.json"
+    bundle.write(run, healthy())
+    told = ddoctor("plan", "--measured", run, "--gpus", "1,8", "--activations", "10GB")
+    assert told.returncode == 0, told.stderr
+    text = " ".join(told.stdout.split())
+    assert "350M parameters, bf16-mixed, adamw" in text
+    assert "device the sweep's NVIDIA H100 80GB HBM3, 78.9 GiB for a process" in text
+    assert "as measured" in text
+
+
+HALTING = """
+import torch
+from torch import nn
+
+def work():
+    model = nn.Linear(256, 256)
+    def loss(model, samples):
+        x = torch.randn(samples, 256)
+        while x.norm() > 1:
+            x = model(x)
+        return x.sum()
+    return model, torch.optim.SGD(model.parameters()), loss
+"""
+
+
+def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) -> None:
+    (tmp_path / "halting.py").write_text(HALTING)
+    words = ("plan", "--workload", "halting:work", "--gpu", "h100", "--gpus", "1")
+    told = ddoctor(*words, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    text = " ".join(told.stdout.split())
+    assert "by closed form, and coarse, since halting:work decides by values that it" in text
+    assert "not in it activations (--activations)" in text
+    more = ddoctor(*words, "--activations", "2GiB", cwd=tmp_path)
+    assert "not in it" not in more.stdout
+    refused = ddoctor(*words, "--checkpointing", "every", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "leave out --checkpointing, and say --activations" in refused.stderr
+
+
 def test_a_run_on_other_gpus_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run.json"
     bundle.write(run, healthy())

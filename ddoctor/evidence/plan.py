@@ -160,6 +160,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes that a process can have of it."""
     checkpointing: Checkpointing = "none"
     way: Way = "closed form"
+    coarse: str = ""
+    """Why no step of the model could be made; empty: one was, or none was asked for."""
     host_memory: int | None = None
     """Bytes of each host; None: nobody told."""
     doubt: float

@@ -53,6 +53,8 @@ class Model:
     """Of the forward and backward pass of one micro-batch; 0: not known."""
     name: str = ""
     """Empty: nobody told."""
+    coarse: str = ""
+    """Why no step of it could be made."""
 
 
 class ClosedForm(Forecaster):

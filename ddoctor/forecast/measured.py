@@ -17,10 +17,11 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, TITLES, StepTime, Strategy
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import RankSteps, Steps
+from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast import exchange, of_a_run
-from ddoctor.forecast.closed_form import Model, Optimizer, Precision
-from ddoctor.forecast.devices import Device
+from ddoctor.forecast.closed_form import CONTEXT, Model, Optimizer, Precision
+from ddoctor.forecast.devices import Device, find
 from ddoctor.forecast.exchange import Links
 
 # What --params says is rounded.
@@ -139,6 +140,30 @@ class Measured:
 def _share(ranks: int) -> float:
     """Of the bytes that a collective moves, what goes through each rank of a ring."""
     return (ranks - 1) / ranks
+
+
+def device(paths: Sequence[Path]) -> Device:
+    """The GPU that it was measured on, with the memory that a sweep found there.
+
+    Raises:
+        DoctorError: it was measured on none.
+    """
+    evidence = bundles.read_all(list(paths))
+    names = [one.device_name for use in evidence.all(RankUse) for one in use.flags]
+    for sweep in evidence.all(MemoryHeadroom):
+        names += [one.place.device_name for one in sweep.ranks]
+    model = knowledge.load(GpuModels).find(names[0]) if len(set(names)) == 1 else None
+    for sweep in evidence.all(MemoryHeadroom):
+        limit = sweep.tightest.limit
+        # On a GPU the limit is the allocator's, beside CUDA's context.
+        memory = limit if sweep.played else limit + CONTEXT
+        return Device(name=f"the sweep's {names[0] or 'device'}", memory=memory, model=model)
+    if model is None:
+        raise DoctorError(
+            "say what GPU it is for: --gpu h100-80, or --device-memory: "
+            f"{' and '.join(map(str, paths))} is of none that is known"
+        )
+    return find(model.name)
 
 
 def read(paths: Sequence[Path], device: Device, micro_batch: int | None) -> Measured:

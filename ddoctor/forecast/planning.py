@@ -116,6 +116,7 @@ def plan(
         device_memory=device.memory,
         checkpointing=forecast.checkpointing,
         way=forecast.way,
+        coarse=model.coarse,
         host_memory=work.host_memory,
         doubt=forecast.doubt,
         activations_known=bool(model.activations) or forecast.way != "closed form",

@@ -73,13 +73,16 @@ def plan(wanted: Request) -> Plan:
     return planning.plan(model, device, gpus, work, forecast)
 
 
-def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[Model, Forecaster]:
-    for option in ("trainable", "activations", "layers"):
+def _read(
+    wanted: Request, precision: Precision, optimizer: Optimizer
+) -> tuple[Model, Forecaster | None]:
+    """The model, and how it is forecast; None: in numbers, since it cannot be run without data."""
+    for option in ("trainable", "layers"):
         if getattr(wanted, option) is not None:
-            raise DoctorError(f"--{option} goes with --params: of a model it is known")
+            raise _known(option)
     # With them comes torch.
     from ddoctor.forecast.model.blueprint import from_config
-    from ddoctor.forecast.model.forecasting import Forecast
+    from ddoctor.forecast.model.forecasting import Forecast, Undecided
     from ddoctor.forecast.model.reading import read
     from ddoctor.forecast.model.workload import from_factory
 
@@ -105,9 +108,29 @@ def _read(wanted: Request, precision: Precision, optimizer: Optimizer) -> tuple[
         optimizer=optimizer,
         layers=found.layers,
         blocks=found.blocks,
-        flops=forecast.flops,
     )
+    try:
+        model = replace(model, flops=forecast.flops)
+    except Undecided as error:
+        if wanted.checkpointing != "none":
+            raise DoctorError(
+                f"{error}, and is planned in numbers: leave out --checkpointing, and say "
+                "--activations"
+            ) from None
+        return replace(model, activations=_activations(wanted), coarse=str(error)), None
+    if wanted.activations is not None:
+        raise _known("activations")
     return model, forecast
+
+
+def _known(option: str) -> DoctorError:
+    return DoctorError(f"--{option} goes with --params: of a model it is known")
+
+
+def _activations(wanted: Request) -> int:
+    """Bytes; 0: it was not said."""
+    said = wanted.activations
+    return 0 if said is None else amounts.size("--activations", said)
 
 
 def _checkpointing(said: str) -> Checkpointing:
@@ -122,16 +145,14 @@ def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimiz
         raise DoctorError("--sequence goes with --model: of --params say --activations")
     if wanted.checkpointing != "none":
         raise DoctorError("--checkpointing goes with --model: of --params say --activations")
-    activations = (
-        None if wanted.activations is None else amounts.size("--activations", wanted.activations)
-    )
+    activations = _activations(wanted)
     if wanted.params is None:
         if wanted.trainable is not None:
             raise DoctorError("--trainable goes with --params: of the model of a run it is known")
         found = of_a_run.read(wanted.measured, wanted.micro_batch, precision, optimizer)
         return replace(
             found,
-            activations=found.activations if activations is None else activations,
+            activations=activations or found.activations,
             layers=wanted.layers or found.layers,
         )
     parameters = amounts.count("--params", wanted.params or "")
@@ -145,7 +166,7 @@ def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimiz
         trainable=trainable,
         precision=precision or "bf16-mixed",
         optimizer=optimizer or "adamw",
-        activations=activations or 0,
+        activations=activations,
         layers=wanted.layers or USUAL_LAYERS,
     )
 
@@ -162,6 +183,8 @@ def _kinds(wanted: Request) -> tuple[Precision | None, Optimizer | None]:
 
 
 def _device(wanted: Request) -> Device:
+    if wanted.gpu is None and wanted.device_memory is None and wanted.measured:
+        return measured.device(wanted.measured)
     if (wanted.gpu is None) == (wanted.device_memory is None):
         raise DoctorError("say what GPU it is for, in one way: --gpu h100-80, or --device-memory")
     if wanted.gpu is not None:

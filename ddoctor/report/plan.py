@@ -159,7 +159,8 @@ def _most(plan: Plan) -> str:
 
 def _way(plan: Plan) -> str:
     if plan.way == "closed form":
-        return "by closed form, and coarse"
+        why = f", since {plan.coarse}" if plan.coarse else ""
+        return f"by closed form, and coarse{why}"
     row = plan.rows[plan.chosen or 0]
     return (
         "by a step on tensors without memory, with attention, dropout, autocast and optimizer as "

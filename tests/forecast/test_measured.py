@@ -16,9 +16,9 @@ from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, RankSteps, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.closed_form import CONTEXT, Model
 from ddoctor.forecast.devices import Device, find
-from ddoctor.forecast.measured import read
+from ddoctor.forecast.measured import device, read
 from ddoctor.forecast.planning import Work, plan
 from ddoctor.scaling import CONTENTION
 from tests.headroom.sample import swept
@@ -284,3 +284,28 @@ def test_a_sharded_sweep_is_a_step_of_fsdp(tmp_path: Path) -> None:
     source = {row.strategy: row.step.source for row in found.rows if row.step is not None}
     assert source["fsdp"] == "as measured"
     assert source.get("ddp") != "as measured"
+
+
+def on(name: str) -> RankUse:
+    return RankUse(hosts=(), flags=(RankFlags(rank=0, device_name=name),))
+
+
+def test_the_gpu_of_a_run(tmp_path: Path) -> None:
+    bundle.write(tmp_path / "run.json", Evidence([on("NVIDIA A100-SXM4-80GB")]))
+    assert device([tmp_path / "run.json"]) == find("a100-80")
+
+
+def test_what_a_sweep_found_there_goes_first(tmp_path: Path) -> None:
+    bundle.write(tmp_path / "run.json", Evidence([swept(4, limits=(20.0, 24.0))]))
+    found = device([tmp_path / "run.json"])
+    # On the fuller of both, with CUDA's own context.
+    assert found.memory == 20 * 2**30 + CONTEXT
+    bundle.write(tmp_path / "run.json", Evidence([swept(4, limits=(20.0, 24.0), played=True)]))
+    assert device([tmp_path / "run.json"]).memory == 20 * 2**30
+
+
+@pytest.mark.parametrize("name", ["", "Voodoo 2"])
+def test_a_run_on_none_that_is_known(tmp_path: Path, name: str) -> None:
+    bundle.write(tmp_path / "run.json", Evidence([on(name)]))
+    with pytest.raises(DoctorError, match=r"say what GPU it is for: .* is of none that is known"):
+        device([tmp_path / "run.json"])

@@ -76,5 +76,5 @@ def test_what_depends_on_the_values_that_it_computes() -> None:
     blueprint = Blueprint(
         name="Halting", build=Halting, batch=lambda samples, length: {"x": torch.zeros(samples, 8)}
     )
-    with pytest.raises(DoctorError, match=r"Halting .* decides by values that it computes"):
+    with pytest.raises(DoctorError, match=r"^Halting decides by values that it computes"):
         of(blueprint, samples=1).parts(ONE)

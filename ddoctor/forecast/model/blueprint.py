@@ -121,8 +121,9 @@ def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
     if reads not in INPUTS or asked is None:
         raise DoctorError(
             f"--model {source}: nobody knows what to feed {name} ('{reads}') for a loss: name a "
-            f"class in the config's architectures that ends with {', '.join(TARGETS)}, or give "
-            "what you know of it, --params, --activations and --layers"
+            f"class in the config's architectures that ends with {', '.join(TARGETS)}, give a "
+            "function that makes its loss, --workload package.module:factory, or what you know of "
+            "it, --params, --activations and --layers"
         )
     makes = {reads: INPUTS[reads], **asked}
     return lambda samples, length: {

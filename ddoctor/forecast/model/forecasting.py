@@ -39,6 +39,10 @@ OURS = Path(__file__).parents[2]
 FEWEST = 2
 
 
+class Undecided(DoctorError):
+    """What the model does next depends on values, and fake tensors have none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forecast(Forecaster):
     """Of one micro-batch of a model."""
@@ -195,11 +199,13 @@ class Forecast(Forecaster):
         except Exception as error:  # the model's own code, to which its config may not fit
             if _ours(error):
                 raise
-            decides = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
-            why = "it decides by values that it computes" if decides else said(error)
+            name = self.blueprint.name
+            if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+                raise Undecided(f"{name} decides by values that it computes") from None
             raise DoctorError(
-                f"{self.blueprint.name} cannot be run without data ({why}): give what you know of "
-                "it, --params, --activations and --layers"
+                f"{name} cannot be run without data ({said(error)}): give a function that makes "
+                "its loss, --workload package.module:factory, or what you know of it, --params, "
+                "--activations and --layers"
             ) from None
 
 
