@@ -248,6 +248,7 @@ def _on_gpu(device: torch.device) -> Iterator[Meter]:
     finally:
         hook.remove()
     after = torch.cuda.memory_stats(device)
-    meter.held = [max(passes), after["allocated_bytes.all.peak"]]
+    # A scaler leaves out the optimizer's step where it met infinity.
+    meter.held = [max(passes, default=0), after["allocated_bytes.all.peak"]]
     meter.reserved = after["reserved_bytes.all.peak"]
     meter.retries = after["num_alloc_retries"] - before["num_alloc_retries"]

@@ -67,6 +67,7 @@ def test_what_is_no_lack_of_memory() -> None:
     assert out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED."))
 
 
+@pytest.mark.ward
 def test_trying_every_size_finds_the_largest() -> None:
     most = exhaustive.largest(workloads.dense, 9 * MIB, ranks=1)
     assert max(held(2**40, most)) <= 9 * MIB < max(held(2**40, most + 1))

@@ -46,6 +46,7 @@ def without_stacks(path: Path) -> Finding:
     return engine.examine(evidence.with_sections(*blind), "diagnose").findings[0]
 
 
+@pytest.mark.ward
 def test_different_shapes_by_the_control_socket(start: StartLive, tmp_path: Path) -> None:
     live = start(served=True, early=SERVES, environment=RECORDED, **SHAPES)
     live.wait_for(19)
@@ -70,6 +71,7 @@ def test_different_shapes_by_the_control_socket(start: StartLive, tmp_path: Path
     assert "rank 1 all_reduce of 4000000 Float: collective" in finding.because
 
 
+@pytest.mark.ward
 def test_another_branch_by_the_control_socket(start: StartLive) -> None:
     work = """
         skip = step == 20 and rank == 1
@@ -110,6 +112,7 @@ def test_who_is_behind(start: StartLive, tmp_path: Path) -> None:
     assert "in which rank 0 waits" in finding.because
 
 
+@pytest.mark.ward
 def test_who_is_stopped_does_not_answer(start: StartLive) -> None:
     live = start(served=True, early=SERVES, environment=RECORDED)
     live.wait_for(20)

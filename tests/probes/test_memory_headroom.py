@@ -90,6 +90,7 @@ def ended(process: subprocess.Popen[str], folder: Path) -> Swept:
     return Swept(report=json.loads(output), section=found[0] if found else None, errors=errors)
 
 
+@pytest.mark.ward
 def test_unequal_ranks_agree_on_what_the_smaller_one_holds(start: Start, tmp_path: Path) -> None:
     options = ("--micro-batch", "8", "--device-memory", "14MiB,12MiB")
     found = ended(start("dense", *options), tmp_path)

@@ -77,7 +77,7 @@ for module, name in (
     ("ddoctor.recorder.places", "shown"),
     ("ddoctor.recorder.collectives", "_bytes"),
     ("ddoctor.recorder.outermost", "_tensors"),
-    ("ddoctor.recorder.outermost", "_modules"),
+    ("ddoctor.recorder.outermost", "modules"),
     ("ddoctor.recorder.workers", "_states"),
     ("ddoctor.recorder.facts", "graphs"),
     ("ddoctor.recorder.facts", "flags"),

@@ -39,6 +39,7 @@ def test_one_process_without_a_launcher(training: MakeTraining) -> None:
     assert "healthy" in trained.stdout
 
 
+@pytest.mark.ward
 def test_no_optimizer_step_is_said_after_the_time(training: MakeTraining) -> None:
     script = training("import time\nimport torch\ntime.sleep(1000)\n")
     trained = script.recorded("--seconds=5")
