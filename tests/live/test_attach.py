@@ -38,6 +38,7 @@ def test_slow_is_not_stopped(start: StartLive, work: str) -> None:
     assert not hangs & set(live.attach().causes)
 
 
+@pytest.mark.ward
 def test_a_rank_that_stands_outside_of_collectives(start: StartLive) -> None:
     live = start(work="if rank == 1 and step == 20: time.sleep(1_000_000)")
     live.wait_for(FAR - 1)

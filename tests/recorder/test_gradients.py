@@ -147,13 +147,19 @@ train(twice, backward=backward)
     [
         # What is computed anew is a part of the backward pass.
         pytest.param(
-            CHECKPOINTED.replace("REENTRANT", "True"), 0.01, 0.03, 1, 1, id="reentrant checkpoint"
+            CHECKPOINTED.replace("REENTRANT", "True"),
+            0.01,
+            0.03,
+            1,
+            1,
+            id="reentrant checkpoint",
+            marks=pytest.mark.ward,
         ),
         # This one stops where it has all that was not kept: before the slow part.
         pytest.param(CHECKPOINTED.replace("REENTRANT", "False"), 0.01, 0.02, 1, 1, id="checkpoint"),
         pytest.param(IN_A_THREAD, 0.01, 0.0, 1, 0, id="in a thread", marks=pytest.mark.ward),
         pytest.param(TWICE, 1e-6, 1e-6, 1, 1, id="twice", marks=pytest.mark.ward),
-        pytest.param(BY_HAND, 0.01, 0.02, 1, 0, id="by hand"),
+        pytest.param(BY_HAND, 0.01, 0.02, 1, 0, id="by hand", marks=pytest.mark.ward),
         pytest.param(COMPILED, 0.01, 0.02, 1, 1, id="compiled"),
         pytest.param(FAILING, 0.01, 0.02, 2, 2, id="failing", marks=pytest.mark.ward),
     ],

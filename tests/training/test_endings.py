@@ -108,12 +108,14 @@ def test_a_gpu_has_no_memory_left(training: MakeTraining, monkeypatch: pytest.Mo
     assert "dead-rank" not in [one["cause"] for one in trained.report["findings"]]
 
 
+@pytest.mark.ward
 def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
     trained = training(TRAIN, "exit").recorded("--no-prove", "--steps=10000")
     assert [(one.outcome, one.exit_code) for one in told(trained).ranks] == [("failed", 5)] * 2
     assert "exitcode  : 5" in trained.stderr
 
 
+@pytest.mark.ward
 def test_ranks_that_meet_in_different_collectives(training: MakeTraining) -> None:
     """gloo gives up, and says why on stderr alone."""
     trained = training(TRAIN, "another collective").recorded("--no-prove", "--steps=10000")

@@ -94,6 +94,7 @@ def test_it_is_stopped_nonetheless(training: MakeTraining, head: str) -> None:
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_its_own_words_stay_its_own(training: MakeTraining) -> None:
     script = training(
         "import json, sys\njson.dump(sys.argv[1:], open('words.json', 'w'))\n" + HEAD + LOOP,

@@ -51,6 +51,7 @@ def test_the_launcher_is_killed(training: MakeTraining) -> None:
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_ranks_that_the_script_starts_itself_are_missed(training: MakeTraining) -> None:
     script = training(
         f"{HEAD}inner = 'inner' in sys.argv\n"
