@@ -100,6 +100,7 @@ def test_a_sound_run_goes_on_and_nothing_is_told(start: StartLive, tmp_path: Pat
         assert {call.operation for call in group.calls} == {"all_reduce"}
 
 
+@pytest.mark.ward
 def test_who_is_behind(start: StartLive, tmp_path: Path) -> None:
     work = "if step == 20 and rank == 1: os.read(os.pipe()[0], 1)"
     live = start(served=True, early=SERVES, environment=RECORDED, work=work)
