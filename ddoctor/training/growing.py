@@ -22,6 +22,12 @@ ENDLESS = 10**9
 OUT_OF_MEMORY = "OutOfMemoryError"
 
 
+def worth_it(records: Sequence[Record]) -> bool:
+    """Whether the script got through what was recorded, or ended for want of memory alone."""
+    endings = [one.ending.exception for one in records if one.ending is not None]
+    return not any(endings) or OUT_OF_MEMORY in endings
+
+
 def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str], None]) -> Section:
     """What came of it, or why nothing did."""
     found: MemoryHeadroom | None = None

@@ -51,7 +51,7 @@ def lead(
             if trials:
                 evidence = evidence.with_sections(Trials(trials=trials))
                 report = engine.examine(evidence, "run")
-            if arguments.memory and not leader.interrupted:
+            if arguments.memory and not leader.interrupted and growing.worth_it(records):
                 memory = request.sizes(arguments.device_memory)
                 wanted = request.Request(device_memory=memory)
                 swept = growing.grow(leader, wanted, arguments.seconds, started)

@@ -239,6 +239,15 @@ def test_no_more_than_an_epoch_has(training: MakeTraining) -> None:
 
 
 @pytest.mark.ward
+def test_a_script_that_fails_by_itself_is_not_started_again(training: MakeTraining) -> None:
+    broken = NO_LOADER.replace("optimizer.zero_grad()", "assert step < 40")
+    trained = grown(training(broken), "--device-memory=1GiB")
+    assert trained.report is not None
+    assert trained.report["findings"]
+    assert not [one for one in trained.report["crashed"] if "memory" in one["check"]]
+
+
+@pytest.mark.ward
 def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
     trained = grown(training(NO_LOADER), "--device-memory=1GiB")
     assert trained.report is not None
