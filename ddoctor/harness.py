@@ -66,19 +66,19 @@ class World:
     host: str
     device: torch.device
     backend: str
-    data: Path
-    """The folder of the training data."""
-    nccl_output: Path | None
-    """Where NCCL writes what it chose; None: the user has it write elsewhere."""
     journal: Journal
-    share_of_time: float
-    """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
-    burn: float
-    """Seconds for which the ranks compute without a break, where that is asked for."""
-    headroom: Request | None
-    """The training whose memory is swept, where that is asked for."""
     store: Store
     """Ranks agree and gather over it: it works before, between and without collectives."""
+    data: Path = Path()
+    """The folder of the training data."""
+    nccl_output: Path | None = None
+    """Where NCCL writes what it chose; None: the user has it write elsewhere."""
+    share_of_time: float = 1.0
+    """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
+    burn: float = BURN_SECONDS
+    """Seconds for which the ranks compute without a break, where that is asked for."""
+    headroom: Request | None = None
+    """The training whose memory is swept, where that is asked for."""
     group: ProcessGroup | None = None
     """Of those ranks alone that ``within`` has chosen; None: all."""
     _meetings: count[int] = field(default_factory=count)

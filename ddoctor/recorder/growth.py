@@ -207,12 +207,7 @@ class Growth:
             host=socket.gethostname(),
             device=device,
             backend=str(dist.get_backend()) if joined else "",
-            data=Path(),
-            nccl_output=None,
             journal=Journal(self._folder, rank),
-            share_of_time=1.0,
-            burn=0.0,
-            headroom=None,
             store=PrefixStore("ddoctor", store),
         )
 
