@@ -17,13 +17,13 @@ from ddoctor.recorder.weight import held
 
 EVERY_SECONDS = 0.05
 FIRST_LOOKS = 400
-"""20 seconds of them. What lasts longer needs fewer to be told, and each takes the main thread's
-interpreter away for a moment."""
+"""20 seconds of them, and as many again once it trains. What lasts longer needs fewer to be told,
+and each takes the main thread's interpreter away for a moment."""
 LATER_SECONDS = 0.25
-FIRST_WEIGHTS = 30
-"""3 seconds of them: the kernel takes five times as long for one as a look does."""
 WEIGH_EVERY, WEIGH_LATER = 2, 10
 """Looks at the main thread for one at the memory."""
+WEIGHED_OFTEN = 60
+"""3 seconds of looks: the kernel takes five times as long for a weight as a look does."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
@@ -48,7 +48,8 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="ddoctor", daemon=True)
         self.device_memory: Callable[[], float] = lambda: 0.0
         self.trains: Callable[[], bool] = lambda: bool(timeline.done)
-        """Whether it has begun to."""
+        """Whether it has begun to; asked until it has."""
+        self._training = False
 
     def start(self) -> None:
         """Begin to look."""
@@ -75,12 +76,14 @@ class Sampler:
     def _run(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
         while not self._over.wait(every := EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
+            if not self._training and self.trains():
+                # However long it took to begin, a short training is met often, too.
+                self._training, looks = True, 0
             looks += 1
             written += every
             if len(self.samples) < MOST_SAMPLES:
                 self._look()
-                often = len(self.memory) < FIRST_WEIGHTS
-                if looks % (WEIGH_EVERY if often else WEIGH_LATER) == 0:
+                if looks % (WEIGH_EVERY if looks <= WEIGHED_OFTEN else WEIGH_LATER) == 0:
                     self._weigh()
             if written > pause:
                 # What is written down may change meanwhile; the next time is another chance.
@@ -111,7 +114,7 @@ class Sampler:
         timeline = self._timeline
         weight = held() or 0.0
         self.memory.append((timeline.last, timeline.done, weight, self.device_memory()))
-        if not self.trains():
+        if not self._training:
             self.grown = max(self.grown, weight - self._at_first)
 
 
