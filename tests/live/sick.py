@@ -99,7 +99,7 @@ SICK = {
     ),
     "workers that are started in each epoch": Sick(
         cause="worker-restart-each-epoch",
-        parts={"workers": 4, "length": "64", "epochs": 100_000},
+        parts={"workers": 4, "length": "16", "epochs": 100_000},
     ),
     "rank 0 validates alone": Sick(
         cause="rank0-extra-work",
