@@ -105,7 +105,13 @@ def test_the_own_name_is_loopback_and_the_master_elsewhere(
     assert examined.exit_code == 1
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["interface", "hosts"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param(0, id="interface"),
+        pytest.param(1, id="hosts", marks=pytest.mark.ward),
+    ],
+)
 def test_either_fix_of_the_own_name_cures(doctor: Doctor, tmp_path: Path, which: int) -> None:
     lines = [*wire("eth0", "10.1.0.1/24"), "route add default via 10.1.0.254"]
     with namespace(*lines) as inside:

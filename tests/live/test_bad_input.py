@@ -111,7 +111,7 @@ def test_two_jobs_that_are_called_the_same() -> None:
     ("looked", "words"),
     [
         (0, ()),
-        (0, ("--native",)),
+        pytest.param(0, ("--native",), marks=pytest.mark.ward),
         pytest.param(1, (), marks=pytest.mark.ward),
         pytest.param(1, ("--native",), marks=pytest.mark.ward),
     ],

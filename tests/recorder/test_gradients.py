@@ -160,7 +160,7 @@ train(twice, backward=backward)
         pytest.param(IN_A_THREAD, 0.01, 0.0, 1, 0, id="in a thread", marks=pytest.mark.ward),
         pytest.param(TWICE, 1e-6, 1e-6, 1, 1, id="twice", marks=pytest.mark.ward),
         pytest.param(BY_HAND, 0.01, 0.02, 1, 0, id="by hand", marks=pytest.mark.ward),
-        pytest.param(COMPILED, 0.01, 0.02, 1, 1, id="compiled"),
+        pytest.param(COMPILED, 0.01, 0.02, 1, 1, id="compiled", marks=pytest.mark.ward),
         pytest.param(FAILING, 0.01, 0.02, 2, 2, id="failing", marks=pytest.mark.ward),
     ],
 )

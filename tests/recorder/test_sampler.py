@@ -9,7 +9,7 @@ SLOW_TO_BEGIN = """
 import time
 import torch
 from torch import nn
-time.sleep(5)
+time.sleep(3.5)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(40):
