@@ -26,6 +26,9 @@ class Batches:
         """How many it has in an epoch; None: it does not tell."""
         self.taken, self.seconds = 0, 0.0
         """How many batches were taken, and the time that the loaders took for them."""
+        self._largest: dict[int, tuple[int, Any]] = {}
+        """Of each dataset, by its identity, the largest batch before any size was wanted: where
+        samples differ in length, sizes that are compared are made of the same ones, and long."""
 
     def install(self) -> None:
         """Hook into beginning an epoch, and taking a batch."""
@@ -45,13 +48,25 @@ class Batches:
             if not self.given:
                 self.given = samples(batch)
                 self.epoch = _length(this._index_sampler) * self.given or None
-            return batch if self.wanted is None else of_size(batch, self.wanted)
+            dataset = id(this._dataset)
+            if self.wanted is None:
+                with _disable_current_modes():
+                    self._keep(dataset, batch)
+                return batch
+            _, known = self._largest.get(dataset, (0, batch))
+            return of_size(known, self.wanted)
 
         def iterate(this: Any) -> Any:
             with _disable_current_modes():  # workers that are started here would inherit them
                 return begin(this)
 
         base.__next__, loader.__iter__ = take_next, iterate
+
+    def _keep(self, dataset: int, batch: Any) -> None:
+        count = _numbers(batch)
+        if dataset not in self._largest or count > self._largest[dataset][0]:
+            # A copy: the script may take entries out of its own.
+            self._largest[dataset] = count, of_size(batch, samples(batch))
 
 
 def _length(batch_sampler: Any) -> int:
@@ -60,6 +75,15 @@ def _length(batch_sampler: Any) -> int:
         return len(batch_sampler)
     except (TypeError, NotImplementedError):
         return 0
+
+
+def _numbers(batch: Any) -> int:
+    """How many there are in its tensors."""
+    if isinstance(batch, Tensor):
+        return batch.numel()
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return sum(map(_numbers, batch)) if isinstance(batch, list | tuple) else 0
 
 
 def samples(batch: Any) -> int:

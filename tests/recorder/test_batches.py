@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 from transformers import BatchEncoding
 
 from ddoctor.recorder.batches import of_size, samples
+from tests.recorder.conftest import Run
 
 
 class Fields(NamedTuple):
@@ -79,3 +80,25 @@ def test_what_has_no_samples_stays(batch: Any) -> None:
 
 def test_samples_are_those_of_the_first_tensor() -> None:
     assert samples(UserDict(epoch=1, x=(torch.tensor(1.0), torch.zeros(3, 4)))) == 3
+
+
+OF_SEVERAL_LENGTHS = """
+import torch
+from torch.utils.data import DataLoader
+from ddoctor.recorder.batches import Batches
+
+batches = Batches(lambda: True)
+batches.install()
+zeros = lambda lengths: {"x": torch.zeros(2, lengths[0])}
+loader = DataLoader([8, 32, 16, 8, 64], batch_size=1, collate_fn=zeros)
+for number, batch in enumerate(loader):
+    print(*batch.pop("x").shape)
+    if number == 2:
+        batches.wanted = 5
+"""
+
+
+def test_all_sizes_are_made_of_the_longest_of_the_first_batches(bare: Run) -> None:
+    """Though the script has taken it to pieces."""
+    ran = bare(OF_SEVERAL_LENGTHS)
+    assert ran.stdout.splitlines() == ["2 8", "2 32", "2 16", "5 32", "5 32"], ran.stderr
