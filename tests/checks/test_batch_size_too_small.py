@@ -27,7 +27,7 @@ def test_much_is_free_and_more_samples_train_faster(findings: Findings) -> None:
 
 def test_of_a_device_that_was_played_the_rates_are_the_cpus(findings: Findings) -> None:
     (finding,) = findings(CAUSE, swept(4, played=True))
-    assert finding.confidence is Confidence.POSSIBLE
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
     assert "measured on this CPU" in finding.because
 
 
