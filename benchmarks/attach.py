@@ -113,10 +113,11 @@ def _ddoctor(launcher: psutil.Popen) -> None:
 
 
 def _spies(launcher: psutil.Popen, folder: Path) -> None:
+    spy = str(Path(sys.executable).with_name("py-spy"))
     spies = [
         subprocess.Popen(
             [
-                *("py-spy", "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
+                *(spy, "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
                 *("--output", str(folder / f"{rank.pid}.svg")),
             ],
             stdout=subprocess.DEVNULL,
