@@ -113,11 +113,11 @@ def _ddoctor(launcher: psutil.Popen) -> None:
 
 
 def _spies(launcher: psutil.Popen, folder: Path) -> None:
-    spy = str(Path(sys.executable).with_name("py-spy"))
+    program = str(Path(sys.executable).with_name("py-spy"))
     spies = [
         subprocess.Popen(
             [
-                *(spy, "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
+                *(program, "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
                 *("--output", str(folder / f"{rank.pid}.svg")),
             ],
             stdout=subprocess.DEVNULL,
