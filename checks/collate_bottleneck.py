@@ -22,6 +22,8 @@ from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.evidence.workers import advise, worker_fix
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
+STACKS = "default_collate"
+"""What torch takes where no function is given."""
 EXPLAINS = ("straggler-rank", "communication-bound-step", "scaling-efficiency-low")
 
 
@@ -69,7 +71,7 @@ def longer_than_the_items(
         ),
         where=place(late, steps),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
-        fixes=(*workers, _ahead_of_the_run(loader.collate or "collate", loader.name)),
+        fixes=(*workers, _less(loader.collate or "collate", loader.name)),
     )
 
 
@@ -98,7 +100,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         ),
         where=Where.of(rows),
         cost=Cost(value=round(share, 2), unit="share of step"),
-        fixes=(_ahead_of_the_run(frame.function, endings.place(line)),),
+        fixes=(_less(frame.function, endings.place(line)),),
     )
 
 
@@ -198,6 +200,26 @@ def _share(name: str, feed: Feed, seconds: float) -> Observation:
         value=round(100 * seconds / feed.step),
         unit="% of the step",
         expected=round(100 * NOTABLE),
+    )
+
+
+def _less(collate: str, loader: str) -> Fix:
+    """Of the function that puts batches together, for the loader at this line."""
+    return _fewer_bytes() if collate == STACKS else _ahead_of_the_run(collate, loader)
+
+
+def _fewer_bytes() -> Fix:
+    """Where all it does is to stack, it is told by what it stacks."""
+    return Fix(
+        summary=f"give {STACKS} less to stack: few tensors, of few bytes",
+        paste=(
+            "# in __getitem__: one tensor for many numbers, images as uint8\n"
+            "return torch.as_tensor(image, dtype=torch.uint8), label\n"
+            "# in the training: floats on the device\n"
+            "images = images.to(device, non_blocking=True).float() / 255"
+        ),
+        language="python",
+        caution="lists of Python numbers are the slowest: each position becomes a tensor",
     )
 
 

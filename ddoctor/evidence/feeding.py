@@ -17,6 +17,9 @@ JUDGED = 10
 """Steps that it takes to judge at all."""
 AMPLE = 0.5
 """Of the time between two batches: workers that take so little of it are not what is waited for."""
+FAR_LONGER = 2
+"""Where items and collate take about the same, neither alone is the slow part: more workers take
+off both."""
 STRETCHES = 5
 """Equal parts of the run; what holds in most of them persists."""
 
@@ -66,8 +69,8 @@ class Feed:
 
     @property
     def mostly_collate(self) -> bool:
-        """Whether putting a batch together takes longer than to fetch its items."""
-        return self.loader.collate_seconds > self.loader.fetch_seconds
+        """Whether putting a batch together takes far longer than to fetch its items."""
+        return self.loader.collate_seconds > FAR_LONGER * self.loader.fetch_seconds
 
 
 def feeds(steps: Steps, loading: Loading) -> tuple[Feed, ...]:

@@ -8,8 +8,18 @@ from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from tests.conftest import Findings
-from tests.live_look import COLLATING, LINE, STARVED, WAITING, look, moving, standing
+from tests.live_look import (
+    COLLATING,
+    FETCH,
+    LINE,
+    STARVED,
+    WAITING,
+    look,
+    moving,
+    standing,
+)
 from tests.training_loaders import loader_with
+from tests.training_run import library
 
 CAUSE = "collate-bottleneck"
 COUNT = 60
@@ -68,6 +78,13 @@ def test_collate_takes_longer_than_the_items(findings: Findings) -> None:
     assert "pad_and_tokenise" in finding.fixes[1].paste
 
 
+def test_torchs_own_only_stacks(findings: Findings) -> None:
+    section = loading(msgspec.structs.replace(loader(), collate="default_collate"))
+    (finding,) = findings(CAUSE, steps(0.06), section)
+    assert "less to stack" in finding.fixes[-1].summary
+    assert "collate_fn" not in finding.fixes[-1].paste
+
+
 def test_on_one_rank(findings: Findings) -> None:
     section = loading(loader(0, fetch=0.001, collate=0.001), loader(1))
     (finding,) = findings(CAUSE, steps(0.002, 0.06), section)
@@ -96,6 +113,8 @@ def test_copies_from_pageable_memory(findings: Findings) -> None:
     [
         # The items are the slow part.
         (loader(fetch=0.05, collate=0.01), 0.06),
+        # Neither alone is.
+        (loader(fetch=0.03, collate=0.035), 0.06),
         # Collate is long, but nobody waits for it.
         (loader(num_workers=4), 0.001),
         (loader(num_workers=4, collate_in_main=0.003), 0.003),
@@ -134,6 +153,13 @@ def test_live_workers_that_put_batches_together(findings: Findings) -> None:
     assert "train.py:20 in collate" in finding.because
     assert "2 workers" in finding.because
     assert "do less in collate" in finding.fixes[0].summary
+
+
+def test_live_workers_that_stack(findings: Findings) -> None:
+    makes = (FETCH, library("torch/utils/data/_utils/collate.py", 366, "default_collate"))
+    live = look(*(moving(one, STARVED, workers=2, makes=makes) for one in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert "less to stack" in finding.fixes[0].summary
 
 
 def test_one_live_rank_whose_worker_puts_batches_together(findings: Findings) -> None:

@@ -330,6 +330,12 @@ def test_quiet_about_the_edges_of_epochs(findings: Findings) -> None:
     assert findings(CAUSE, loaded(edges), section) == ()
 
 
+def test_items_and_collate_that_take_about_the_same(findings: Findings) -> None:
+    section = loading(loader(fetch_seconds=1.6, collate_seconds=2.0))
+    (finding,) = findings(CAUSE, loaded(0.06), section)
+    assert "of collate" in finding.because
+
+
 def test_quiet_where_collate_is_what_takes_long(findings: Findings) -> None:
     section = loading(loader(fetch_seconds=1.0, collate_seconds=2.6))
     assert findings(CAUSE, loaded(0.06), section) == ()
