@@ -26,9 +26,10 @@ class Batches:
         """How many it has in an epoch; None: it does not tell."""
         self.taken, self.seconds = 0, 0.0
         """How many batches were taken, and the time that the loaders took for them."""
-        self._largest: dict[int, tuple[int, Any]] = {}
+        self._largest: dict[int, tuple[int, Any, Any]] = {}
         """Of each dataset, by its identity, the largest batch before any size was wanted: where
-        samples differ in length, sizes that are compared are made of the same ones, and long."""
+        samples differ in length, sizes that are compared are made of the same ones, and long. The
+        dataset is held with it: none that comes later is taken for it."""
 
     def install(self) -> None:
         """Hook into beginning an epoch, and taking a batch."""
@@ -48,12 +49,11 @@ class Batches:
             if not self.given:
                 self.given = samples(batch)
                 self.epoch = _length(this._index_sampler) * self.given or None
-            dataset = id(this._dataset)
             if self.wanted is None:
                 with _disable_current_modes():
-                    self._keep(dataset, batch)
+                    self._keep(this._dataset, batch)
                 return batch
-            _, known = self._largest.get(dataset, (0, batch))
+            _, known, _ = self._largest.get(id(this._dataset), (0, batch, None))
             return of_size(known, self.wanted)
 
         def iterate(this: Any) -> Any:
@@ -62,11 +62,11 @@ class Batches:
 
         base.__next__, loader.__iter__ = take_next, iterate
 
-    def _keep(self, dataset: int, batch: Any) -> None:
+    def _keep(self, dataset: Any, batch: Any) -> None:
         count = _numbers(batch)
-        if dataset not in self._largest or count > self._largest[dataset][0]:
+        if id(dataset) not in self._largest or count > self._largest[id(dataset)][0]:
             # A copy: the script may take entries out of its own.
-            self._largest[dataset] = count, of_size(batch, samples(batch))
+            self._largest[id(dataset)] = count, of_size(batch, samples(batch)), dataset
 
 
 def _length(batch_sampler: Any) -> int:

@@ -102,3 +102,30 @@ def test_all_sizes_are_made_of_the_longest_of_the_first_batches(bare: Run) -> No
     """Though the script has taken it to pieces."""
     ran = bare(OF_SEVERAL_LENGTHS)
     assert ran.stdout.splitlines() == ["2 8", "2 32", "2 16", "5 32", "5 32"], ran.stderr
+
+
+OF_ANOTHER_DATASET = """
+import torch
+from torch.utils.data import DataLoader
+from ddoctor.recorder.batches import Batches
+
+class Zeros:
+    def __init__(self, length):
+        self.length = length
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        return torch.zeros(self.length)
+
+batches = Batches(lambda: True)
+batches.install()
+for length in (8, 32, 4, 16):
+    print(*next(iter(DataLoader(Zeros(length), batch_size=2))).shape)
+    batches.wanted = 5
+"""
+
+
+def test_a_dataset_where_another_was_is_not_taken_for_it(bare: Run) -> None:
+    """Python gives a new object the place, and so the identity, of one that has gone."""
+    ran = bare(OF_ANOTHER_DATASET)
+    assert ran.stdout.splitlines() == ["2 8", "5 32", "5 4", "5 16"], ran.stderr
