@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState  # type: ignore[import-untyped]
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -21,6 +21,11 @@ if os.environ.get("ACCELERATE_USE_FSDP") == "true":
     # accelerate shards only where it finds GPUs; what it does then, it does on CPUs as well.
     state.distributed_type = DistributedType.MULTI_GPU
 accelerator = Accelerator()
+plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
+offloaded = isinstance(getattr(plugin, "cpu_offload", None), CPUOffloadPolicy)
+if offloaded:
+    # Pages are pinned for a GPU: without one, torch refuses to.
+    plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)
 torch.manual_seed(accelerator.process_index)
 model = LlamaForCausalLM(LlamaConfig.from_pretrained(config))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -46,6 +51,7 @@ seen = {
     "units": sorted(type(one).__name__ for one in units),
     "gathered after forward": sorted(gathered),
     "meshes": sorted(shapes),
+    "offloaded": offloaded,
     "losses": losses,
 }
 Path(told, f"{accelerator.process_index}.json").write_text(json.dumps(seen))

@@ -95,6 +95,7 @@ def test_fsdp(tmp_path: Path) -> None:
     assert [one["ranks"] for one in ranks] == [2, 2]
     assert [one["units"].count(BLOCK) for one in ranks] == [4, 4]
     assert BLOCK not in ranks[0]["gathered after forward"]
+    assert [one["offloaded"] for one in ranks] == [False, False]
     assert {one["precision"] for one in ranks} == {"bf16"}
     assert trained_alike(ranks)
 
@@ -103,6 +104,17 @@ def test_fsdp(tmp_path: Path) -> None:
 def test_fsdp_that_keeps_what_it_gathered(tmp_path: Path) -> None:
     ranks = launched(tmp_path, script(tmp_path, planned(tmp_path, "fsdp-gradients")), port())
     assert all(BLOCK in one["gathered after forward"] for one in ranks)
+    assert trained_alike(ranks)
+
+
+@pytest.mark.ward
+def test_fsdp_kept_on_the_cpu(tmp_path: Path) -> None:
+    wanted = planned(tmp_path, "fsdp")
+    row = msgspec.structs.replace(wanted.rows[0], strategy="fsdp-offload")
+    wanted = msgspec.structs.replace(wanted, rows=(row,), chosen=0)
+    ranks = launched(tmp_path, script(tmp_path, wanted), port())
+    assert [one["offloaded"] for one in ranks] == [True, True]
+    assert [one["units"].count(BLOCK) for one in ranks] == [4, 4]
     assert trained_alike(ranks)
 
 
