@@ -21,8 +21,8 @@ from typing import Any
 import torch  # noqa: TID253
 import torch.distributed as dist  # noqa: TID253
 
-from ddoctor import harness
-from ddoctor.journal import Journal
+from ddoctor.probing.world import World, join, usable_gpus
+from ddoctor.probing.journal import Journal
 
 TURNS = 16
 # Small ones show latency, the large ones bandwidth.
@@ -38,7 +38,7 @@ RANKS_WITHOUT_GPU = 2
 
 def main() -> int:
     """Start the ranks, pass on what rank 0 prints, and judge."""
-    ranks = harness.usable_gpus() or RANKS_WITHOUT_GPU
+    ranks = usable_gpus() or RANKS_WITHOUT_GPU
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     with TemporaryDirectory() as folder:
@@ -64,8 +64,8 @@ def judge(folder: Path) -> int:
 def rank(folder: Path, sizes: Sequence[int] = ()) -> int:
     """One rank of the comparison; rank 0 prints the table and writes the ratio."""
     journal = Journal(folder, int(os.environ["RANK"]))
-    gpus = harness.usable_gpus() > 0
-    world = harness.join(journal, folder, folder=folder, gpus=gpus)
+    gpus = usable_gpus() > 0
+    world = join(journal, folder, folder=folder, gpus=gpus)
     probe = import_module("ddoctor.probes.allreduce")
     if world.rank == 0:
         print(f"{world.size} ranks, {world.backend}, {TURNS} turns; busbw in GB/s (quartiles)")
@@ -90,7 +90,7 @@ def rank(folder: Path, sizes: Sequence[int] = ()) -> int:
     return 0
 
 
-def _probe(probe: ModuleType, world: harness.World) -> Callable[[torch.Tensor], float]:
+def _probe(probe: ModuleType, world: World) -> Callable[[torch.Tensor], float]:
     def measure(tensor: torch.Tensor) -> float:
         figure: float = probe.one_size(world, tensor, seconds=AMPLE_SECONDS).bus_bandwidth
         return figure

@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: TID253
 
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
-from ddoctor.forecast.model.operators import Rationed
-from ddoctor.headroom.search import TRIALS
-from tests.headroom import exhaustive, workloads
+from ddoctor.memory_sweep.search import TRIALS
+from ddoctor.memory_tracking.operators import Rationed
+from tests.memory_sweep import exhaustive, workloads
 
 MIB = 2**20
 ROOT = Path(__file__).parent.parent
@@ -83,7 +83,7 @@ def _swept(name: str, memory: tuple[int, int], first: int) -> MemoryHeadroom:
                     "--bundle",
                     "found.json",
                 ),
-                f"--workload=tests.headroom.workloads:{name}",
+                f"--workload=tests.memory_sweep.workloads:{name}",
                 f"--micro-batch={first}",
                 "--device-memory=" + ",".join(f"{one}MiB" for one in memory),
             ],

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import mean
 
-from ddoctor import pairing
+from ddoctor.analysis import slow_links
 from ddoctor.evidence.pairs import Flow
 
 HOSTS = 1024
@@ -61,7 +61,7 @@ def main() -> int:
                 f"{number:>9} {kind:>12} {mean(found):>8.0%} {sum(false):>6.0f} {max(rounds):>7.0f}"
                 f" {max(seconds):>7.1f} s {max(analysed):>7.2f} s"
             )
-    first = pairing.first_rounds(range(HOSTS))
+    first = slow_links.first_rounds(range(HOSTS))
     met = 2 * sum(map(len, first)) / (HOSTS * (HOSTS - 1))
     print(f"a path: one that was measured; {len(first)} rounds measure {met:.1%} of all paths")
     return 0 if right else 1
@@ -70,7 +70,7 @@ def main() -> int:
 def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence[float]:
     """Share found, accused wrongly, rounds, and seconds of measuring and of analysing."""
     hosts = range(HOSTS)
-    first = pairing.first_rounds(hosts)
+    first = slow_links.first_rounds(hosts)
     bad: Bad
     if kind == "path":
         bad = {("path", one) for one in chance.sample([*chain(*first)], number)}
@@ -78,9 +78,9 @@ def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence
         bad = {(kind, (host,)) for host in chance.sample(hosts, number)}
     flows, seconds = _measured(first, bad, dose, chance, FIRST_REPEATS)
     begin = time.perf_counter()
-    further = pairing.further_rounds(hosts, flows)
+    further = slow_links.further_rounds(hosts, flows)
     more, longer = _measured(further, bad, dose, chance, 1)
-    slow = pairing.analyse([*flows, *more]).slow
+    slow = slow_links.analyse([*flows, *more]).slow
     analysed = time.perf_counter() - begin
     told = {(one.what, one.ranks) for one in slow}
     return (
@@ -93,7 +93,7 @@ def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence
 
 
 def _measured(
-    rounds: Sequence[Sequence[pairing.Pair]],
+    rounds: Sequence[Sequence[slow_links.Pair]],
     bad: Bad,
     dose: float,
     chance: random.Random,

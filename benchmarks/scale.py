@@ -1,7 +1,7 @@
 """How long the evidence of a large cluster takes to judge, and whether its faults are found.
 
-``make bench`` runs it; the evidence is simulated (``tests/fleet.py``), written as one bundle, and
-read and judged in a process of its own, so that its memory is only what that takes. Exit code 1:
+``make bench`` runs it; the evidence is simulated (``tests/many_hosts.py``), written as one bundle,
+and read and judged in a process of its own, so that its memory is only what that takes. Exit code 1:
 a limit is passed, a planted fault is not found, or something else is.
 """
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from ddoctor import engine
 from ddoctor.evidence import bundle
 from ddoctor.report import html, markdown, schema, terminal
-from tests.fleet import GPUS_PER_HOST, fleet, name, named, planted
+from tests.many_hosts import GPUS_PER_HOST, fleet, name, named, planted
 
 HOSTS = 4096
 LIMIT_SECONDS = 10.0

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor import endings
-from ddoctor.ddp_options import written
+from ddoctor.analysis import endings
+from ddoctor.analysis.ddp_options import written
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.trend import FEWEST_STEPS, trend
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.steps import Growth, MemoryOverTime
-from ddoctor.evidence.trend import FEWEST_STEPS, trend
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("host-memory-leak", "memory-headroom-low", "cuda-oom-fragmentation")

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import others, standing
+from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit
 from ddoctor.evidence.live import LiveLook
-from ddoctor.lateness import keeps_all_waiting, late, longer_limit
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import others, standing
 
 EXPLAINS = ("checkpoint-stall", "late-rank-timeout")
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import fmean
 
-from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY, recurs, saving
-from ddoctor.endings import place
+from ddoctor.analysis.endings import place
+from ddoctor.analysis.live_state import AGAIN, moves, named, standing, way_there
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, recurs, saving
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import AGAIN, moves, named, standing, way_there
 
 EXPLAINS = ("scaling-efficiency-low",)
 

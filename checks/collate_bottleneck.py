@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor import endings, hunger, standing
-from ddoctor.evidence.feeding import JUDGED, NOTABLE, Feed, feeds, place, starved
+from ddoctor.analysis import endings, live_data_starvation, live_state
+from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, feeds, place, starved
+from ddoctor.analysis.loader_workers import advise, worker_fix
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
-from ddoctor.evidence.workers import advise, worker_fix
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 STACKS = "default_collate"
@@ -76,21 +76,21 @@ def longer_than_the_items(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    rows = hunger.hungry(every)
-    frame = hunger.collating(rows)
+    every = live_state.standing(live)
+    rows = live_data_starvation.hungry(every)
+    frame = live_data_starvation.collating(rows)
     if frame is None:
         return
-    share = min(map(hunger.at_the_loader, rows))
+    share = min(map(live_data_starvation.at_the_loader, rows))
     workers = len(rows[0].seen.workers)
     met = rows[0].seen.activities
-    line = next((one.line for one in met if one.name in hunger.LOADING), None)
+    line = next((one.line for one in met if one.name in live_data_starvation.LOADING), None)
     where = endings.place(frame) if frame.of_user else f"in {frame.function} of torch"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{standing.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
+            f"{live_state.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
             f"and {f'the {workers} workers are' if workers else 'there it is'} mostly met putting "
             f"batches together, {where}, not reading their items"
         ),

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.balance import ENOUGH_STEPS, STEADY, typical_step
-from ddoctor.crowding import have_their_cpus
+from ddoctor.analysis.cpu_contention import have_their_cpus
+from ddoctor.analysis.live_state import standing
+from ddoctor.analysis.live_stragglers import together
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY, typical_step
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.lateness import together
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
-from ddoctor.standing import standing
 
 EXPLAINS = ("scaling-efficiency-low",)
 

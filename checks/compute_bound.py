@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.live_state import Standing, moves, standing, whole
+from ddoctor.analysis.live_stragglers import IN_MODEL, late
 from ddoctor.evidence.live import LiveLook
-from ddoctor.lateness import IN_MODEL, late
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
-from ddoctor.standing import Standing, moves, standing, whole
 
 # Of the time of a look: of the rest, as much as counts as a slowdown (10 %) and as much again as is
 # noise of sampling.

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.cpu_masks import Held, held_up, waiting_for_workers
+from ddoctor.analysis.local_ranks import bound_one_by_one, local_ranks, visible_gpus
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
 from ddoctor.evidence.loading import Loading
-from ddoctor.evidence.masks import Held, held_up, waiting_for_workers
 from ddoctor.evidence.probes import ProbeRuns
-from ddoctor.evidence.ranks import bound_one_by_one, local_ranks, visible_gpus
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ddoctor.analysis.local_ranks import local_ranks
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.probes import ProbeRuns
-from ddoctor.evidence.ranks import local_ranks
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 

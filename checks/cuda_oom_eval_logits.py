@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
@@ -19,18 +19,18 @@ EXPLAINS = ("first-failure-masked",)
 
 
 def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "evaluation")
+    found = cuda_oom.of_kind(run, "evaluation")
     if not found:
         return
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{out_of_memory.sentence(found[0], run)}, while it evaluated; whether that is for "
+            f"{cuda_oom.sentence(found[0], run)}, while it evaluated; whether that is for "
             "what it keeps of each batch, an evaluation of few samples settles"
         ),
-        evidence=tuple(out_of_memory.observations(found[0])),
-        where=out_of_memory.where(found),
+        evidence=tuple(cuda_oom.observations(found[0])),
+        where=cuda_oom.where(found),
         fixes=tuple(_fixes(run)),
     )
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.memory_fixes import expandable
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.training import RankFlags, RankUse, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity
-from ddoctor.remedies import expandable
 
 EXPLAINS = ("first-failure-masked",)
 
@@ -26,7 +26,7 @@ GIB = 2**30
 def in_pieces(
     run: TrainingRun, environment: Environment | None, use: RankUse | None
 ) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "pieces")
+    found = cuda_oom.of_kind(run, "pieces")
     if not found:
         return
     told = found[0].told
@@ -36,12 +36,12 @@ def in_pieces(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{out_of_memory.sentence(found[0], run)}; {told.unused / GIB:.1f} of the "
+            f"{cuda_oom.sentence(found[0], run)}; {told.unused / GIB:.1f} of the "
             f"{(told.allocated + told.unused) / GIB:.1f} GiB that torch had reserved lay unused, "
             f"in pieces that were too small{_shapes(found[0].rank.rank, flags)}"
         ),
-        evidence=tuple(out_of_memory.observations(found[0])),
-        where=out_of_memory.where(found),
+        evidence=tuple(cuda_oom.observations(found[0])),
+        where=cuda_oom.where(found),
         fixes=(*([grow] if grow is not None else []), _FEWER_SHAPES),
     )
 

@@ -15,13 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor import endings, hunger, lateness, standing
-from ddoctor.evidence.feeding import NOTABLE, Feed, feeds, first_batch, of_batches, place, starved
+from ddoctor.analysis import endings, live_data_starvation, live_state, live_stragglers
+from ddoctor.analysis.loader_throughput import (
+    NOTABLE,
+    Feed,
+    feeds,
+    first_batch,
+    of_batches,
+    place,
+    starved,
+)
+from ddoctor.analysis.loader_workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
-from ddoctor.evidence.workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -64,27 +72,32 @@ def too_slow_for_the_step(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    rows = hunger.hungry(every)
-    if not rows or hunger.collating(rows) is not None:
+    every = live_state.standing(live)
+    rows = live_data_starvation.hungry(every)
+    if not rows or live_data_starvation.collating(rows) is not None:
         return
-    found = lateness.late(every)
+    found = live_stragglers.late(every)
     if found is not None:
-        yield _live(rows, found.lost, f" {lateness.others_wait(found, every)}")
+        yield _live(rows, found.lost, f" {live_stragglers.others_wait(found, every)}")
     else:
-        yield _live(rows, min(map(hunger.at_the_loader, rows)), "")
+        yield _live(rows, min(map(live_data_starvation.at_the_loader, rows)), "")
 
 
-def _live(rows: Sequence[standing.Standing], lost: float, meanwhile: str) -> Finding:
+def _live(rows: Sequence[live_state.Standing], lost: float, meanwhile: str) -> Finding:
     first = rows[0]
     line = next(
-        (met.line for met in first.seen.activities if met.name in hunger.LOADING and met.line), None
+        (
+            met.line
+            for met in first.seen.activities
+            if met.name in live_data_starvation.LOADING and met.line
+        ),
+        None,
     )
     at = f" at {endings.place(line)}" if line is not None else ""
     workers = len(first.seen.workers)
-    share = hunger.at_the_loader(first)
-    who = first.who if len(rows) == 1 else standing.named(rows)
-    sure = hunger.again(rows)
+    share = live_data_starvation.at_the_loader(first)
+    who = first.who if len(rows) == 1 else live_state.named(rows)
+    sure = live_data_starvation.again(rows)
     doubt = "" if sure else "; look again: it was met there once, which may be one batch"
     what = "waits for batches of its workers" if workers else "loads batches itself"
     return Finding(

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import WORKS, Standing, hung, others, standing
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import WORKS, Standing, hung, others, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout")
 

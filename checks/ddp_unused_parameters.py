@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor import endings
-from ddoctor.ddp_options import written
+from ddoctor.analysis import endings
+from ddoctor.analysis.ddp_options import written
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping

@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor import endings, out_of_memory
+from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis.live_state import gone, hung, others, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import gone, hung, others, standing
 
 EXPLAINS = ("first-failure-masked",)
 
@@ -64,7 +64,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     if not failures:
         return
     first = failures[0]
-    if out_of_memory.read(first.message) is not None:
+    if cuda_oom.read(first.message) is not None:
         return  # what it ran out of is told by the checks of memory
     alike = [one for one in failures if one.words == first.words and first.exception]
     told = alike if len(alike) == len(run.ranks) else [first]

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.live_state import AGAIN, Standing, moves, named, standing
 from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import AGAIN, Standing, moves, named, standing
 
 EXPLAINS = (
     "checkpoint-save-timeout",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from ddoctor.analysis.data_overlap import Compared, by_name, compare, confidence, synchronised
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
-from ddoctor.evidence.same_data import Compared, by_name, compare, confidence, synchronised
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping

@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.drift import Drift, drifts
+from ddoctor.analysis.drift import Drift, drifts
+from ddoctor.analysis.host_settings import ABSENT, HERE, Setting, settings
 from ddoctor.evidence.environment import HIDDEN, Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limits
 from ddoctor.evidence.job import Job
 from ddoctor.evidence.network import Network, Rdma
-from ddoctor.evidence.settings import ABSENT, HERE, Setting, settings
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

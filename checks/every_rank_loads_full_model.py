@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor import endings
+from ddoctor.analysis import endings
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping

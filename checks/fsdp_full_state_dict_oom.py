@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Severity
@@ -22,7 +22,7 @@ GIB = 2**30
 
 
 def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "state-dict")
+    found = cuda_oom.of_kind(run, "state-dict")
     if not found:
         return
     models = wrapping.wrappers if wrapping is not None else ()
@@ -31,11 +31,9 @@ def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=(
-            f"{out_of_memory.sentence(found[0], run)}, while a sharded model was gathered{whole}"
-        ),
-        evidence=tuple(out_of_memory.observations(found[0])),
-        where=out_of_memory.where(found),
+        because=(f"{cuda_oom.sentence(found[0], run)}, while a sharded model was gathered{whole}"),
+        evidence=tuple(cuda_oom.observations(found[0])),
+        where=cuda_oom.where(found),
         fixes=(
             Fix(
                 summary="let every rank write its own part",

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor import endings
+from ddoctor.analysis import endings
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.balance import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.analysis.live_state import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
+from ddoctor.analysis.live_stragglers import NOTABLE
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.analysis.work_imbalance import spent
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import RankUse
-from ddoctor.lateness import NOTABLE
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
-from ddoctor.workload import spent
 
 EXPLAINS = ("scaling-efficiency-low",)
 

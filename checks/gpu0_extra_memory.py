@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ddoctor import endings, out_of_memory
+from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis.cuda_oom import NOTABLE
+from ddoctor.analysis.live_state import Standing, standing
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.out_of_memory import NOTABLE
-from ddoctor.standing import Standing, standing
 
 EXPLAINS = ("memory-headroom-low", "uneven-gpu-memory")
 
@@ -26,7 +26,7 @@ GIB = 2**30
 
 
 def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "ranks", "loading")
+    found = cuda_oom.of_kind(run, "ranks", "loading")
     if not found:
         return
     case = found[0]
@@ -44,9 +44,9 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if case.kind == "ranks" else Confidence.LIKELY,
-        because=f"{out_of_memory.sentence(case, run)}; {why}",
-        evidence=tuple(out_of_memory.observations(case)),
-        where=out_of_memory.where(found),
+        because=f"{cuda_oom.sentence(case, run)}; {why}",
+        evidence=tuple(cuda_oom.observations(case)),
+        where=cuda_oom.where(found),
         fixes=_FIXES,
     )
 

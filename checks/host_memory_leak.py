@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from ddoctor.analysis.live_state import moves, standing
+from ddoctor.analysis.trend import trend
 from ddoctor.evidence.host import Memory, cpu_list
 from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
-from ddoctor.evidence.trend import trend
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import moves, standing
 
 EXPLAINS = ("host-ram-oom",)
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import Standing, gone, moves, named, standing
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
@@ -22,7 +23,6 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import RankEnding, Starts, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, gone, moves, named, standing
 
 EXPLAINS = (
     "dead-rank",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.data_overlap import by_name, place
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.same_data import by_name, place
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 SEEDED = {

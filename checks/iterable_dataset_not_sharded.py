@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
-from ddoctor.evidence.same_data import (
+from ddoctor.analysis.data_overlap import (
     LEAST,
     alike,
     by_name,
@@ -21,6 +20,7 @@ from ddoctor.evidence.same_data import (
     place,
     synchronised,
 )
+from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import named, others, standing, way_there
+from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit, waits
 from ddoctor.evidence.live import LiveLook
-from ddoctor.lateness import keeps_all_waiting, late, longer_limit, waits
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
-from ddoctor.standing import named, others, standing, way_there
 
 EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
 

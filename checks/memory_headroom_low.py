@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.memory_fixes import Need, expandable, remedies
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.evidence.plan import Plan
@@ -20,7 +21,6 @@ from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.remedies import Need, expandable, remedies
 
 EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
@@ -70,10 +70,10 @@ def met_in_training(
     environment: Environment | None,
     growth: MemoryOverTime | None,
 ) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "narrow")
+    found = cuda_oom.of_kind(run, "narrow")
     if found:
         more = _grew(found[0].rank.rank, growth)
-        yield out_of_memory.finding(found, run, wrapping, environment, more=more)
+        yield cuda_oom.finding(found, run, wrapping, environment, more=more)
 
 
 def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Iterator[Finding]:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
+from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
+from ddoctor.analysis.live_state import hung, named, others, places, standing, whole
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.mismatch import Mismatch, mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.recorded import RECORDER, by_nccl, differing
-from ddoctor.standing import hung, named, others, places, standing, whole
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "rank-dependent-control-flow")
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.memory_fixes import Need, enough_gpus, remedies
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.plan import Plan, PlanRow
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.remedies import Need, enough_gpus, remedies
 
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
@@ -60,11 +60,11 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 def met_in_training(
     run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "too-much")
+    found = cuda_oom.of_kind(run, "too-much")
     if found:
         # A log does not tell how many steps had gone well.
         confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN
-        yield out_of_memory.finding(found, run, wrapping, environment, confidence=confidence)
+        yield cuda_oom.finding(found, run, wrapping, environment, confidence=confidence)
 
 
 def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:

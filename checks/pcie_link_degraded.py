@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.peers import median_of_others
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.peers import median_of_others
 from ddoctor.evidence.probes import HostToDevice, RankPlace
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from ddoctor import endings, standing
+from ddoctor.analysis import endings, live_state
+from ddoctor.analysis.live_state import Standing
 from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing
 
 LOGGING = re.compile(
     r"\bprint\(|\blogger\.|\blogging[./]|\bwandb\b|\btensorboard\b|\.add_scalars?\(|\bmlflow\b"
@@ -61,8 +61,8 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    if len(every) < 2 or not standing.moves(every):
+    every = live_state.standing(live)
+    if len(every) < 2 or not live_state.moves(every):
         return
     shares: dict[Frame, list[float]] = {}
     for one in every:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import endings, lateness, standing
-from ddoctor.balance import PARTS, Late, late, own_line
+from ddoctor.analysis import endings, live_state, live_stragglers
+from ddoctor.analysis.stragglers import PARTS, Late, late, own_line
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -28,8 +28,8 @@ def beside_the_training(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    found = lateness.late(every)
+    every = live_state.standing(live)
+    found = live_stragglers.late(every)
     if found is None or not found.beside_the_training or not found.again:
         return
     line = found.line
@@ -41,14 +41,14 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         because=(
             f"{found.one.who} {what} for {found.share:.0%} of the time longer "
             f"than the others, mostly at {endings.place(line) or 'a line of no file'}{text}, "
-            f"{lateness.others_wait(found, every)}"
+            f"{live_stragglers.others_wait(found, every)}"
         ),
-        evidence=lateness.waits(every),
+        evidence=live_stragglers.waits(every),
         where=Where(hosts=(found.one.host,), ranks=(0,)),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             _beside(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
-            *(standing.way_there(found.one, found.calls) if found.calls else ()),
+            *(live_state.way_there(found.one, found.calls) if found.calls else ()),
         ),
     )
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.live_state import Standing, asks_for_a_rank, hung, named, standing, way_there
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, asks_for_a_rank, hung, named, standing, way_there
 
 EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked")
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.collective_mismatch import mismatch
+from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
+from ddoctor.analysis.live_state import hung, named, places, stack, standing
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.mismatch import mismatch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
-from ddoctor.recorded import RECORDER, by_nccl, differing
-from ddoctor.standing import hung, named, places, stack, standing
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
 

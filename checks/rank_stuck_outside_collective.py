@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.flight_records import RECORDER, Awaited, awaited, by_nccl, named
+from ddoctor.analysis.live_state import HELD, Standing, hung, others, places, stack, standing, whole
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.recorded import RECORDER, Awaited, awaited, by_nccl, named
-from ddoctor.standing import HELD, Standing, hung, others, places, stack, standing, whole
 
 EXPLAINS = ("first-failure-masked",)
 
@@ -264,5 +264,5 @@ def _fix(run: ProbeRun, state: RankState) -> Fix:
         )
     return Fix(
         summary="repeat it, and look at the stack of that rank while it hangs",
-        paste=f"{again} &\nsleep 10; pgrep -f ddoctor.worker | xargs -n1 py-spy dump --pid",
+        paste=f"{again} &\nsleep 10; pgrep -f ddoctor.probing.worker | xargs -n1 py-spy dump --pid",
     )

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_data_starvation import LOADING, at_the_loader
+from ddoctor.analysis.live_state import Standing, moves, named, standing
 from ddoctor.evidence.live import LiveLook
-from ddoctor.hunger import LOADING, at_the_loader
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing, moves, named, standing
 
 EXPLAINS = ("dataloader-bottleneck", "collate-bottleneck")
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from ddoctor.balance import STEADY, comparable
-from ddoctor.crowding import have_their_cpus
+from ddoctor.analysis.cpu_contention import have_their_cpus
+from ddoctor.analysis.scaling import predict
+from ddoctor.analysis.stragglers import STEADY, comparable
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
-from ddoctor.scaling import predict
 
 # Published weak scaling: 97 % at 16 times the GPUs, 90 % with small models; less than 85 % is out
 # of line (torchtitan and llm-foundry, benchmark tables).

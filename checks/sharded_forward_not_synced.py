@@ -17,10 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from ddoctor.evidence.live import Block, LiveLook
-from ddoctor.evidence.training import Frame
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import (
+from ddoctor.analysis.live_state import (
     DISTRIBUTED,
     Standing,
     asks_for_a_rank,
@@ -30,6 +27,9 @@ from ddoctor.standing import (
     standing,
     way_there,
 )
+from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.evidence.training import Frame
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
     "uneven-inputs-per-rank",

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from statistics import median, median_low
 
-from ddoctor import rails
+from ddoctor.analysis import slow_rails
+from ddoctor.analysis.live_stragglers import together
+from ddoctor.analysis.slow_links import Analysis, Slow
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.interface_rates import InterfaceRates
 from ddoctor.evidence.interfaces import Interface
@@ -21,9 +23,7 @@ from ddoctor.evidence.live import LiveLink, LiveLook
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
-from ddoctor.lateness import together
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.pairing import Analysis, Slow
 
 # Far beyond what two equal networks differ by.
 FASTER = 1.5
@@ -43,7 +43,7 @@ def between_ranks(
 ) -> Iterator[Finding]:
     by_host = {network.host: network for network in networks or ()}
     for section in pairs:
-        analysis = rails.analyse(section.flows, section.ends)
+        analysis = slow_rails.analyse(section.flows, section.ends)
         for slow in analysis.slow:
             yield _finding(section, analysis, slow, by_host)
 

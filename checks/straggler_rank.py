@@ -19,18 +19,18 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median, median_low
 
-from ddoctor import endings
-from ddoctor.balance import NOTICEABLE, SURE, Late, late
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import phase, stack, standing
+from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
+from ddoctor.analysis.live_stragglers import late as late_in_a_look
+from ddoctor.analysis.straggler_reason import Reason, why
+from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Late, late
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
-from ddoctor.lateness import keeps_all_waiting, others_wait, waits
-from ddoctor.lateness import late as late_in_a_look
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import phase, stack, standing
-from ddoctor.why_late import Reason, why
 
 EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
 

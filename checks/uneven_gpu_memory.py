@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import out_of_memory
+from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.cuda_oom import NOTABLE
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.out_of_memory import NOTABLE
 
 EXPLAINS = ("memory-headroom-low",)
 
@@ -54,7 +54,7 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
 
 
 def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
-    found = out_of_memory.of_kind(run, "others")
+    found = cuda_oom.of_kind(run, "others")
     if not found:
         return
     told = found[0].told
@@ -65,9 +65,9 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if told.others else Confidence.LIKELY,
-        because=f"{out_of_memory.sentence(found[0], run)}; {', '.join(who)} of it",
-        evidence=tuple(out_of_memory.observations(found[0])),
-        where=out_of_memory.where(found),
+        because=f"{cuda_oom.sentence(found[0], run)}; {', '.join(who)} of it",
+        evidence=tuple(cuda_oom.observations(found[0])),
+        where=cuda_oom.where(found),
         cost=Cost(value=round((sum(told.others.values()) + told.unnamed) / GIB, 1), unit="GiB"),
         fixes=(
             Fix(

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ddoctor.analysis.peers import median_of_others
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.known_hardware import GpuModels
-from ddoctor.evidence.peers import median_of_others
 from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankRate
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 

@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor import endings, standing
+from ddoctor.analysis import endings, live_state
+from ddoctor.analysis.data_overlap import by_name, named, place, synchronised
+from ddoctor.analysis.live_state import Standing
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.same_data import by_name, named, place, synchronised
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
-from ddoctor.standing import Standing
 
 EXPLAINS = (
     "dead-rank",
@@ -75,10 +75,10 @@ def batches_differ(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    if not standing.hung(every) or not all(one.waits for one in every):
+    every = live_state.standing(live)
+    if not live_state.hung(every) or not all(one.waits for one in every):
         return
-    ended = [one.rank for one in standing.gone(live) if one.finished]
+    ended = [one.rank for one in live_state.gone(live) if one.finished]
     loops = {block: one for one in every for block in one.within if block.loop}
     for loop in loops:
         ahead = [one for one in every if one.is_past(loop)]
@@ -94,7 +94,7 @@ def _left_the_loop(
     told = [f"{endings.ranks(ended)} came to the end of the script"] if ended else []
     if ahead:
         verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
-        told.append(f"{standing.named(ahead)} {verb} {ahead[0].where}")
+        told.append(f"{live_state.named(ahead)} {verb} {ahead[0].where}")
     still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
     left = (*ended, *(one.rank for one in ahead))
     return Finding(
@@ -102,12 +102,12 @@ def _left_the_loop(
         confidence=Confidence.LIKELY,
         because=(
             f"of the loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
-            f"{', '.join(told)}, while {standing.named(behind)} {still} {behind[0].where}; "
+            f"{', '.join(told)}, while {live_state.named(behind)} {still} {behind[0].where}; "
             f"nothing moved for {behind[0].seconds:.0f} s"
         ),
         evidence=(
             Observation(name="left the loop", value=endings.ranks(left)),
-            Observation(name="still in it", value=standing.named(behind)),
+            Observation(name="still in it", value=live_state.named(behind)),
         ),
         where=Where(ranks=tuple(sorted(left))),
         fixes=(_together(f"at line {loop.line}"), _joined()),

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.balance import NOTICEABLE, SLOWER_BY, STEADY, comparable
+from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable
+from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
-from ddoctor.workload import Workload, workload
 
 EXPLAINS = ("scaling-efficiency-low",)
 

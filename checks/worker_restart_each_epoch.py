@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor import endings, lateness, standing
-from ddoctor.evidence.feeding import NOTABLE, feeds, first_batch, of_batches, place, restart
+from ddoctor.analysis import endings, live_state, live_stragglers
+from ddoctor.analysis.loader_throughput import (
+    NOTABLE,
+    feeds,
+    first_batch,
+    of_batches,
+    place,
+    restart,
+)
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
@@ -86,11 +93,11 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing.standing(live)
-    if not standing.moves(every):
+    every = live_state.standing(live)
+    if not live_state.moves(every):
         return
-    rows = [one for one in every if one.seen.visits(STARTING) >= standing.AGAIN]
-    rows = [one for one in rows if one.seen.share(STARTING) >= lateness.NOTABLE]
+    rows = [one for one in every if one.seen.visits(STARTING) >= live_state.AGAIN]
+    rows = [one for one in rows if one.seen.share(STARTING) >= live_stragglers.NOTABLE]
     if not rows:
         return
     first = max(rows, key=lambda one: one.seen.share(STARTING))
@@ -100,7 +107,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{standing.named(rows)}: the main thread starts loader workers again and again"
+            f"{live_state.named(rows)}: the main thread starts loader workers again and again"
             f"{f' at {at}' if at else ''}, {share:.0%} of the time"
         ),
         evidence=tuple(

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ddoctor.analysis.local_ranks import device_of
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
-from ddoctor.evidence.ranks import device_of
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "uneven-gpu-memory")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ddoctor.output_options import BundlePath, Bundles, HtmlPath, JsonPath, MarkdownPath
-from ddoctor.plan_command import plan
+from ddoctor.commands.options import BundlePath, Bundles, HtmlPath, JsonPath, MarkdownPath
+from ddoctor.commands.plan import plan
 
 app = typer.Typer(
     name="ddoctor",
@@ -25,7 +25,7 @@ def _complete_causes(typed: str) -> list[str]:
 
 
 def _complete_probes(typed: str) -> list[str]:
-    from ddoctor import launch
+    from ddoctor.probing import launch
 
     return [name for name in launch.names() if name.startswith(typed)]
 
@@ -68,7 +68,8 @@ def doctor(
     html: HtmlPath = None,
 ) -> int:
     """Examine this machine, and say what to fix."""
-    from ddoctor import doctor, engine
+    from ddoctor import engine
+    from ddoctor.commands import doctor
     from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report.output import Outputs, progress
@@ -92,9 +93,9 @@ def doctor(
 )
 def probe(context: typer.Context) -> int:
     """Examine all hosts of a run before it starts; run it on each of them in the same way."""
-    from ddoctor import door
+    from ddoctor.commands import probe
 
-    return door.enter(context.args)
+    return probe.enter(context.args)
 
 
 @app.command(
@@ -151,7 +152,7 @@ def attach(
     html: HtmlPath = None,
 ) -> int:
     """Look at a run that is slow or stands still, as it is: nothing is stopped or changed."""
-    from ddoctor import watching
+    from ddoctor.commands import attach as watching
     from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
     from ddoctor.live import attach, pace
@@ -222,13 +223,13 @@ def diff(
     ] = None,
 ) -> int:
     """Say what became slower, what is set otherwise and what is found now; 1 if it got worse."""
-    from ddoctor import difference
+    from ddoctor.commands import diff
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report.output import STDOUT, Outputs, put
     from ddoctor.report.wording import tamed
 
     Outputs(json=json)
-    found = difference.compare(bundles.read(old), bundles.read(new))
+    found = diff.compare(bundles.read(old), bundles.read(new))
     if json is not None:
         put(json, found.json())
     if json != STDOUT:
@@ -259,7 +260,8 @@ def explain(
 @app.command(name="list")
 def list_all() -> None:
     """List the causes that can be told, and the probes."""
-    from ddoctor import engine, launch
+    from ddoctor import engine
+    from ddoctor.probing import launch
 
     width = max(map(len, engine.names()))
     typer.echo("Causes (ddoctor explain NAME)\n")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from ddoctor.fleet import Fleet, Muster
-    from ddoctor.launched import Place
+    from ddoctor.cluster.launcher_environment import Place
+    from ddoctor.cluster.store import Fleet, Muster
 
 JOIN_SECONDS = 120.0
 
@@ -134,8 +134,8 @@ def main() -> int:
     from ddoctor.errors import DoctorError
 
     try:
-        from ddoctor.harness import end_with_parent
-        from ddoctor.launched import place
+        from ddoctor.cluster.launcher_environment import place
+        from ddoctor.probing.world import end_with_parent
 
         end_with_parent()
         mine = place()
@@ -165,7 +165,7 @@ def _parse(rank: int) -> Namespace:
         return parser().parse_intermixed_args()
     from contextlib import redirect_stderr
 
-    from ddoctor.launched import leave_it_to_rank_0
+    from ddoctor.cluster.launcher_environment import leave_it_to_rank_0
 
     # One complaint is enough.
     try:
@@ -178,9 +178,9 @@ def _parse(rank: int) -> Namespace:
 
 
 def _supervise(mine: Place, arguments: Namespace) -> int:
+    from ddoctor.cluster.store import Lost, connect
+    from ddoctor.cluster.supervisor import ConductorLost, serve
     from ddoctor.errors import DoctorError
-    from ddoctor.fleet import Lost, connect
-    from ddoctor.supervisor import ConductorLost, serve
 
     _quieten_torch()
     try:
@@ -216,10 +216,10 @@ def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
     import socket
     from importlib.metadata import version
 
-    from ddoctor.fleet import ROLL, Muster, muster_key
-    from ddoctor.gpu_use import occupied
-    from ddoctor.harness import usable_gpus
-    from ddoctor.reach import listen, own_address
+    from ddoctor.cluster.reachability import listen, own_address
+    from ddoctor.cluster.store import ROLL, Muster, muster_key
+    from ddoctor.probing.gpu_users import occupied
+    from ddoctor.probing.world import usable_gpus
 
     address = own_address(mine.address)
     leads = mine.local_rank == 0
@@ -245,12 +245,13 @@ def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
 
 
 def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
-    from ddoctor import doctor, engine, launch
-    from ddoctor.conductor import Conductor
+    from ddoctor import engine
+    from ddoctor.cluster.coordinator import Conductor
+    from ddoctor.cluster.launcher_environment import explain_failure
+    from ddoctor.commands import doctor
+    from ddoctor.control_arms import candidates
     from ddoctor.evidence import bundle
-    from ddoctor.headroom import request
-    from ddoctor.launched import explain_failure
-    from ddoctor.proof import candidates
+    from ddoctor.probing import launch, sweep_request
     from ddoctor.report.output import Outputs, progress
 
     names = list(arguments.probes or launch.usual())
@@ -275,7 +276,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
             hosts=arguments.hosts,
         )
         probes = doctor.choose(names)
-        sweep = request.asked(arguments, probes)
+        sweep = sweep_request.asked(arguments, probes)
         conductor.options = (
             *(["--quick"] if arguments.quick else []),
             *([f"--burn={burn}"] if burn else []),
@@ -302,7 +303,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
 
 
 def _complain(message: str) -> int:
-    from ddoctor.launched import explain_failure
+    from ddoctor.cluster.launcher_environment import explain_failure
 
     line = f"ddoctor: {' '.join(message.split())}"
     print(line, file=sys.stderr)

@@ -7,9 +7,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from ddoctor import sweep
 from ddoctor.evidence.probes import AllReduce, SweepPoint, WrongValue
-from ddoctor.harness import Skip, World, bus_bandwidth
+from ddoctor.probing import size_sweep
+from ddoctor.probing.world import Skip, World, bus_bandwidth
 
 SMALLEST = 2**10
 
@@ -27,11 +27,11 @@ def measure(world: World) -> AllReduce | None:
     if world.size < 2:
         raise Skip("there is one rank only, and nothing to sum")
     # Half of what may be taken: gloo keeps a second buffer of the same size.
-    top = sweep.largest(world.memory() // 2)
+    top = size_sweep.largest(world.memory() // 2)
     buffer = torch.empty(top // BYTES, device=world.device)
     points: list[SweepPoint] = []
     wrong: list[WrongValue] = []
-    for size, left in sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
+    for size, left in size_sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
         tensor = buffer[: size // BYTES].zero_()
         points.append(one_size(world, tensor, seconds=left))
         wrong += _verify(world, size, tensor)
@@ -53,7 +53,7 @@ def measure(world: World) -> AllReduce | None:
 def one_size(world: World, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
     """One point of the sweep, in about ``seconds``; the time is that of the slowest rank."""
     size = tensor.numel() * BYTES
-    return sweep.point(
+    return size_sweep.point(
         world,
         "all-reduce",
         partial(dist.all_reduce, tensor),

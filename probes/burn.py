@@ -14,7 +14,7 @@ from ddoctor.collect import CannotSee
 from ddoctor.collect.gpus import clocks_limited_by
 from ddoctor.collect.nvml import Device, session
 from ddoctor.evidence.burn import Burn, Burning
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 ONLY_IF_NAMED = True
 

@@ -6,7 +6,7 @@ import secrets
 from time import time as now
 
 from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
-from ddoctor.harness import Skip, World
+from ddoctor.probing.world import Skip, World
 
 USES_DEVICE = False
 SPANS_HOSTS = True

@@ -11,10 +11,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ddoctor import sweep
 from ddoctor.evidence.collectives import Collective, Collectives, Scope, Sweep
 from ddoctor.evidence.probes import SweepPoint, WrongValue
-from ddoctor.harness import Skip, World, bus_bandwidth
+from ddoctor.probing import size_sweep
+from ddoctor.probing.world import Skip, World, bus_bandwidth
 
 SPANS_HOSTS = True
 
@@ -169,10 +169,10 @@ def _sweep(
 ) -> Sweep:
     kind = KINDS[collective]
     # Two large buffers, and as much again for gloo, which keeps its own.
-    top = sweep.largest(world.memory() // 4)
+    top = size_sweep.largest(world.memory() // 4)
     points: list[SweepPoint] = []
     wrong: tuple[WrongValue, ...] = ()
-    for size, left in sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
+    for size, left in size_sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
         buffers = _buffers(world, size)
         if not points:
             refused = _refusal(partial(kind.run, buffers))
@@ -185,7 +185,7 @@ def _sweep(
                     skipped=refused,
                 )
         points.append(
-            sweep.point(
+            size_sweep.point(
                 world,
                 f"{collective}, {scope},",
                 partial(kind.run, buffers),

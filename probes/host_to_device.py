@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import HostToDevice
-from ddoctor.harness import ROUNDS, WARM_UPS, Skip, World
+from ddoctor.probing.world import ROUNDS, WARM_UPS, Skip, World
 
 # 1.2 ms on PCIe 5, and still only 20 ms on a link that fell back to Gen 3 x4.
 BYTES = 2**26

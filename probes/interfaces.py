@@ -11,7 +11,7 @@ from threading import Thread
 
 from ddoctor.collect.network import interfaces
 from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
-from ddoctor.harness import Skip, World
+from ddoctor.probing.world import Skip, World
 
 USES_DEVICE = False
 SPANS_HOSTS = True

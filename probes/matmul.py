@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import Matmul, WrongValue
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 SECONDS = 2.0
 

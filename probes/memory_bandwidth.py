@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import MemoryBandwidth
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 SECONDS = 1.5
 

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom
-from ddoctor.harness import World
-from ddoctor.headroom import devices, shards, work
-from ddoctor.headroom.exchange import Exchange, NoExchange
-from ddoctor.headroom.lines import Lines
-from ddoctor.headroom.replicas import Replicas
-from ddoctor.headroom.request import Request
-from ddoctor.headroom.sweep import TIMED, Sweep
-from ddoctor.headroom.training import Training, out_of_memory
+from ddoctor.memory_sweep import devices, shards, work
+from ddoctor.memory_sweep.exchange import Exchange, NoExchange
+from ddoctor.memory_sweep.lines import Lines
+from ddoctor.memory_sweep.replicas import Replicas
+from ddoctor.memory_sweep.sweep import TIMED, Sweep
+from ddoctor.memory_sweep.training import Training, out_of_memory
+from ddoctor.probing.sweep_request import Request
+from ddoctor.probing.world import World
 
 ONLY_IF_NAMED = True
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddoctor import pairing, rails
+from ddoctor.analysis import slow_links, slow_rails
+from ddoctor.analysis.slow_links import Pair
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Unseen
-from ddoctor.harness import Skip, World
-from ddoctor.pairing import Pair
+from ddoctor.probing.world import Skip, World
 
 SPANS_HOSTS = True
 
@@ -55,13 +55,13 @@ def measure(world: World) -> Pairs | None:
     meetings = _Meetings(world, torch.zeros(size, dtype=torch.uint8, device=world.device))
 
     def meet(rounds: Iterable[Sequence[Pair]], repeats: int) -> list[Flow]:
-        steps = [step for pairs in rounds for step in pairing.slots(pairs, names, capacity)]
+        steps = [step for pairs in rounds for step in slow_links.slots(pairs, names, capacity)]
         return [flow for step in world.agree(steps) for flow in meetings.hold(step, repeats)]
 
     def examine(lane: Sequence[int]) -> tuple[list[Flow], int]:
-        first = pairing.first_rounds(lane)
+        first = slow_links.first_rounds(lane)
         found = meet(first, FIRST_REPEATS)
-        further = pairing.further_rounds(lane, found) if world.rank == 0 else []
+        further = slow_links.further_rounds(lane, found) if world.rank == 0 else []
         return found + meet(further, 1), len(first) + len(further)
 
     begin = time.perf_counter()
@@ -81,7 +81,7 @@ def measure(world: World) -> Pairs | None:
     work = _work(world, machines)
     if world.rank > 0:
         return None
-    analysis = rails.analyse(flows, ends)
+    analysis = slow_rails.analyse(flows, ends)
     return Pairs(
         backend=world.backend,
         ends=tuple(ends),
@@ -248,7 +248,7 @@ def _joined(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     )
 
 
-def _too_noisy(analysis: pairing.Analysis) -> Unseen:
+def _too_noisy(analysis: slow_links.Analysis) -> Unseen:
     return Unseen(
         what="a slow link",
         why=(

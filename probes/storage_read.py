@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.harness import Skip, World
+from ddoctor.probing.world import Skip, World
 
 USES_DEVICE = False
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddoctor import launch
 from ddoctor.probe import parser
-from ddoctor.rewrite import rewritten
+from ddoctor.probing import launch
 from ddoctor.training import options
+from ddoctor.training.rewrite import rewritten
 
 README = Path(__file__).parents[1] / "README.md"
 GUIDES = sorted((Path(__file__).parents[1] / "docs/guides").glob("*.md"))

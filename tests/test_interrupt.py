@@ -99,7 +99,10 @@ def rank(number: int, mark: str) -> psutil.Process | None:
     for process in marked(mark):
         with suppress(psutil.Error):
             environment = process.environ()
-            if environment.get("RANK") == str(number) and "ddoctor.worker" in process.cmdline():
+            if (
+                environment.get("RANK") == str(number)
+                and "ddoctor.probing.worker" in process.cmdline()
+            ):
                 return process
     return None
 

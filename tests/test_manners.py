@@ -8,9 +8,10 @@ from typing import get_type_hints
 
 import pytest
 
-from ddoctor import engine, launch
+from ddoctor import engine
 from ddoctor.evidence.section import Evidence, Known, Section
-from ddoctor.harness import World
+from ddoctor.probing import launch
+from ddoctor.probing.world import World
 from tests.healthy import healthy
 
 CATALOGUE = (Path(__file__).parent / "catalogue.txt").read_text().split()

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddoctor import processes
+from ddoctor.proc import processes
 from tests.conftest import STEERING
 
 ROOT = Path(__file__).parent.parent
@@ -124,7 +124,7 @@ def test_other_launchers(start: Start, launcher: tuple[str, ...]) -> None:
 @pytest.mark.ward
 def test_a_rank_stopped_in_the_middle_is_named(start: Start) -> None:
     process = start("matmul", "--json", "-", "--join-timeout", "15")
-    worker(process, 1, "ddoctor.worker").send_signal(signal.SIGSTOP)
+    worker(process, 1, "ddoctor.probing.worker").send_signal(signal.SIGSTOP)
     code, output, errors = ended(process)
     assert code == 1, errors
     report = json.loads(output)
@@ -136,7 +136,7 @@ def test_a_rank_stopped_in_the_middle_is_named(start: Start) -> None:
 @pytest.mark.ward
 def test_an_interruption_leaves_nothing_behind(start: Start) -> None:
     process = start("matmul", "--json", "-")
-    worker(process, 1, "ddoctor.worker")
+    worker(process, 1, "ddoctor.probing.worker")
     process.send_signal(signal.SIGINT)
     code, output, _ = ended(process)
     assert code != 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from ddoctor import engine
 from ddoctor.evidence import bundle
 from ddoctor.models import Verdict
-from tests.fleet import KINDS, fleet, name, named, planted
+from tests.many_hosts import KINDS, fleet, name, named, planted
 
 HOSTS = 64
 

@@ -67,7 +67,7 @@ def _torch(limit: float) -> tuple[Torch | None, str]:
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         child = subprocess.run(
-            [sys.executable, "-m", "ddoctor.torch_build"],
+            [sys.executable, "-m", "ddoctor.collect.torch_build"],
             capture_output=True,
             text=True,
             errors="replace",

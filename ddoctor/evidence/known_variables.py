@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from ddoctor.evidence.misspelling import intended
+from ddoctor.analysis.misspelling import intended
 from ddoctor.evidence.section import Known, Part
 
 Kind = Literal[

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from ddoctor import knowledge
+from ddoctor.analysis.scaling import CONTENTION
 from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel
 from ddoctor.evidence.plan import GPUS_PER_HOST, Strategy
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.evidence.section import Evidence
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
-from ddoctor.scaling import CONTENTION
 
 # 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
 OF_NVLINK = 0.77

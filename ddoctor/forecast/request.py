@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
-from ddoctor.forecast import amounts, devices, measured, of_a_run, planning
+from ddoctor.forecast import devices, measured, of_a_run, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import Device
 from ddoctor.forecast.forecaster import Forecaster
@@ -130,7 +131,7 @@ def _known(option: str) -> DoctorError:
 def _activations(wanted: Request) -> int:
     """Bytes; 0: it was not said."""
     said = wanted.activations
-    return 0 if said is None else amounts.size("--activations", said)
+    return 0 if said is None else units.size("--activations", said)
 
 
 def _checkpointing(said: str) -> Checkpointing:
@@ -155,9 +156,9 @@ def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimiz
             activations=activations or found.activations,
             layers=wanted.layers or found.layers,
         )
-    parameters = amounts.count("--params", wanted.params or "")
+    parameters = units.count("--params", wanted.params or "")
     trainable = (
-        parameters if wanted.trainable is None else amounts.count("--trainable", wanted.trainable)
+        parameters if wanted.trainable is None else units.count("--trainable", wanted.trainable)
     )
     if trainable > parameters:
         raise DoctorError(f"--trainable {wanted.trainable}: the model has only {wanted.params}")
@@ -190,11 +191,11 @@ def _device(wanted: Request) -> Device:
     if wanted.gpu is not None:
         return devices.find(wanted.gpu)
     size = wanted.device_memory or ""
-    return Device(name=f"a GPU with {size}", memory=amounts.size("--device-memory", size))
+    return Device(name=f"a GPU with {size}", memory=units.size("--device-memory", size))
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    return tuple(amounts.product("--gpus", one) for one in text.split(","))
+    return tuple(units.product("--gpus", one) for one in text.split(","))
 
 
 def _measured(wanted: Request, device: Device) -> Measured | None:
@@ -218,12 +219,10 @@ def _work(wanted: Request, step: Measured | None) -> Work:
         # So many are read off a model, too.
         micro_batch=wanted.micro_batch or (None if in_numbers else 1),
         global_batch=wanted.global_batch,
-        samples=None if wanted.samples is None else amounts.product("--samples", wanted.samples),
+        samples=None if wanted.samples is None else units.product("--samples", wanted.samples),
         epochs=wanted.epochs,
         host_memory=(
-            None
-            if wanted.host_memory is None
-            else amounts.size("--host-memory", wanted.host_memory)
+            None if wanted.host_memory is None else units.size("--host-memory", wanted.host_memory)
         ),
         step_seconds=None if wanted.step is None else wanted.step + loading,
         measured=step,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from ddoctor import gpu_lines, knowledge
+from ddoctor import knowledge
+from ddoctor.analysis import gpu_lines
 from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.live import Activity, Turn
 from ddoctor.evidence.training import Frame

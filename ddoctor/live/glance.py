@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from ddoctor.live.patients import Patient
-from ddoctor.processes import GONE
-from ddoctor.recorder.weight import HELD, sum_of
+from ddoctor.proc.memory import HELD, sum_of
+from ddoctor.proc.processes import GONE
 
 MIB = 2**20
 # Of a CPU: a thread that now and then has something to do computes nothing.

@@ -16,7 +16,6 @@ import psutil
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
-from ddoctor.host_use import HostUse
 from ddoctor.live.activities import activities, turns
 from ddoctor.live.glance import Glance, Sleep, glances, glimpse
 from ddoctor.live.pace import Pace
@@ -24,7 +23,8 @@ from ddoctor.live.patients import Patient, missing
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Thread
-from ddoctor.recorder.weight import held, swapped
+from ddoctor.proc.memory import held, swapped
+from ddoctor.proc.usage import HostUse
 
 FEWEST_SAMPLES = 5
 # At memory, and at the sockets where there are any to other hosts.

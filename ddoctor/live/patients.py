@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from ddoctor.cluster.launcher_environment import dialect
 from ddoctor.errors import DoctorError
-from ddoctor.launched import dialect
 from ddoctor.live.spy import FORBIDDEN
 
 # The same on all ranks of a job, on every host.

@@ -10,13 +10,13 @@ from math import inf
 
 import psutil
 
+from ddoctor.analysis.live_state import hung, standing
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, ras, worker_server
 from ddoctor.live.flight_recorder import Trace
 from ddoctor.live.patients import Patient
 from ddoctor.live.source import Source
-from ddoctor.standing import hung, standing
 
 # A file that is younger than this is not asked for anew, however often one looks.
 AGAIN_SECONDS = 60.0

@@ -28,15 +28,15 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ddoctor.forecast.model.operators import Rationed
-from ddoctor.harness import World
-from ddoctor.headroom import devices
-from ddoctor.headroom.devices import Meter
-from ddoctor.headroom.lines import Lines
-from ddoctor.headroom.request import Request
-from ddoctor.headroom.sweep import TIMED, Sweep
-from ddoctor.headroom.training import Use
-from ddoctor.journal import Journal
+from ddoctor.memory_sweep import devices
+from ddoctor.memory_sweep.devices import Meter
+from ddoctor.memory_sweep.lines import Lines
+from ddoctor.memory_sweep.sweep import TIMED, Sweep
+from ddoctor.memory_sweep.training import Use
+from ddoctor.memory_tracking.operators import Rationed
+from ddoctor.probing.journal import Journal
+from ddoctor.probing.sweep_request import Request
+from ddoctor.probing.world import World
 from ddoctor.recorder import outermost, recorded
 from ddoctor.recorder.batches import Batches
 from ddoctor.recorder.outermost import Outermost

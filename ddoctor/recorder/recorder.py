@@ -104,7 +104,7 @@ class Recorder:
             self._growth = self._grow(request)
 
     def _grow(self, request: str) -> Growth:
-        from ddoctor.headroom.request import Request
+        from ddoctor.probing.sweep_request import Request
         from ddoctor.recorder.growth import Growth
 
         wanted = msgspec.json.decode(request, type=Request)

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 
+from ddoctor.proc.memory import held
 from ddoctor.recorder import places
 from ddoctor.recorder.recorded import Place
 from ddoctor.recorder.timeline import Timeline
-from ddoctor.recorder.weight import held
 
 EVERY_SECONDS = 0.05
 FIRST_LOOKS = 400

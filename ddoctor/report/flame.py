@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import phase, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame
-from ddoctor.standing import phase, standing
 
 # A box narrower than this is only a line.
 THINNEST = 0.01

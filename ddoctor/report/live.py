@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from ddoctor.analysis.live_state import Standing, gone, named, phase, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
 from ddoctor.report.anatomy import Slice
 from ddoctor.report.meanwhile import meanwhile
-from ddoctor.standing import Standing, gone, named, phase, standing
 
 # Where the time of the samples went; shares below this are left out.
 NOTABLE = 0.1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor import endings
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_state import Standing, gone, hung, named, places, standing
+from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
-from ddoctor.lateness import late
-from ddoctor.standing import Standing, gone, hung, named, places, standing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddoctor.evidence.feeding import feeds
+from ddoctor.analysis.loader_throughput import feeds
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps

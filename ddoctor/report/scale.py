@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ddoctor.analysis.scaling import Scaled, predict
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.report.anatomy import Anatomy, Unit, anatomies
-from ddoctor.scaling import Scaled, predict
 
 HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
 

@@ -8,13 +8,13 @@ from datetime import datetime
 
 from rich.text import Text
 
+from ddoctor.analysis.live_state import Standing, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
 from ddoctor.report import bars, live, wording
 from ddoctor.report.anatomy import LETTERS
 from ddoctor.report.terminal import STYLES, wrapped
-from ddoctor.standing import Standing, standing
 
 LOOKS = 20
 """So many are remembered."""

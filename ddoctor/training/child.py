@@ -20,11 +20,11 @@ from types import FrameType
 
 import msgspec
 
-from ddoctor import host_use
+from ddoctor.cluster.launcher_environment import Place
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame
-from ddoctor.host_use import HostUse
-from ddoctor.launched import Place
+from ddoctor.proc import usage
+from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
 from ddoctor.recorder.operations import OPERATIONS
 from ddoctor.recorder.recorded import Facts, Grown
@@ -123,7 +123,7 @@ class Child:
         """How it is."""
         over = self.over
         moment = perf_counter()
-        used = host_use.busy(self.pid) if not over else self._last_busy[1]
+        used = usage.busy(self.pid) if not over else self._last_busy[1]
         passed = max(moment - self._last_busy[0], 1e-3)
         busy = used - self._last_busy[1] > BUSY_SHARE * passed
         self._last_busy = (moment, used)
@@ -181,7 +181,7 @@ class Child:
 
     def _sweep(self) -> None:
         """Whatever carries the mark, but not the script's own words at its end."""
-        from ddoctor import processes
+        from ddoctor.proc import processes
 
         with suppress(ProcessLookupError):
             if not self.over:
@@ -193,7 +193,7 @@ class Child:
 
     def record(self) -> Record:
         """All that is known, once it is over."""
-        from ddoctor import processes
+        from ddoctor.proc import processes
 
         assert self.over
         # DataLoader workers of a rank that was killed, say.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ddoctor.fleet import FINISHED, Fleet
-from ddoctor.supervisor import Conductor, tick_seconds
+from ddoctor.cluster.store import FINISHED, Fleet
+from ddoctor.cluster.supervisor import Conductor, tick_seconds
 from ddoctor.training.child import Child
 from ddoctor.training.words import (
     Stop,

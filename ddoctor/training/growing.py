@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.memory_headroom import MemoryHeadroom, MemoryTrial, RankHeadroom
 from ddoctor.evidence.section import Absence, Absent, Section, Unseen
-from ddoctor.headroom.request import Request
+from ddoctor.probing.sweep_request import Request
 from ddoctor.training.lead import Lead
 from ddoctor.training.words import Record
 

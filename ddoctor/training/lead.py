@@ -9,8 +9,8 @@ from math import ceil
 from statistics import median
 from time import perf_counter
 
-from ddoctor.fleet import CONDUCTOR, FINISHED, Fleet
-from ddoctor.headroom.request import Request
+from ddoctor.cluster.store import CONDUCTOR, FINISHED, Fleet
+from ddoctor.probing.sweep_request import Request
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild, pause

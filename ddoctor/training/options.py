@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddoctor.errors import DoctorError
-from ddoctor.headroom.request import sizes
+from ddoctor.probing.sweep_request import sizes
 
 STEPS = 60
 SECONDS = 600.0

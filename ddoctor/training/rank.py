@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
+from ddoctor.cluster.launcher_environment import Place, dialect, leave_it_to_rank_0, place
 from ddoctor.errors import DoctorError
-from ddoctor.harness import usable_gpus
-from ddoctor.headroom.request import Request, sizes
-from ddoctor.launched import Place, dialect, leave_it_to_rank_0, place
+from ddoctor.probing.sweep_request import Request, sizes
+from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
 from ddoctor.training.words import Turn
 
 if TYPE_CHECKING:
-    from ddoctor.fleet import Fleet
+    from ddoctor.cluster.store import Fleet
     from ddoctor.report.output import Outputs
     from ddoctor.training.follow import NewChild
 
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
         fleet = _connect(mine)
         if mine.rank or outputs is None:
             return _follow(fleet, child, new_child)
-        from ddoctor.fleet import Lost
+        from ddoctor.cluster.store import Lost
         from ddoctor.training.report import lead
 
         try:
@@ -132,7 +132,7 @@ def _outputs(arguments: Namespace) -> Outputs:
 
 
 def _connect(mine: Place) -> Fleet:
-    from ddoctor.fleet import Lost, connect
+    from ddoctor.cluster.store import Lost, connect
 
     # Where there is no store yet, the script itself will open one at the port that it was given.
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -150,8 +150,8 @@ def _connect(mine: Place) -> Fleet:
 
 
 def _follow(fleet: Fleet, child: Child, new_child: NewChild) -> int:
-    from ddoctor.fleet import Lost
-    from ddoctor.supervisor import ConductorLost
+    from ddoctor.cluster.store import Lost
+    from ddoctor.cluster.supervisor import ConductorLost
     from ddoctor.training.follow import follow
 
     try:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from ddoctor import engine
+from ddoctor.cluster.launcher_environment import explain_failure
+from ddoctor.cluster.store import Fleet
+from ddoctor.control_arms import trial_candidates
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
-from ddoctor.fleet import Fleet
-from ddoctor.headroom import request
-from ddoctor.launched import explain_failure
 from ddoctor.models import Report
-from ddoctor.proof import trial_candidates
+from ddoctor.probing import sweep_request
 from ddoctor.report.output import Outputs, progress
 from ddoctor.training import growing, merge
 from ddoctor.training.child import Child
@@ -52,8 +52,8 @@ def lead(
                 evidence = evidence.with_sections(Trials(trials=trials))
                 report = engine.examine(evidence, "run")
             if arguments.memory and not leader.interrupted and growing.worth_it(records):
-                memory = request.sizes(arguments.device_memory)
-                wanted = request.Request(device_memory=memory)
+                memory = sweep_request.sizes(arguments.device_memory)
+                wanted = sweep_request.Request(device_memory=memory)
                 swept = growing.grow(leader, wanted, arguments.seconds, started)
                 evidence = evidence.with_sections(swept)
                 report = engine.examine(evidence, "run")

@@ -15,8 +15,8 @@ from typing import NoReturn
 from ddoctor.errors import DoctorError
 from ddoctor.recorder import script
 from ddoctor.report.output import Outputs
-from ddoctor.rewrite import PYTHON, Rewritten, rewritten
 from ddoctor.training import options
+from ddoctor.training.rewrite import PYTHON, Rewritten, rewritten
 
 IMPORT_SECONDS = 30.0
 

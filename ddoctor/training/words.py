@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ddoctor.evidence.training import Frame, RankHost
-from ddoctor.headroom.request import Request
+from ddoctor.probing.sweep_request import Request
 from ddoctor.recorder.recorded import Facts, Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import Row

@@ -5,7 +5,7 @@ import pytest
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.headroom.sample import swept
+from tests.memory_sweep.sample import swept
 
 CAUSE = "batch-size-too-small"
 

@@ -7,7 +7,7 @@ from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.gpu_memory_error import PIECES, error, out_of_memory
-from tests.headroom.sample import swept
+from tests.memory_sweep.sample import swept
 from tests.plans import planned
 from tests.training_run import ending, run
 

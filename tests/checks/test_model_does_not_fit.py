@@ -8,7 +8,7 @@ from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.gpu_memory_error import CROWDED, error, out_of_memory
-from tests.headroom.sample import swept
+from tests.memory_sweep.sample import swept
 from tests.plans import planned
 from tests.training_run import ending, library, raised, run, user
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import processes
+from ddoctor.proc import processes
 from tests.conftest import STEERING
 from tests.namespace import Within, named, namespace
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence import bundle
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import ProbeRuns, StorageRead
+from ddoctor.probing import launch
 from tests.cluster.conftest import MakeCluster
 
 BURN_SECONDS = 3

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddoctor import processes
+from ddoctor.proc import processes
 from tests.cluster.conftest import MARK, Cluster, MakeCluster, Output, outcome
 from tests.cluster.test_joining import PROBE, journal, process, report
 
@@ -37,7 +37,7 @@ if "DDOCTOR_SUPERVISED" in os.environ:
 
 def midway(made: Cluster, rank: int) -> psutil.Process:
     """The measuring process of a rank, when collectives go on."""
-    worker = process(made, rank, "ddoctor.worker")
+    worker = process(made, rank, "ddoctor.probing.worker")
     lines = journal(worker, rank)
     while not (lines.exists() and "round" in lines.read_text()):
         assert worker.is_running()
@@ -68,7 +68,7 @@ def lines(output: Output) -> list[str]:
 
 
 @pytest.mark.ward
-@pytest.mark.parametrize("module", ["ddoctor.worker", "ddoctor.probe"])
+@pytest.mark.parametrize("module", ["ddoctor.probing.worker", "ddoctor.probe"])
 def test_a_rank_that_is_killed(cluster: MakeCluster, module: str) -> None:
     made = cluster(3)
     started = begin(made, "collectives", "--json", "-")

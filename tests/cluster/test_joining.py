@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddoctor import processes
+from ddoctor.proc import processes
 from tests.cluster.conftest import MARK, Cluster, MakeCluster, Output, outcome
 
 PROBE = ("-m", "ddoctor.probe")
@@ -75,7 +75,7 @@ def test_hosts_that_are_well(cluster: MakeCluster) -> None:
 def test_a_rank_stopped_before_it_joins(cluster: MakeCluster) -> None:
     made = cluster(2)
     arguments = ("matmul", "--json", "-", "--join-timeout", "10")
-    found = held(made, lambda: process(made, 1, "ddoctor.worker"), *arguments)
+    found = held(made, lambda: process(made, 1, "ddoctor.probing.worker"), *arguments)
     assert found["verdict"] == "incomplete"
     first = found["findings"][0]
     assert first["cause"] == "rank-missing-at-init"
@@ -102,7 +102,7 @@ def test_a_rank_stopped_between_two_collectives(cluster: MakeCluster) -> None:
     made = cluster(2)
 
     def between() -> psutil.Process:
-        worker = process(made, 1, "ddoctor.worker")
+        worker = process(made, 1, "ddoctor.probing.worker")
         lines = journal(worker, 1)
         while not (lines.exists() and "round" in lines.read_text()):
             assert worker.is_running()

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 from tests.faulty import two_hosts
 
 AHEAD = 5.0

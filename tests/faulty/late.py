@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> None:

@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> Any:

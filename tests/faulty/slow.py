@@ -2,7 +2,7 @@
 
 import time
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> None:

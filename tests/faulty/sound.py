@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> StorageRead | None:

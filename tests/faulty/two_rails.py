@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Any
 
-from ddoctor.harness import World
-from ddoctor.nccl_log import Chosen
+from ddoctor.probing.nccl_log import Chosen
+from ddoctor.probing.world import World
 
 
 class Railed(World):

@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> StorageRead | None:

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import torch
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> Any:

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from ddoctor.harness import World
+from ddoctor.probing.world import World
 
 
 def measure(world: World) -> Any:

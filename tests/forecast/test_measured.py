@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ddoctor.analysis.scaling import CONTENTION
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
 from ddoctor.evidence.collectives import Collectives, Scope, Sweep
@@ -20,9 +21,8 @@ from ddoctor.forecast.closed_form import CONTEXT, Model
 from ddoctor.forecast.devices import Device, find
 from ddoctor.forecast.measured import device, read
 from ddoctor.forecast.planning import Work, plan
-from ddoctor.scaling import CONTENTION
-from tests.headroom.sample import swept
 from tests.healthy import healthy
+from tests.memory_sweep.sample import swept
 from tests.training_steps import USUAL, steps
 from tests.training_steps import Work as RankWork
 

@@ -14,7 +14,7 @@ from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast.of_a_run import read
-from tests.headroom.sample import swept
+from tests.memory_sweep.sample import swept
 from tests.training_run import run
 
 

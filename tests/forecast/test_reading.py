@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.forecaster import Row
-from ddoctor.forecast.model.blocks import rows
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.reading import read
+from ddoctor.memory_tracking.blocks import rows
 from tests.forecast.small_models import (
     MIB,
     ONE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.headroom.sample import swept
 from tests.healthy.host import HOST
 from tests.healthy.probes import PLACES
+from tests.memory_sweep.sample import swept
 
 SECTIONS = (
     swept(

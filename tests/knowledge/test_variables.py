@@ -11,9 +11,9 @@ import pytest
 from packaging.version import Version
 
 from ddoctor import knowledge
+from ddoctor.analysis.misspelling import intended
 from ddoctor.evidence.environment import HIDDEN
 from ddoctor.evidence.known_variables import Kind, KnownVariables, c_integer
-from ddoctor.evidence.misspelling import intended
 
 KNOWN = knowledge.load(KnownVariables)
 NAMES = tuple(row.name for row in KNOWN.variables)

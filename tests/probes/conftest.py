@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence.section import Evidence
+from ddoctor.probing import launch
 
 LARGE_BYTES = 20 * 2**20
 SMALL_BYTES = 1000

@@ -6,7 +6,7 @@ import pytest
 
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
-from ddoctor.harness import FEWEST_ROUNDS, ROUNDS, bus_bandwidth
+from ddoctor.probing.world import FEWEST_ROUNDS, ROUNDS, bus_bandwidth
 
 # All rounds of these fit into the time even on a loaded machine.
 QUICK_UP_TO = 2**16

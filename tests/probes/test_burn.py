@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.probe import parser
+from ddoctor.probing import launch
 from tests.conftest import Findings
 
 ROOT = Path(__file__).parent.parent.parent

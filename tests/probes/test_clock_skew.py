@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
+from ddoctor.probing import launch
 from tests.faulty.clock_ahead import AHEAD
 
 ROOT = Path(__file__).parent.parent.parent

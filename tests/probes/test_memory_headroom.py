@@ -17,15 +17,15 @@ import psutil
 import pytest
 import torch
 
-from ddoctor import processes
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.workload import Trained
-from ddoctor.headroom.search import TRIALS
+from ddoctor.memory_sweep.search import TRIALS
+from ddoctor.proc import processes
 from tests.conftest import STEERING
 from tests.forecast import truth
-from tests.headroom import exhaustive, workloads
+from tests.memory_sweep import exhaustive, workloads
 
 ROOT = Path(__file__).parent.parent.parent
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
@@ -60,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return subprocess.Popen(
             [
                 *(TORCHRUN, f"--nproc-per-node={ranks}", "-m", "ddoctor.probe", "memory_headroom"),
-                f"--workload=tests.headroom.workloads:{workload}",
+                f"--workload=tests.memory_sweep.workloads:{workload}",
                 *("--json", "-", "--bundle", "evidence.json"),
                 *options,
             ],
@@ -223,7 +223,7 @@ def test_a_current_micro_batch_that_does_not_fit(start: Start, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("workload", "told"),
     [
-        ("nothing", "tests.headroom.workloads has no function nothing"),
+        ("nothing", "tests.memory_sweep.workloads has no function nothing"),
         ("no_tuple", "returned Linear: return a model, its optimizer, and a function"),
         ("unused", "does not depend on 1.weight and 1 more: have the workload call requires_grad_"),
         ("sequences", "takes more than (model, samples): if the third is the number of tokens of"),
@@ -268,6 +268,6 @@ def worker(process: subprocess.Popen[str], rank: int) -> psutil.Process:
     (found,) = (
         one
         for one in psutil.Process(process.pid).children(recursive=True)
-        if "ddoctor.worker" in one.cmdline() and one.environ().get("RANK") == str(rank)
+        if "ddoctor.probing.worker" in one.cmdline() and one.environ().get("RANK") == str(rank)
     )
     return found

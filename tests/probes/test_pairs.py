@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddoctor import doctor
+from ddoctor.commands import doctor
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.section import Evidence
-from ddoctor.journal import Follower
+from ddoctor.probing.journal import Follower
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,7 +51,13 @@ def test_with_rdma_each_rank_of_a_host_meets_its_own_kind(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "--no-python"]
-    worker = [sys.executable, "-m", "ddoctor.worker", f"--folder={tmp_path}", f"--data={tmp_path}"]
+    worker = [
+        sys.executable,
+        "-m",
+        "ddoctor.probing.worker",
+        f"--folder={tmp_path}",
+        f"--data={tmp_path}",
+    ]
     whole = [sys.executable, *ranks, *worker, "tests.faulty.two_rails"]
     subprocess.run(whole, check=True, timeout=120, cwd=tmp_path, capture_output=True)
     *_, measured, _ = Follower(tmp_path, 0).new_lines()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence.probes import ProbeRuns, StorageRead
 from ddoctor.evidence.section import Evidence
+from ddoctor.probing import launch
 from tests.probes.conftest import LARGE_BYTES, SMALL_BYTES, SMALL_FILES
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import launch
 from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul
 from ddoctor.evidence.section import Evidence
+from ddoctor.probing import launch
 
 ROOT = Path(__file__).parent.parent.parent
 

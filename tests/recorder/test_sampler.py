@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.trend import FEWEST_LOOKS
+from ddoctor.analysis.trend import FEWEST_LOOKS
 from tests.recorder.conftest import Record
 
 SLOW_TO_BEGIN = """

@@ -23,7 +23,7 @@ from ddoctor.models import (
     Where,
     World,
 )
-from tests.fleet import fleet, planted
+from tests.many_hosts import fleet, planted
 from tests.report import training_sample
 from tests.report.machines import GIB, HOSTILE, host, measured
 

@@ -8,7 +8,7 @@ from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom, MemoryTria
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import facts
-from tests.headroom.sample import swept
+from tests.memory_sweep.sample import swept
 
 
 def rows(section: MemoryHeadroom) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from ddoctor.models import Crashed, Finding, Observation, Report, Verdict, Where
 from ddoctor.report import html, markdown, ranks, repeats, schema, terminal
 from ddoctor.report.facts import comparisons, facts
 from ddoctor.report.hosts import CLOSE_UP, SIDE_BY_SIDE, close_up, host_table
-from tests.fleet import fleet, name, planted
+from tests.many_hosts import fleet, name, planted
 from tests.report import sample
 
 HOSTS = 128

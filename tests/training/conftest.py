@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ddoctor import processes
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
+from ddoctor.proc import processes
 from tests.conftest import STEERING
 
 LIMIT_SECONDS = 240

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ddoctor import processes
+from ddoctor.proc import processes
 from tests.conftest import STEERING
 from tests.ward.case import Case
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.model.blocks import rows
 from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.materials import on_meta
+from ddoctor.memory_tracking.blocks import rows
 
 # A usual length, where the model allows it.
 USUAL_LENGTH = 2048

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 )
 
 from ddoctor.evidence.plan import Checkpointing
-from ddoctor.forecast.model.blocks import blocks
+from ddoctor.memory_tracking.blocks import blocks
 
 aten = torch.ops.aten
 KEPT = {

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.model.blocks import blocks
+from ddoctor.memory_tracking.blocks import blocks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ddoctor.forecast.model.blueprint import Batch, Blueprint
-from ddoctor.headroom.work import Shape, check_loss, checked, factory
+from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 
 
 class Outcome(NamedTuple):

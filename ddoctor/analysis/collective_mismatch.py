@@ -1,0 +1,117 @@
+"""What the ranks brought to one collective where that was not the same, as far as they tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor.analysis import endings
+from ddoctor.evidence.training import RankEnding, TrainingRun
+
+# gloo/transport/tcp/pair.cc, readBuildIov
+GLOO = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+# torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL
+FINGERPRINT = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)"
+    r"(?:, TensorShape=\[([\d, ]*)\], TensorDtypes=(\w+))?"
+)
+# torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL's operator<<
+WATCHDOG = re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=(\d+)")
+# Of these all ranks bring equally much; of others, say all-to-all, they need not.
+ALIKE = ("allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "barrier")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """What one rank brought."""
+
+    rank: int
+    operation: str
+    what: str = ""
+    """Shape and type, or the number of elements; empty: not told."""
+    place: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """What the ranks brought to the same collective, and who tells."""
+
+    brought: tuple[Brought, ...]
+    told_by: str
+    detail: str = ""
+
+    @property
+    def same_call(self) -> bool:
+        """Whether at least it was the same collective, called by the same line."""
+        places = {one.place for one in self.brought} - {""}
+        return len({one.operation for one in self.brought}) < 2 and len(places) < 2
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"rank {one.rank} {one.operation}"
+            + (f" of {one.what}" if one.what else "")
+            + (f" at {one.place}" if one.place else "")
+            for one in self.brought
+        )
+
+
+def mismatch(run: TrainingRun) -> Mismatch | None:
+    """The first that a rank tells of; None: none does."""
+    told = [one for one in run.ranks if one.fell]
+    if rows := _fingerprints(told):
+        return Mismatch(brought=rows, told_by="TORCH_DISTRIBUTED_DEBUG=DETAIL")
+    for one in told:
+        if size := GLOO.search(f"{one.message} {one.printed}"):
+            return Mismatch(
+                brought=tuple(_last(run)),
+                told_by="gloo",
+                detail=(
+                    f"{size[1]} bytes came to rank {one.rank}, which expected {size[2]} at most"
+                ),
+            )
+    return _by_watchdog(told)
+
+
+def _fingerprints(told: Sequence[RankEnding]) -> tuple[Brought, ...]:
+    """What each rank says of itself; torch names the others' collectives wrongly at times."""
+    own: dict[int, Brought] = {}
+    others: dict[int, Brought] = {}
+    for one in told:
+        for number, operation, shape, kind in FINGERPRINT.findall(one.message):
+            rank = int(number)
+            rows = own if rank == one.rank else others
+            rows[rank] = Brought(
+                rank=rank,
+                operation=operation.lower(),
+                what=f"[{shape}] {kind}" if kind else "",
+                place=endings.place(one.place) if rank == one.rank else "",
+            )
+    return tuple(row for _, row in sorted((others | own).items()))
+
+
+def _last(run: TrainingRun) -> Iterator[Brought]:
+    """The collective that each rank was in at the end."""
+    for one in run.ranks:
+        if one.waits and one.doing:
+            yield Brought(rank=one.rank, operation=one.doing, place=endings.place(one.place))
+
+
+def _by_watchdog(told: Sequence[RankEnding]) -> Mismatch | None:
+    rows: dict[str, list[Brought]] = {}
+    for one in told:
+        if found := WATCHDOG.search(f"{one.message} {one.printed}"):
+            number, operation, given, _ = found.groups()
+            rows.setdefault(number, []).append(
+                Brought(
+                    rank=one.rank,
+                    operation=operation.lower().strip("_").removesuffix("_base"),
+                    what=f"{given} elements",
+                    place=endings.place(one.place),
+                )
+            )
+    for several in rows.values():
+        alike = all(one.operation in ALIKE for one in several)
+        if alike and len({(one.operation, one.what) for one in several}) > 1:
+            return Mismatch(brought=tuple(several), told_by="NCCL's watchdog")
+    return None

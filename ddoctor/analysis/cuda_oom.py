@@ -1,0 +1,301 @@
+"""A rank that ran out of GPU memory: what its error tells of who held how much, and of which kind
+the case is.
+
+The text is that of torch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), as it was until
+torch 1.13 and as it has been since 2.0. Pure: how a run ended in, cases out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from ddoctor.analysis import endings
+from ddoctor.analysis.memory_fixes import Need, expandable, remedies
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.plan import MemoryParts
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+
+GIB = 2**30
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+SIZE = r"([\d.]+ (?:bytes|[KMG]iB))"
+# Until 2.1 it was spelt capacty.
+NOW = re.compile(
+    rf"Tried to allocate {SIZE}\. GPU (\d+) has a total capaci?ty of {SIZE} of which {SIZE} is free"
+)
+HELD = re.compile(
+    rf"Of the allocated memory {SIZE} is allocated by PyTorch, .*?and {SIZE} is reserved", re.DOTALL
+)
+ALLOWED = re.compile(rf"{SIZE} allowed")
+ITSELF = re.compile(rf"this process has {SIZE} memory in use")
+PROCESS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
+BEFORE = re.compile(
+    rf"Tried to allocate {SIZE} \(GPU (\d+); {SIZE} total capacity; {SIZE} already allocated; "
+    rf"{SIZE} free; (?:{SIZE} allowed; )?{SIZE} reserved in total by PyTorch\)"
+)
+
+# A process that only has a context and torch's kernels takes about 1 GiB
+# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
+CONTEXT, NOTABLE = GIB, 2 * GIB
+# The allocator gives back what it does not use before it gives up, so that what is left unused lies
+# between what is used. A few per cent always do.
+IN_PIECES = 0.1
+# In the first step the optimizer makes its states; the second one is like all that follow.
+FIRST_STEPS = 2
+
+# How a sharded model is gathered: torch/distributed/fsdp/_state_dict_utils.py,
+# torch/distributed/checkpoint/state_dict.py, torch/distributed/tensor/_api.py.
+GATHERS = re.compile(r"state_dict|full_tensor")
+LOADS = "torch/serialization.py"
+# Copies of each trained parameter that an optimizer keeps, by its class in torch.optim; Adafactor
+# keeps a row and a column of each matrix.
+STATES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2}
+STATES |= {"SGD": 1, "Adagrad": 1, "RMSprop": 1, "Adafactor": 0}
+# What is unused helps where it is at least so much of what is missing.
+SPARE = 0.25
+# As Lightning, transformers, and most scripts call it.
+EVALUATES = re.compile(
+    r"_?(eval(uate|uation)?(_loop|_step|_model|_epoch)?|valid(ate|ation)?(_loop|_step|_epoch)?"
+    r"|prediction_(loop|step))"
+)
+
+Kind = Literal[
+    "ranks", "others", "loading", "state-dict", "evaluation", "pieces", "narrow", "too-much"
+]
+"""ranks: others of this run hold the memory; others: somebody else does; loading: a checkpoint is
+read onto a GPU that is not the rank's; state-dict: a sharded model is gathered; evaluation: it was
+no step of training; pieces: enough was unused, but nowhere enough in one place; narrow: many steps
+had gone well; too-much: the first did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory:
+    """What the allocator said, in bytes."""
+
+    device: int
+    wanted: int
+    total: int
+    """Of the GPU; less where the process may not have all of it."""
+    free: int
+    allocated: int
+    unused: int
+    """Reserved by torch and not allocated."""
+    others: Mapping[int, int]
+    """Other processes, as far as the driver names them."""
+    unnamed: int
+    """In use, and by nobody that is named."""
+
+    @property
+    def missing(self) -> int:
+        """At least so much more was needed."""
+        return max(0, self.wanted - self.free)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One rank that ran out of memory."""
+
+    rank: RankEnding
+    told: OutOfMemory
+    kind: Kind
+
+
+def read(message: str) -> OutOfMemory | None:
+    """Of the text of an error; None: it is another one."""
+    if found := BEFORE.search(message):
+        wanted, index, total, allocated, free, allowed, reserved = found.groups()
+        unused = _bytes(reserved) - _bytes(allocated)
+        own, others = None, {}
+    elif (found := NOW.search(message)) and (held := HELD.search(message)):
+        wanted, index, total, free = found.groups()
+        allocated, unused = held[1], _bytes(held[2])
+        limit, itself = ALLOWED.search(message), ITSELF.search(message)
+        allowed, own = limit[1] if limit else None, _bytes(itself[1]) if itself else None
+        others = {int(pid): _bytes(size) for pid, size in PROCESS.findall(message)}
+    else:
+        return None
+    used = _bytes(allocated) + unused
+    if own is None:
+        own = _itself(others, used)
+    limit_bytes = _bytes(allowed) if allowed else _bytes(total)
+    return OutOfMemory(
+        device=int(index),
+        wanted=_bytes(wanted),
+        total=min(limit_bytes, _bytes(total)),
+        free=min(_bytes(free), max(0, limit_bytes - used)),
+        allocated=_bytes(allocated),
+        unused=unused,
+        others=others,
+        unnamed=max(0, _bytes(total) - _bytes(free) - own - sum(others.values())),
+    )
+
+
+def _itself(others: dict[int, int], used: int) -> int:
+    """What the process has by itself where the driver does not say so; in a container it is among
+    the others, by a number that the process does not know."""
+    alike = [pid for pid, size in others.items() if used <= size <= used + NOTABLE]
+    if alike:
+        return others.pop(min(alike, key=lambda pid: others[pid]))
+    return used + CONTEXT
+
+
+def _bytes(text: str) -> int:
+    number, unit = text.split()
+    return round(float(number) * UNITS[unit])
+
+
+def cases(run: TrainingRun) -> Iterator[Case]:
+    """The ranks that ran out of GPU memory, the earliest first."""
+    for one in run.failures:
+        told = read(one.message)
+        if told is not None:
+            yield Case(rank=one, told=told, kind=_kind(run, one, told))
+
+
+def of_kind(run: TrainingRun, *kinds: Kind) -> Sequence[Case]:
+    """Those that are of the kind of the first."""
+    found = list(cases(run))
+    return [one for one in found if one.kind == found[0].kind and one.kind in kinds]
+
+
+def _kind(run: TrainingRun, one: RankEnding, told: OutOfMemory) -> Kind:
+    beside = [other for other in run.ranks if other.host == one.host and other is not one]
+    of_ranks = sum(told.others.get(other.pid, 0) for other in beside)
+    if of_ranks and of_ranks >= told.missing:
+        return "ranks"
+    foreign = sum(told.others.values()) + told.unnamed
+    if foreign >= max(NOTABLE, told.missing):
+        first = all(other.rank > one.rank for other in beside)
+        reads = any(frame.file.endswith(LOADS) for frame in one.stack)
+        return "loading" if reads and not first and told.device == 0 else "others"
+    for frame in one.stack:
+        if "torch/distributed/" in frame.file and GATHERS.search(frame.function):
+            return "state-dict"
+        if EVALUATES.fullmatch(frame.function):
+            return "evaluation"
+    if told.unused >= max(told.missing, IN_PIECES * (told.allocated + told.unused)):
+        return "pieces"
+    return "narrow" if one.steps > FIRST_STEPS else "too-much"
+
+
+def parts(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> MemoryParts | None:
+    """What lay on the GPU, as far as the model and its optimizer tell; None: they do not."""
+    models = wrapping.wrappers if wrapping is not None else ()
+    model = next((one for one in models if one.rank == case.rank.rank), None)
+    states = STATES.get(run.optimizers[0]) if run.optimizers else 0
+    if model is None or states is None:
+        return None
+    shards = len(run.ranks) if model.kind.startswith("fsdp") else 1
+    has_states = case.rank.steps > 0
+    # Most loops free the gradients before the next forward pass.
+    has_gradients = case.rank.doing != "forward"
+    fixed = MemoryParts(
+        parameters=model.parameter_bytes // shards,
+        gradients=has_gradients * model.trainable_bytes // shards,
+        optimizer=has_states * states * model.trainable_bytes // shards,
+    )
+    rest = case.told.allocated - fixed.total
+    return None if rest < 0 else msgspec.structs.replace(fixed, activations=rest)
+
+
+def sentence(case: Case, run: TrainingRun) -> str:
+    """Who ran out where, of how much."""
+    one, told = case.rank, case.told
+    place = endings.place(one.place)
+    return (
+        f"{endings.who(one)} ran out of memory on GPU {told.device} {endings.when(run, one)}"
+        f"{f', at {place}' if place else ''}: {told.wanted / GIB:.2f} GiB were wanted, and "
+        f"{told.free / GIB:.2f} of {told.total / GIB:.1f} were free"
+    )
+
+
+def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
+    """What was there already, after a semicolon."""
+    told, known = case.told, parts(case, run, wrapping)
+    whole = f"; torch held {told.allocated / GIB:.1f} GiB"
+    if known is None:
+        return whole
+    named = [
+        (known.parameters, "parameters"),
+        (known.gradients, "gradients"),
+        (known.optimizer, f"states of {run.optimizers[0]}" if run.optimizers else ""),
+        (known.activations, "activations and what else a step makes"),
+    ]
+    each = ", ".join(f"{size / GIB:.1f} {name}" for size, name in named if size)
+    return f"{whole}, about {each}"
+
+
+def fixes(
+    case: Case, run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
+) -> Iterator[Fix]:
+    """What makes it fit, the cheapest first."""
+    grow = expandable(environment, case.told.unused)
+    if grow is not None and case.told.unused >= SPARE * case.told.missing:
+        yield grow
+    models = wrapping.wrappers if wrapping is not None else ()
+    sharded = any(one.kind.startswith("fsdp") for one in models)
+    world = max(run.world, len(run.ranks))
+    yield from remedies(
+        Need(
+            parts=parts(case, run, wrapping),
+            missing=case.told.missing,
+            optimizer=run.optimizers[0] if run.optimizers else "",
+            checkpointed=any("utils/checkpoint" in frame.file for frame in case.rank.stack),
+            sharded=world if sharded else 1,
+            # Of a log it is not known whether it is sharded.
+            shards=0 if sharded or not models else max(2, world),
+        )
+    )
+
+
+def finding(
+    found: Sequence[Case],
+    run: TrainingRun,
+    wrapping: Wrapping | None,
+    environment: Environment | None,
+    *,
+    confidence: Confidence = Confidence.CERTAIN,
+    more: str = "",
+) -> Finding:
+    """That a step takes too much, with what was there; ``more``: after a semicolon of its own."""
+    case = found[0]
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=sentence(case, run) + held(case, run, wrapping) + more,
+        evidence=tuple(observations(case)),
+        where=where(found),
+        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
+        fixes=tuple(fixes(case, run, wrapping, environment)),
+    )
+
+
+def observations(case: Case) -> Iterator[Observation]:
+    """The allocator's figures."""
+    told = case.told
+    for name, size in (
+        ("wanted", told.wanted),
+        ("free", told.free),
+        ("allocated by torch", told.allocated),
+        ("reserved, not allocated", told.unused),
+        ("of other processes", sum(told.others.values())),
+        ("of nobody that is named", told.unnamed),
+    ):
+        yield Observation(
+            name=name, value=round(size / GIB, 2), unit="GiB", source="torch's allocator"
+        )
+
+
+def where(found: Sequence[Case]) -> Where:
+    """The ranks, and their GPUs."""
+    return Where(
+        hosts=tuple(sorted({one.rank.host for one in found})),
+        ranks=tuple(one.rank.rank for one in found),
+        devices=tuple(sorted({f"cuda:{one.told.device}" for one in found})),
+    )

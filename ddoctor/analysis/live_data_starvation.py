@@ -1,0 +1,70 @@
+"""Who waits for data in a live run, and what of the loading takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from ddoctor.analysis.live_state import AGAIN, Standing, moves
+from ddoctor.analysis.live_stragglers import late
+from ddoctor.evidence.live import LiveWorker
+from ddoctor.evidence.training import Frame
+
+# Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
+STARVED = 0.5
+LOADING = ("loader", "loader-wait")
+# torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
+FETCH = "torch/utils/data/_utils/fetch.py"
+OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
+# Of the workers that are at work, by one sample of each.
+MOST = 0.5
+
+
+def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
+    """The one rank that the others wait for while it waits for data, or all, if all do; none where
+    that cannot be told."""
+    if not moves(every) or any(map(_unseen, every)):
+        return ()
+    found = late(every)
+    if found is not None:
+        return (found.one,) if found.activity in LOADING else ()
+    return tuple(every) if all(at_the_loader(one) >= STARVED for one in every) else ()
+
+
+def _unseen(one: Standing) -> bool:
+    """Whether nothing is known of what its workers do."""
+    return bool(one.seen.workers) and not any(worker.stack for worker in one.seen.workers)
+
+
+def at_the_loader(one: Standing) -> float:
+    """In what part of the time it waited for a batch, or made one itself; 0 to 1."""
+    return sum(one.seen.share(name) for name in LOADING)
+
+
+def again(rows: Iterable[Standing]) -> bool:
+    """Whether one of them came to its loader again and again, as far as one look tells."""
+    visits = max(one.seen.visits(name) for one in rows for name in LOADING)
+    return visits >= AGAIN or any(one.gets_batches for one in rows)
+
+
+def collating(rows: Iterable[Standing]) -> Frame | None:
+    """Where batches are put together, if that is what takes the time, and not their items."""
+    at_work: list[Frame | None] = []
+    for one in rows:
+        makers: Sequence[LiveWorker | Standing] = one.seen.workers or (one,)
+        for maker in makers:
+            stack = maker.stack if isinstance(maker, LiveWorker) else maker.seen.stack
+            called = _called_by_fetch(stack)
+            if called is not None:
+                dataset = called.function.rpartition(".")[2] in OF_THE_DATASET
+                at_work.append(None if dataset else called)
+    found = [frame for frame in at_work if frame is not None]
+    return found[0] if found and len(found) >= MOST * len(at_work) else None
+
+
+def _called_by_fetch(stack: Sequence[Frame]) -> Frame | None:
+    """The function that was called to make a batch; None: no batch is being made."""
+    for frame, inner in pairwise(stack):
+        if frame.file.endswith(FETCH) and not inner.file.endswith(FETCH):
+            return inner
+    return None

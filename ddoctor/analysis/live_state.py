@@ -1,0 +1,389 @@
+"""What a look at a live run tells of all its ranks together: who waits, who works, who stands."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from ddoctor.analysis import endings, gpu_lines
+from ddoctor.evidence.host import cpu_list
+from ddoctor.evidence.live import Activity, Block, LiveLook, LiveRank
+from ddoctor.evidence.steps import PHASES
+from ddoctor.evidence.training import Frame
+from ddoctor.models import Fix
+
+# Less is a step that takes long: ranks of ordinary training steps move within a second or two.
+SHORTEST_SECONDS = 3.0
+# Of the time of the look: more, and the thread works at the line where it was met.
+WORKS = 0.5
+# A second. Who waits for one batch looks after its workers every 5 s (MP_STATUS_CHECK_INTERVAL of
+# torch/utils/data); to take one from them wakes the main thread once, and up to five times where
+# the memory is shared by file descriptors.
+WAKES = 10.0
+# What is read and written without getting on: a line of a log, a beat of a launcher's heart.
+LEAST_MIB = 1.0
+# In these a rank waits for others, whatever the others do meanwhile.
+FOR_OTHERS = ("collective", "joining")
+# Held from outside: no sample of the stack is needed.
+HELD = {
+    "stopped": "stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
+    "tracing-stop": "held by a debugger or tracer",
+    "disk-sleep": "asleep in the kernel, in a read or write that does not return",
+}
+# psutil's names, and ours, for a process that was there when the look began.
+ENDED = ("zombie", "gone")
+IN_ENGINE = "backward-or-wait"
+IN_COLLECTION = "gc"
+# A line of the script's own that begins a garbage collection.
+COLLECTS = "collect("
+PHASE_OF = {
+    **dict.fromkeys(FOR_OTHERS, "waiting"),
+    **dict.fromkeys(("loader-wait", "loader-start"), "loader"),
+    IN_ENGINE: "backward",
+    **dict.fromkeys(("import", "logging", gpu_lines.AT_GPU), "rest"),
+    "compile": "forward",
+}
+"""Activities that are not called as the phase of a step that they belong to."""
+FEWEST_SAMPLES = 20
+# What comes so often within one look comes again after it.
+AGAIN = 3
+# Of the time, seen from outside: a wait for a rank that is late now and then looks like a transfer.
+MOSTLY = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One rank of a job."""
+
+    host: str
+    seconds: float
+    """For how long it was looked at."""
+    seen: LiveRank
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+        return self.seen.rank
+
+    @property
+    def held(self) -> str:
+        """What holds it from outside; empty: nothing."""
+        return HELD.get(self.seen.state, "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end while it was looked at."""
+        return self.seen.state in ENDED
+
+    @property
+    def stands(self) -> bool:
+        """Whether there is one place only to tell, or none."""
+        return bool(self.held or self.seen.unseen) or self.seen.still
+
+    @property
+    def works(self) -> bool:
+        """Whether its main thread was on a CPU for most of the time."""
+        return self.seen.main_cpu_seconds > WORKS * self.seconds
+
+    @property
+    def moves(self) -> bool:
+        """Whether it gets on, though it is met at one place: it computes, reads or writes there, or
+        one batch comes after the other."""
+        return (self.works and not self.waits) or self.seen.moved >= LEAST_MIB or self.gets_batches
+
+    @property
+    def gets_batches(self) -> bool:
+        """Whether its workers bring one batch after the other, all of which it waits for."""
+        return self.doing == "loader-wait" and self.seen.wakes >= WAKES * self.seconds
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks, as far as one stack tells."""
+        if self.held:
+            return False
+        asleep = self.in_reduction and not self.works
+        return self.doing in FOR_OTHERS or asleep or self.at_gpu
+
+    @property
+    def at_gpu(self) -> bool:
+        """Whether it waits for its GPU, which in a run that stands still waits for others."""
+        return self.seen.on_gpu and gpu_lines.waits(self.seen.stack)
+
+    @property
+    def waiting(self) -> float:
+        """In what part of the time it waited for other ranks; 0 to 1."""
+        return sum(self.seen.share(name) for name in FOR_OTHERS) + self.in_reduction_share
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """In what part of the time it was in each phase of a step, the names as in PHASES."""
+        asleep = self.in_reduction_share
+        found = dict.fromkeys(PHASES, 0.0) | {"waiting": asleep, "backward": -asleep}
+        for met in self.seen.activities:
+            found[phase(met.name)] += met.samples / self.seen.samples
+        return {phase: share for phase, share in found.items() if share > 0}
+
+    @property
+    def in_reduction_share(self) -> float:
+        """In what part of the time it slept in the backward pass; 0 to 1."""
+        asleep = self.seen.asleep if self.seen.asleep is not None else 1.0
+        return min(self.seen.share(IN_ENGINE), asleep)
+
+    @property
+    def in_reduction(self) -> bool:
+        """Whether it is in the backward pass, and in no Python code of that: at its end DDP waits
+        for the gradients of the others."""
+        return self.doing == IN_ENGINE
+
+    @property
+    def doing(self) -> str:
+        """What it was met at most often; empty: its stack was not seen."""
+        return self.seen.activities[0].name if self.seen.activities else ""
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost line of the user's own."""
+        return next((frame for frame in reversed(self.seen.stack) if frame.of_user), None)
+
+    @property
+    def within(self) -> tuple[Block, ...]:
+        """The loops and branches of the user's that it was met in most often."""
+        return self.seen.activities[0].within if self.seen.activities else ()
+
+    def is_past(self, loop: Block) -> bool:
+        """Whether it stands after this loop, in the function that the loop is in."""
+        return any(
+            (frame.file, frame.function) == (loop.file, loop.function) and frame.line > loop.end
+            for frame in self.seen.stack
+        )
+
+    @property
+    def surely(self) -> bool:
+        """Whether the user's line itself calls the collective, and whoever comes to that line."""
+        inner = itertools.takewhile(lambda frame: not frame.of_user, reversed(self.seen.stack))
+        only = all(DISTRIBUTED in frame.file for frame in inner)
+        return only and self.line is not None and not DECIDES.search(self.line.text)
+
+    def is_before(self, other: Standing) -> bool:
+        """Whether the other stands at a later line of the same function, in the same loops and
+        branches: then it has been through where this one stands."""
+        here = {(frame.file, frame.function): frame.line for frame in self.seen.stack}
+        return self.within == other.within and any(
+            frame.of_user and here.get((frame.file, frame.function), frame.line) < frame.line
+            for frame in other.seen.stack
+        )
+
+    @property
+    def where(self) -> str:
+        """Say ``in all_reduce at train.py:30``, or what holds it."""
+        what = self.operation
+        place = self.place
+        if what and place:
+            return f"in {what} at {place}"
+        return f"at {place}" if place else f"in {what}" if what else "somewhere"
+
+    @property
+    def operation(self) -> str:
+        """The collective, or the phase, that it is in."""
+        if self.doing == "collective":
+            for frame in reversed(self.seen.stack):
+                if frame.file.endswith("distributed_c10d.py") and _name(frame) not in WRAPPERS:
+                    return _name(frame)
+        if self.doing == "joining":
+            return "init_process_group"
+        if self.doing.startswith("backward"):
+            return "backward"
+        plain = ("rest", gpu_lines.AT_GPU)
+        return "" if self.doing in plain else self.doing.removesuffix("-wait")
+
+    @property
+    def place(self) -> str:
+        """The user's line, as people write it; empty: not seen."""
+        return endings.place(self.line)
+
+    @property
+    def who(self) -> str:
+        """A rank, with its process."""
+        return f"rank {self.rank} (pid {self.seen.pid} on {self.host})"
+
+
+DISTRIBUTED = "torch/distributed/"
+# How scripts and frameworks (accelerate, transformers, Lightning) ask whether this is the one.
+OF_A_RANK = re.compile(
+    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
+)
+# Within one line.
+DECIDES = re.compile(r"\b(?:if|and|or)\b")
+
+
+def asks_for_a_rank(block: Block) -> bool:
+    """Whether it is a branch for some ranks, by their number."""
+    return not block.loop and OF_A_RANK.search(block.text) is not None
+
+
+def collects_by_itself(met: Activity) -> bool:
+    """Whether it was a garbage collection that Python began, not the script."""
+    return met.name == IN_COLLECTION and not (met.line is not None and COLLECTS in met.line.text)
+
+
+def phase(activity: str) -> str:
+    """The phase of a step that an activity belongs to, as in PHASES."""
+    return PHASE_OF.get(activity, activity)
+
+
+# torch/distributed/c10d_logger.py puts it around each collective.
+WRAPPERS = ("wrapper",)
+
+
+def standing(looks: Iterable[LiveLook]) -> tuple[Standing, ...]:
+    """All ranks that were looked at, in order."""
+    every = [
+        Standing(host=look.host, seconds=look.seconds, seen=seen)
+        for look in looks
+        for seen in look.ranks
+    ]
+    return tuple(sorted(every, key=lambda one: one.rank))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """A rank that was started on a host, and is not there any more."""
+
+    rank: int
+    host: str
+    finished: bool
+    """It came to its own end: a launcher would have ended all the others if it had failed."""
+
+
+def gone(looks: Iterable[LiveLook]) -> tuple[Gone, ...]:
+    """Who is missing, in order."""
+    every = (
+        Gone(rank=rank, host=look.host, finished=look.supervised)
+        for look in looks
+        for rank in look.missing
+    )
+    return tuple(sorted(every, key=lambda one: one.rank))
+
+
+def whole(looks: Sequence[LiveLook]) -> bool:
+    """Whether all ranks of the job were looked at."""
+    return sum(len(look.ranks) for look in looks) == looks[0].world
+
+
+def hung(every: Sequence[Standing]) -> bool:
+    """Whether nothing moved: each rank was met at one place only, or is held from outside.
+
+    A rank that computes at that place moves, or reads or writes there, and so does a run of which
+    a part was not seen.
+    """
+    return bool(every) and all(
+        one.seconds >= SHORTEST_SECONDS
+        and not one.ended
+        and (one.held or (one.seen.still and not one.moves))
+        for one in every
+    )
+
+
+def moves(every: Sequence[Standing]) -> bool:
+    """Whether the run gets on, and enough was seen of each rank to tell how."""
+    seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in every)
+    return seen and not hung(every)
+
+
+def unjudged(looks: Sequence[LiveLook]) -> str:
+    """Why nothing can be told of a run that stands still, or that was not seen; empty: it can."""
+    every = standing(looks)
+    ended = [one for one in every if one.ended]
+    if ended:
+        return f"{named(ended)} ended while it was looked at: attach again to see what became of it"
+    unseen = [one for one in every if one.seen.unseen and not one.held]
+    if unseen:
+        return f"what {named(unseen)} {_does(unseen)} was not seen: {unseen[0].seen.unseen}"
+    away = looks[0].world - len(every) - len(gone(looks))
+    least = min((one.waiting for one in every), default=0.0)
+    if not hung(every):
+        few = [one for one in every if one.seen.samples < FEWEST_SAMPLES and not one.held]
+        if few:
+            return _too_few(few)
+        told = f"all ranks here wait for others for at least {least:.0%} of the time"
+        return f"{told}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
+    if any(one.held for one in every):
+        return ""
+    told = "the run stands still: " + " and ".join(
+        f"{named(rows)} {_verb(rows)} {where}" for where, rows in places(every).items()
+    )
+    if away > 0:
+        return f"{told}, and {_away(away)}"
+    if not all(one.waits for one in every):
+        return told
+    return (
+        f"{told}, and none is elsewhere: what they brought to it differs "
+        "(TORCH_DISTRIBUTED_DEBUG=DETAIL tells how), or nothing comes through the network"
+    )
+
+
+def _too_few(rows: Sequence[Standing]) -> str:
+    least = min(rows, key=lambda one: one.seen.samples)
+    longer = ceil(2 * least.seconds * FEWEST_SAMPLES / max(least.seen.samples, 1))
+    return (
+        f"{named(rows)} {'were' if len(rows) > 1 else 'was'} met {least.seen.samples} times in "
+        f"{least.seconds:.0f} s, and {FEWEST_SAMPLES} are needed to tell how a run gets on: look "
+        f"for longer, --seconds {longer}"
+    )
+
+
+def _away(number: int) -> str:
+    ranks, was = ("ranks", "were") if number > 1 else ("rank", "was")
+    return (
+        f"{number} {ranks} of other hosts {was} not seen: attach there with --bundle, too, and "
+        "give all bundles to `ddoctor diagnose`"
+    )
+
+
+def _does(rows: Sequence[Standing]) -> str:
+    return "do" if len(rows) > 1 else "does"
+
+
+def _verb(rows: Sequence[Standing]) -> str:
+    verb = "wait" if all(one.waits for one in rows) else "stand"
+    return verb if len(rows) > 1 else f"{verb}s"
+
+
+def places(every: Iterable[Standing]) -> Mapping[str, Sequence[Standing]]:
+    """Who stands where."""
+    groups: dict[str, list[Standing]] = {}
+    for one in every:
+        groups.setdefault(one.where, []).append(one)
+    return groups
+
+
+def others(every: Sequence[Standing], told: Sequence[Standing]) -> str:
+    """What the other ranks do, after a semicolon; empty: there are none."""
+    rest = [one for one in every if one not in told]
+    return "".join(f"; {named(rows)} {_verb(rows)} {where}" for where, rows in places(rest).items())
+
+
+def named(rows: Sequence[Standing]) -> str:
+    """Say ``rank 3``, or ``ranks 0-2,5``."""
+    return f"rank{'s' if len(rows) > 1 else ''} {cpu_list([one.rank for one in rows])}"
+
+
+def way_there(one: Standing, frames: Sequence[Frame] = ()) -> Iterator[Fix]:
+    """To be read rather than pasted: the frames, or its whole stack."""
+    yield Fix(summary="this is how it comes there", paste=stack(one, frames), language="text")
+
+
+def stack(one: Standing, frames: Sequence[Frame] = ()) -> str:
+    """Frames, or its whole stack, as Python prints them, the innermost last."""
+    lines = [f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"]
+    for frame in frames or one.seen.stack:
+        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
+        lines += [f"    {frame.text}"] if frame.text else []
+    return "\n".join(lines)
+
+
+def _name(frame: Frame) -> str:
+    return frame.function.rpartition(".")[2]

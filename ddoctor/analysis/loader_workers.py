@@ -1,0 +1,176 @@
+"""How many DataLoader workers a rank needs, and what is asked of its host for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+
+from ddoctor.analysis.loader_throughput import NOTABLE, Feed
+from ddoctor.evidence.loading import CurvePoint, LoaderCurve
+from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
+from ddoctor.models import Fix
+
+# A loader holds a run up where that takes more than about 5 % of the time (DS-Analyzer, VLDB'21,
+# compares the run with and without it in this way).
+TOLERATED = 1.05
+# Of its time, a worker that decodes is on a CPU for most; one that reads waits for most.
+ON_A_CPU = 0.5
+# What a curve says of more workers than were tried is a guess; this far it may go.
+BEYOND = 2
+# torch's own default (torch.utils.data.DataLoader).
+PREFETCH = 2
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The fewest workers that give what the step needs, or else nearly all that can be had."""
+
+    workers: int
+    seconds: float
+    """Between two batches, as the workers bring them."""
+    enough: bool
+    measured: bool
+    """By the loader alone at several numbers of workers, and not by the time for a batch only."""
+    cpus: float | None
+    """CPUs that the loaders and ranks that share them would need; None: the CPUs are not what
+    limits it."""
+
+    def step(self, feed: Feed) -> float:
+        """Seconds of a step with them."""
+        return max(self.seconds, feed.need) * feed.per_step + feed.in_main + feed.edges
+
+    def helps(self, feed: Feed) -> bool:
+        """Whether they save a notable share of the step."""
+        return self.step(feed) <= (1 - NOTABLE) * feed.step
+
+
+def advise(
+    feed: Feed, feeds: Sequence[Feed], curve: LoaderCurve | None, use: RankUse | None
+) -> Advice:
+    """The model is the time for a batch over the workers; a measured curve wins over it.
+
+    What the run itself shows of its present workers corrects both: there they share the CPUs with
+    the training.
+    """
+    loader = feed.loader
+    present = loader.num_workers
+    untimed = feed.interval * present if present else feed.wait / feed.per_step
+    batch = loader.batch_seconds or untimed
+    points = curve.points if curve is not None else ()
+    rates = _rates(feed, points)
+    slower = max(1.0, feed.interval * _rate(rates, present, batch)) if present else 1.0
+    wanted = feed.need * TOLERATED
+    floor, cpus = _floor(feed, feeds, use)
+    tried = range(1, BEYOND * max(ceil(slower * batch / wanted), *rates, 1) + 1)
+    gives = {n: max(slower / _rate(rates, n, batch), floor) for n in tried}
+    best = min(gives.values())
+    enough = best <= wanted
+    # Where they cannot be enough, the last few percent are not worth their memory.
+    limit = wanted if enough else best * (1 + NOTABLE)
+    workers = next(n for n in tried if gives[n] <= limit)
+    return Advice(
+        workers=workers,
+        seconds=gives[workers],
+        enough=enough,
+        measured=bool(rates),
+        cpus=cpus * floor / feed.need if floor > wanted else None,
+    )
+
+
+def worker_fix(feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None) -> Fix:
+    """The change of ``num_workers``; ``sharing`` is how many ranks of the host make it."""
+    loader = feed.loader
+    # Its workers would be started again and again: an epoch ended within the few steps seen.
+    persistent = bool(loader.epoch_batches) and loader.kind == "map"
+    options = f"num_workers={advice.workers}" + ", persistent_workers=True" * persistent
+    lines = [f"DataLoader(…, {options})  # {loader.name}: now num_workers={loader.num_workers}"]
+    if run is not None and run.framework == "transformers":
+        arguments = ", ".join(f"dataloader_{option}" for option in options.split(", "))
+        lines.append(f"# or, where Trainer makes it: TrainingArguments(…, {arguments})")
+    settings = [f"loader.num_workers={advice.workers}"]
+    if persistent and not loader.persistent_workers:
+        settings.append("loader.persistent_workers=true")
+    return Fix(
+        summary=f"give the loader {advice.workers} worker{'s' * (advice.workers > 1)}",
+        paste="\n".join(lines),
+        language="python",
+        caution="; ".join(_cautions(feed, advice.workers, sharing)),
+        expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s a step"
+        + (", by the loader alone" if advice.measured else ", by the time for a batch"),
+        settings=tuple(settings),
+    )
+
+
+def _cautions(feed: Feed, workers: int, sharing: int) -> Iterator[str]:
+    loader = feed.loader
+    every = workers * sharing
+    who = f"{every} workers on a host" if sharing > 1 else f"{every} workers"
+    if loader.worker_memory:
+        yield f"{who} take about {every * loader.worker_memory / 1024:.2g} GiB of memory"
+    ahead = every * (loader.prefetch_factor or PREFETCH) * (loader.batch_bytes or 0) / MIB
+    if ahead >= 1:
+        yield f"{who} hold up to {ahead:.0f} MiB of batches in /dev/shm"
+    if loader.kind == "iterable":
+        yield (
+            f"each worker runs through the whole of {loader.dataset}, unless its __iter__ asks "
+            "torch.utils.data.get_worker_info() for its share"
+        )
+
+
+def _rates(feed: Feed, points: Sequence[CurvePoint]) -> dict[int, float]:
+    """Batches per second by the number of workers: of this rank, else of the slowest."""
+    tried = [
+        point
+        for point in points
+        if point.name == feed.loader.name and point.num_workers and point.seconds_per_batch > 0
+    ]
+    mine = [point for point in tried if point.rank == feed.rank] or tried
+    rates: dict[int, float] = {}
+    for point in sorted(mine, key=lambda point: point.num_workers):
+        rate = 1 / point.seconds_per_batch
+        rates[point.num_workers] = min(rate, rates.get(point.num_workers, rate))
+    return rates
+
+
+def _rate(rates: dict[int, float], workers: int, batch: float) -> float:
+    """Batches per second: straight lines between what was measured, else so many times one."""
+    if not rates:
+        return workers / batch
+    knots = [(0, 0.0), *rates.items()]
+    (low, slow), (high, fast) = next(
+        (pair for pair in pairwise(knots) if workers <= pair[1][0]), (knots[-2], knots[-1])
+    )
+    if workers > high:
+        return fast + max(0.0, (fast - slow) / (high - low)) * (workers - high)
+    return slow + (fast - slow) * (workers - low) / (high - low)
+
+
+def _floor(feed: Feed, feeds: Sequence[Feed], use: RankUse | None) -> tuple[float, float]:
+    """The least time between two batches that the CPUs allow, and the CPUs it is by; 0 where the
+    workers mostly wait for something else."""
+    loader = feed.loader
+    mine = next((one for one in use.hosts if one.rank == feed.rank), None) if use else None
+    if mine is None or use is None or loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
+        return 0.0, 0.0
+    local = [one for one in use.hosts if one.host == mine.host]
+    affinity = set(mine.affinity)
+    same = [one for one in local if affinity.intersection(one.affinity)]
+    together = set().union(*(one.affinity for one in same))
+    pools: list[tuple[Sequence[RankHost], float]] = [(same, float(len(together)))]
+    if mine.quota is not None:
+        pools.append((local, mine.quota))
+    work = {one.rank: _cpu_work(one) for one in feeds}
+    floors = [
+        (sum(work.get(one.rank, _cpu_work(feed)) for one in ranks) / cpus / feed.per_step, cpus)
+        for ranks, cpus in pools
+        if cpus
+    ]
+    return max(floors, default=(0.0, 0.0))
+
+
+def _cpu_work(feed: Feed) -> float:
+    """CPU seconds that a step costs one rank and its workers."""
+    return feed.main_cpu + feed.loader.batch_cpu_seconds * feed.per_step

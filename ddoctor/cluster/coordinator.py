@@ -1,0 +1,352 @@
+"""Rank 0's part: call the roll, have all hosts looked at, have the probes run, lose nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ddoctor.cluster.measurement import SILENT, STALL_SECONDS, Voyage
+from ddoctor.cluster.store import (
+    CONDUCTOR,
+    FINISHED,
+    ROLL,
+    Fleet,
+    Lost,
+    Muster,
+    Order,
+    Sought,
+    host_key,
+    muster_key,
+    order_key,
+    sought_key,
+)
+from ddoctor.cluster.supervisor import INTERRUPTED, look, seek, tick_seconds, unpack
+from ddoctor.control_arms import Candidate, Measured, compared
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.arms import ControlArm, ControlArms
+from ddoctor.evidence.joining import Joining, JoiningRank
+from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+
+# The limit of all collectors, and the way of what they saw.
+LOOK_SECONDS = 45.0
+SEEK_SECONDS = 5.0
+FINISH_SECONDS = 5.0
+LIMIT_SECONDS = 280.0
+"""For all probes together but a burn: a full run stays under five minutes."""
+
+ARM = "allreduce"
+"""The probe by which a change is tried."""
+TURNS = 2
+# All ranks are known to be there: who does not join now is kept from it by what is tried.
+ARM_JOIN_SECONDS = 30.0
+
+LAUNCHED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""How many processes the scheduler started."""
+
+
+class Conductor:
+    """Gives the orders, and gathers what became of them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        me: Muster,
+        *,
+        data: Path,
+        join_limit: float,
+        burn: float = 0.0,
+    ) -> None:
+        self._fleet, self._me, self._data = fleet, me, data
+        self.options: Sequence[str] = ()
+        """Words for the processes that measure."""
+        self._join_limit = join_limit
+        self._limit = LIMIT_SECONDS + burn
+        self._tick_seconds = tick_seconds(me.world_size)
+        self._number = -1
+        self._musters: list[Muster] = []
+        self._missing: tuple[int, ...] = ()
+        self._sections: list[Section] = []
+        self._absences: list[Absence] = []
+        self._runs: list[ProbeRun] = []
+        self._states: dict[int, RankState] = {}
+        self._joined: set[int] | None = None
+        self._sought: tuple[Sought, ...] = ()
+        self._backend = ""
+        self._hands_off = ""
+        self._deadline = time.monotonic() + self._limit
+
+    def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
+        """Everything that there is to see and to measure, whatever happens meanwhile.
+
+        Raises:
+            DoctorError: the probes cannot be run on these hosts; the message says why.
+        """
+        try:
+            self._call_the_roll(started)
+            self._look(started)
+            if self._missing:
+                self._seek()
+                why = f"rank {_listed(self._missing)} did not come in {self._join_limit:.0f} s"
+                self._runs = [ProbeRun(probe=probes[0], outcome="hung", reason=why)]
+                self._runs += _skipped(probes[1:], why)
+            else:
+                self._measure(probes, started)
+        except KeyboardInterrupt:
+            self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
+        except Lost as error:
+            self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
+        return Evidence(self._all())
+
+    def prove(self, candidates: Sequence[Candidate], started: Callable[[str], None]) -> Evidence:
+        """Try changes in turns without and with it, A B A B, as far as there is time; all evidence.
+
+        The processes of every turn are new: libraries read their variables once.
+        """
+        whole = not self._missing and not any(one.crashed for one in self._absences)
+        arms: list[ControlArm] = []
+        try:
+            for candidate in candidates if whole else ():
+                without, with_it = [], []
+                for turn in range(TURNS):
+                    started(f"trying {candidate}, turn {turn + 1} of {TURNS}")
+                    without.append(self._turn(None))
+                    with_it.append(self._turn(candidate))
+                if time.monotonic() > self._deadline:
+                    break
+                arms.append(compared(candidate, without, with_it))
+        except KeyboardInterrupt:
+            self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
+        except Lost as error:
+            self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
+        if arms:
+            self._sections.append(ControlArms(arms=tuple(arms)))
+        return Evidence(self._all())
+
+    def _turn(self, candidate: Candidate | None) -> Measured:
+        order = Order(
+            kind="measure",
+            probes=(ARM,),
+            hands_off=self._hands_off,
+            options=tuple(self.options),
+            environment=candidate.changes if candidate else {},
+            hosts=candidate.hosts if candidate else (),
+        )
+        voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
+        limit = min(self._join_limit, ARM_JOIN_SECONDS)
+        voyage.watch(self._data, self._deadline, limit, lambda name: None)
+        if voyage.outcome == "interrupted":
+            raise KeyboardInterrupt
+        if any(one.status == SILENT for one in voyage.states.values()):
+            raise Lost(voyage.runs()[-1].reason)
+        if voyage.outcome != "completed":
+            return voyage.runs()[-1].reason
+        (sweep,) = (one for one in voyage.sections() if isinstance(one, AllReduce))
+        return sweep
+
+    def finish(self) -> None:
+        """Let the others go, and wait until they have gone."""
+        # torchrun waits for minutes for the other hosts, unless a rank of its own has failed.
+        code = 1 if self._missing or any(one.status for one in self._states.values()) else 0
+        try:
+            self._order(Order(kind="finish", code=code))
+            deadline = time.monotonic() + FINISH_SECONDS
+            # Before the roll is called, all are still to come: not every launcher ends them.
+            others = (len(self._musters) or self._me.world_size) - 1
+            while self._fleet.count(FINISHED, 0) < others and time.monotonic() < deadline:
+                time.sleep(self._tick_seconds)
+        except Lost:
+            return
+
+    def _order(self, order: Order) -> int:
+        self._number += 1
+        self._fleet.tell(order_key(self._number), order)
+        return self._number
+
+    def _tick(self) -> None:
+        self._fleet.count(CONDUCTOR)
+        time.sleep(self._tick_seconds)
+
+    def _call_the_roll(self, started: Callable[[str], None]) -> None:
+        size = self._me.world_size
+        deadline = time.monotonic() + self._join_limit
+        heard: dict[int, Muster] = {}
+        while True:
+            called = range(1, self._fleet.count(ROLL, 0) + 1)
+            keys = {muster_key(one): one for one in called if one not in heard}
+            for key, muster in self._fleet.hear_all(keys, Muster).items():
+                heard[keys[key]] = muster
+            came = {one.rank for one in heard.values()}
+            if len(came) >= size or time.monotonic() > deadline:
+                break
+            started(f"{len(came)} of {size} ranks have come")
+            self._tick()
+        self._musters = sorted(heard.values(), key=lambda one: one.rank)
+        self._missing = tuple(sorted(set(range(size)) - came))
+        self._demand_equals()
+
+    def _demand_equals(self) -> None:
+        for one in self._musters:
+            if one.unfit:
+                raise DoctorError(f"rank {one.rank} on {one.host}: {one.unfit}")
+            if one.version != self._me.version:
+                raise DoctorError(
+                    f"ddoctor is {one.version} on {one.host} and {self._me.version} on "
+                    f"{self._me.host}: install the same version on every host"
+                )
+
+    def _look(self, started: Callable[[str], None]) -> None:
+        leaders = [one for one in self._musters if one.leads]
+        self._order(Order(kind="look", peers=tuple(leaders)))
+        started(f"looking at {len(leaders)} hosts")
+        deadline = time.monotonic() + LOOK_SECONDS
+        found = {self._me.rank: look(leaders, self._me)}
+        others = {host_key(one.rank): one for one in leaders if one.rank != self._me.rank}
+        while others and time.monotonic() < deadline:
+            for key, packed in self._fleet.hear_all(others, str).items():
+                found[others.pop(key).rank] = packed
+            self._tick()
+        for rank in sorted(found):
+            self._sections += unpack(found[rank])
+        for one in others.values():
+            why = f"{one.host} did not answer within {LOOK_SECONDS:.0f} s"
+            self._sections.append(
+                Absent(
+                    host=one.host,
+                    sections=(Absence(section="everything", why=why, crashed=True),),
+                )
+            )
+
+    def _seek(self) -> None:
+        self._order(Order(kind="seek", missing=self._missing))
+        found = list(seek(self._missing, self._me.host))
+        keys = {
+            sought_key(one.rank) for one in self._musters if one.leads and one.rank != self._me.rank
+        }
+        deadline = time.monotonic() + SEEK_SECONDS
+        while keys and time.monotonic() < deadline:
+            for key, sought in self._fleet.hear_all(keys, tuple[Sought, ...]).items():
+                keys.discard(key)
+                found += sought
+            self._tick()
+        self._sought = tuple(found)
+
+    def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
+        self._deadline = deadline = time.monotonic() + self._limit
+        self._hands_off = "; ".join(
+            dict.fromkeys(f"{one.host}: {one.hands_off}" for one in self._musters if one.hands_off)
+        )
+        gpus = not self._hands_off and all(one.visible_gpus for one in self._musters)
+        self._backend = "nccl" if gpus else "gloo"
+        waiting = list(probes)
+        while waiting:
+            order = Order(
+                kind="measure",
+                probes=tuple(waiting),
+                hands_off=self._hands_off,
+                options=tuple(self.options),
+            )
+            voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
+            try:
+                voyage.watch(self._data, deadline, self._join_limit, started)
+            finally:
+                self._joined = (self._joined or set()) | voyage.joined
+                self._states = voyage.states or self._states
+                told = voyage.runs()
+                self._runs += told
+                waiting = waiting[len(told) :]
+                self._sections += voyage.sections()
+            if voyage.outcome == "interrupted":
+                self._runs += [ProbeRun(probe=name, outcome="interrupted") for name in waiting]
+                raise KeyboardInterrupt
+            why = ""
+            if waiting and not voyage.began:
+                why = f"the ranks could not join, see {told[-1].probe}"
+            elif waiting and time.monotonic() > deadline - STALL_SECONDS:
+                why = f"no time was left after {told[-1].probe} {told[-1].outcome}"
+            elif waiting and any(one.status == SILENT for one in voyage.states.values()):
+                why = f"a rank is not heard of any more, see {told[-1].probe}"
+            elif waiting and any(one.words == INTERRUPTED for one in voyage.states.values()):
+                why = f"a rank was interrupted, see {told[-1].probe}"
+            if why:
+                self._runs += _skipped(waiting, why)
+                waiting = []
+
+    def _all(self) -> tuple[Section, ...]:
+        hosts = sorted({one.host for one in self._musters})
+        common = hosts[0] if len(hosts) == 1 else ""
+        runs = ProbeRuns(
+            host=common,
+            runs=tuple(self._runs),
+            backend=self._backend,
+            world_size=self._me.world_size,
+        )
+        here = Absent(host=common, sections=tuple(self._absences))
+        mine = next(
+            (one for one in self._sections if isinstance(one, Absent) and one.host == common),
+            None,
+        )
+        if mine is not None:
+            here = msgspec.structs.replace(here, sections=(*mine.sections, *here.sections))
+        measured = (
+            one if one.host else msgspec.structs.replace(one, host=common) for one in self._sections
+        )
+        return (*measured, self._joining(), runs, *([here] if here.sections else []))
+
+    def _joining(self) -> Joining:
+        name = next((one for one in LAUNCHED if os.environ.get(one, "").isdecimal()), "")
+        return Joining(
+            endpoint=f"{self._fleet.address}:{self._fleet.port}",
+            limit=self._join_limit,
+            world_size=self._me.world_size,
+            ranks=(
+                *(self._came(one) for one in self._musters),
+                *(self._did_not_come(rank) for rank in self._missing),
+            ),
+            launched=int(os.environ[name]) if name else None,
+            launched_by=name,
+        )
+
+    def _came(self, muster: Muster) -> JoiningRank:
+        state = self._states.get(muster.rank)
+        return JoiningRank(
+            rank=muster.rank,
+            host=muster.host,
+            pid=state.pid if state else muster.pid,
+            local_rank=muster.local_rank,
+            world_size=muster.world_size,
+            address=muster.address,
+            visible_gpus=muster.visible_gpus,
+            visible_devices=muster.visible_devices,
+            came=True,
+            joined=None if self._joined is None else muster.rank in self._joined,
+            last=state.last if state else "",
+            age=state.age if state else None,
+            status=state.status if state else "",
+        )
+
+    def _did_not_come(self, rank: int) -> JoiningRank:
+        found = next((one for one in self._sought if one.rank == rank), None)
+        if found is not None:
+            return JoiningRank(
+                rank=rank,
+                host=found.host,
+                pid=found.pid,
+                last="starting" if found.pid else "",
+                age=found.age,
+                status=found.status,
+            )
+        return JoiningRank(rank=rank)
+
+
+def _skipped(names: Sequence[str], reason: str) -> list[ProbeRun]:
+    return [ProbeRun(probe=name, outcome="skipped", reason=reason) for name in names]
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

@@ -1,0 +1,94 @@
+"""Which hosts reach one another: connections between ports that are opened for the trial."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from threading import Thread
+
+from ddoctor.cluster.store import Muster
+from ddoctor.evidence.joining import Attempt, Outcome
+
+ATTEMPT_SECONDS = 3.0
+
+# Up to here each host tries every other one; beyond, those at distances 1, 2, 4, 8, … in the order
+# of their ranks, so that every host is tried by log2(hosts) others.
+ALL_UP_TO = 16
+
+NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+
+
+def listen(address: str) -> int:
+    """Take connections, and let them go, for as long as this process lives; the port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.create_server((address, 0), family=family, backlog=1024)
+
+    def take() -> None:
+        while True:
+            server.accept()[0].close()
+
+    Thread(target=take, daemon=True).start()
+    port: int = server.getsockname()[1]
+    return port
+
+
+def own_address(towards: str) -> str:
+    """The address that packets from here to there would carry; empty: there is no way."""
+    try:
+        rows = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    for family, kind, protocol, _, address in rows:
+        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            # Connecting a datagram socket sends nothing: the kernel only looks up the route.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return ""
+
+
+def attempts(me: Muster, hosts: Sequence[Muster]) -> tuple[Attempt, ...]:
+    """Try the ports of other hosts, all at once."""
+    results: list[Attempt] = []
+    tasks = [
+        Thread(target=lambda one=one: results.append(attempt(one.host, one.address, one.port)))
+        for one in _chosen(me, hosts)
+    ]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    return tuple(sorted(results, key=lambda one: one.host))
+
+
+def attempt(host: str, address: str, port: int, limit: float = ATTEMPT_SECONDS) -> Attempt:
+    """Try one connection."""
+
+    def ended(outcome: Outcome, error: str = "") -> Attempt:
+        return Attempt(host=host, address=address, port=port, outcome=outcome, error=error)
+
+    try:
+        socket.create_connection((address, port), timeout=limit).close()
+    except socket.gaierror as error:
+        return ended("unresolved", error.strerror or str(error))
+    except TimeoutError:
+        return ended("timeout", f"no answer within {limit:.0f} s")
+    except ConnectionRefusedError as error:
+        return ended("refused", error.strerror or "")
+    except OSError as error:
+        outcome: Outcome = "no route" if error.errno in NO_ROUTE else "failed"
+        return ended(outcome, error.strerror or str(error))
+    return ended("connected")
+
+
+def _chosen(me: Muster, hosts: Sequence[Muster]) -> Iterator[Muster]:
+    others = [one for one in hosts if one.port and one.rank != me.rank]
+    if len(others) < ALL_UP_TO:
+        yield from others
+        return
+    around = sorted(others, key=lambda one: (one.rank < me.rank, one.rank))
+    step = 1
+    while step <= len(around):
+        yield around[step - 1]
+        step *= 2

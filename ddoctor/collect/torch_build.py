@@ -1,0 +1,52 @@
+"""Run as a process of its own, prints as JSON what torch says of itself.
+
+Importing torch takes seconds, and a broken installation may end the process; neither may happen to
+ddoctor itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ddoctor.probing.world import end_with_parent
+
+
+def describe() -> dict[str, Any]:
+    """The fields of `ddoctor.evidence.software.Torch`; a torch that lacks one leaves it out."""
+    torch: Any = import_module("torch")
+    described: dict[str, Any] = {"version": str(torch.__version__)}
+
+    def add(name: str, value: Callable[[], Any]) -> None:
+        # Each may be missing in some build, or raise where a library of CUDA is absent.
+        with contextlib.suppress(Exception):
+            described[name] = value()
+
+    add("path", lambda: str(Path(torch.__file__).parent))
+    add("cuda", lambda: torch.version.cuda)
+    add("hip", lambda: torch.version.hip)
+    add("architectures", lambda: list(torch.cuda.get_arch_list()))
+    if described.get("cuda") or described.get("hip"):
+        add("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version()[:3])))
+        add("cudnn", lambda: str(torch.backends.cudnn.version()))
+    described["nccl_library"] = _mapped("libnccl.so")
+    return described
+
+
+def _mapped(name: str) -> str | None:
+    """The file of this name that is loaded into this process."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if Path(path).name.startswith(name):
+                return f"/{path}"
+    return None
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    print(json.dumps(describe()))

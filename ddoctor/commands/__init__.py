@@ -1,0 +1,1 @@
+"""One module a command of `ddoctor`, named as the command."""

@@ -1,0 +1,213 @@
+"""`ddoctor diff OLD NEW`: what became slower, what was set otherwise, what is found now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ddoctor import engine
+from ddoctor.analysis.figures import Figure, Measured, figures
+from ddoctor.analysis.host_settings import settings, without_names
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Finding, Report, Severity
+from ddoctor.report import wording
+from ddoctor.report.expectation import APART
+
+MOST = 12
+"""Lines of one kind on a screen; the JSON holds all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slower:
+    """A rate that fell."""
+
+    figure: Figure
+    old: float
+    new: float
+
+    def __str__(self) -> str:
+        """One line, say ``matmul bfloat16 8192, node-1 cuda:3: 712 → 405 TFLOP/s (-43 %)``."""
+        place = " ".join(filter(None, (self.figure.host, self.figure.device)))
+        size = f" at {wording.size(self.figure.bytes)}" if self.figure.bytes is not None else ""
+        rates = f"{wording.quantity(self.old)} → {wording.quantity(self.new, self.figure.unit)}"
+        fall = f"{self.new / self.old - 1:+.0%}".replace("%", " %")
+        return f"{self.figure.name}{size}{', ' if place else ''}{place}: {rates} ({fall})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A setting that is another now, in the same way on these hosts."""
+
+    name: str
+    old: str
+    new: str
+    hosts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """One line, say ``torch on node-1: 2.7.1 → 2.8.0``."""
+        return f"{self.name} on {wording.listed(self.hosts)}: {self.old} → {self.new}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What became of the hosts that both bundles tell of."""
+
+    hosts: tuple[str, ...]
+    compared: int
+    """Figures that both measured."""
+    slower: tuple[Slower, ...]
+    """The worst first."""
+    changed: tuple[Changed, ...]
+    new: tuple[Finding, ...]
+    gone: tuple[Finding, ...]
+    failed: tuple[str, ...]
+    """What could be examined before, and now could not."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether anything got worse; settings alone may change, and so may notes."""
+        serious = any(finding.severity > Severity.NOTE for finding in self.new)
+        return bool(self.slower or self.failed or serious)
+
+    def lines(self) -> Iterator[str]:
+        """For a terminal."""
+        yield "worse" if self.worse else "nothing got worse"
+        groups = (
+            ("slower", [str(one) for one in self.slower]),
+            ("failed now", list(self.failed)),
+            ("found now", [_told(one) for one in self.new]),
+            ("no longer found", [_told(one) for one in self.gone]),
+            ("set otherwise", [str(one) for one in self.changed]),
+        )
+        for heading, rows in groups:
+            if rows:
+                yield ""
+                yield heading
+                yield from (f"  {row}" for row in rows[:MOST])
+                if len(rows) > MOST:
+                    yield f"  and {len(rows) - MOST} more: --json PATH has all"
+        yield ""
+        measured = wording.counted(self.compared, "figure") if self.compared else "no figure"
+        yield f"compared: {measured} that both measured, on {wording.listed(self.hosts)}"
+
+    def json(self) -> str:
+        """All of it, for other programs."""
+        document = {"worse": self.worse, **msgspec.to_builtins(self)}
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        return text.encode(errors="replace").decode() + "\n"
+
+
+def compare(old: Evidence, new: Evidence) -> Difference:
+    """The hosts that both tell of; where each tells of one, these two, whatever their names.
+
+    Raises:
+        DoctorError: no host is in both.
+    """
+    if len(old.hosts) == len(new.hosts) == 1:
+        called = dict(zip(old.hosts, new.hosts, strict=True))
+    else:
+        called = {host: host for host in old.hosts if host in new.hosts}
+    if not called:
+        raise DoctorError(
+            f"the old bundle tells of {wording.listed(old.hosts) or 'no host'} and the new one of "
+            f"{wording.listed(new.hosts) or 'no host'}: no host is in both"
+        )
+    before, after = figures(old), figures(new)
+    pairs = {
+        figure: (measured, after[renamed])
+        for figure, measured in before.items()
+        if (renamed := replace(figure, host=called.get(figure.host, figure.host))) in after
+    }
+    slower = [
+        Slower(figure=figure, old=was.rate, new=now.rate)
+        for figure, (was, now) in _largest_sizes(pairs).items()
+        if _slower(was, now)
+    ]
+    reports = engine.examine(old, "diagnose"), engine.examine(new, "diagnose")
+    back = {new_name: old_name for old_name, new_name in called.items()}
+    known, found = (_places(report, back if report is reports[1] else {}) for report in reports)
+    crashed = {row.check for row in reports[0].crashed}
+    return Difference(
+        hosts=tuple(called),
+        compared=len(_largest_sizes(pairs)),
+        slower=tuple(sorted(slower, key=lambda one: one.new / one.old)),
+        changed=tuple(_changed(old, new, called)),
+        new=tuple(
+            finding for finding, places in found if not places <= _union(known, finding.severity)
+        ),
+        gone=tuple(
+            finding for finding, places in known if not places & _union(found, Severity.NOTE)
+        ),
+        failed=tuple(
+            f"{row.check}: {row.error}" for row in reports[1].crashed if row.check not in crashed
+        ),
+    )
+
+
+def _slower(was: Measured, now: Measured) -> bool:
+    """By more than rounds of one run differ: in the median, and in the fastest round as well."""
+    if now.rate >= APART * was.rate or was.rate - now.rate <= was.spread + now.spread:
+        return False
+    return was.best is None or now.best is None or now.best < APART * was.best
+
+
+def _largest_sizes(
+    pairs: Mapping[Figure, tuple[Measured, Measured]],
+) -> dict[Figure, tuple[Measured, Measured]]:
+    """Of each collective the largest message that both measured."""
+    largest: dict[Figure, Figure] = {}
+    for figure in sorted(pairs, key=lambda figure: figure.bytes or 0):
+        largest[replace(figure, bytes=None)] = figure
+    return {figure: pairs[figure] for figure in largest.values()}
+
+
+def _changed(old: Evidence, new: Evidence, called: Mapping[str, str]) -> Iterator[Changed]:
+    after = {one.host: one for one in settings(new)}
+    hosts: dict[tuple[str, str, str], list[str]] = {}
+    for one in settings(old):
+        other = after.get(called.get(one.host, ""))
+        if other is not None:
+            for setting in dict.fromkeys((*one.values, *other.values)):
+                was, now = one.get(setting), other.get(setting)
+                if was is None or now is None:
+                    continue
+                names = one.names | other.names if setting.own_words else frozenset[str]()
+                if without_names(was, names) != without_names(now, names):
+                    hosts.setdefault((setting.name, was, now), []).append(one.host)
+    for (name, was, now), where in hosts.items():
+        yield Changed(name=name, old=was, new=now, hosts=tuple(where))
+
+
+Places = frozenset[tuple[str, str]]
+
+
+def _places(report: Report, called: Mapping[str, str]) -> list[tuple[Finding, Places]]:
+    """Each finding with the cause and host of it and of what was folded into it."""
+    return [
+        (
+            finding,
+            frozenset(
+                (cause, called.get(host, host))
+                for cause in (finding.cause, *finding.consequences)
+                for host in finding.where.hosts or ("",)
+            ),
+        )
+        for finding in report.findings
+    ]
+
+
+def _union(found: list[tuple[Finding, Places]], severity: Severity) -> Places:
+    """All places of the findings that are at least as severe as this."""
+    return frozenset(
+        place for finding, places in found if finding.severity >= severity for place in places
+    )
+
+
+def _told(finding: Finding) -> str:
+    where = wording.place(finding.where)
+    named = ", ".join(filter(None, (finding.cause, where)))
+    return f"{finding.severity.value}: {named}: {finding.because}"

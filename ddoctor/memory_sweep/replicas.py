@@ -1,0 +1,99 @@
+"""The exchange of DDP: each rank has the whole model, and the gradients are all-reduced."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddoctor.errors import DoctorError
+from ddoctor.memory_sweep.exchange import NoExchange
+from ddoctor.memory_sweep.work import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ddoctor.probing.world import World
+
+# DDP puts its buckets into the order of the first backward pass before the second forward pass.
+SETTLED = 2
+
+
+class Replicas(NoExchange):
+    """DDP's all-reduces, in their order, so that a rank can take its part in those that are left.
+
+    Which these are is known from the step before.
+    """
+
+    def __init__(self, world: World, work: Work) -> None:
+        super().__init__(work)
+        self._world = world
+        self._wrapped: nn.Module = work.model
+        self._seen: list[Tensor] = []
+        self._known: list[Tensor] = []
+        self._steps = 0
+
+    def together(self) -> nn.Module:
+        """In DDP."""
+        self._known, self._seen = self._seen, []
+        self._steps += 1
+        return self._wrapped
+
+    @property
+    def settled(self) -> bool:
+        """Whether the buckets are known, and stay as they are."""
+        return self._steps >= SETTLED
+
+    @property
+    def buckets(self) -> Sequence[Tensor]:
+        """As they are from then on; empty before."""
+        return (self._seen or self._known) if self.settled else ()
+
+    @property
+    def unseen(self) -> int:
+        """They are as large as the gradients together."""
+        every = sum(one.nbytes for one in self.work.model.parameters() if one.requires_grad)
+        return every - sum(one.nbytes for one in self.buckets)
+
+    def demand_gradients(self) -> None:
+        """Of all that is trained, since DDP waits for each of them."""
+        every = self.work.model.named_parameters()
+        without = [name for name, one in every if one.requires_grad and one.grad is None]
+        if without:
+            more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+            raise DoctorError(
+                f"the loss of --workload does not depend on {without[0]}{more}: have the workload "
+                "call requires_grad_(False) on what is not trained"
+            )
+
+    def finish(self) -> None:
+        """On zeros, once its own are gone."""
+        import torch
+        import torch.distributed as dist
+
+        for bucket in self._known[len(self._seen) :]:
+            dist.all_reduce(torch.zeros_like(bucket))
+        self._seen = self._known
+
+    def renew(self) -> None:
+        """A reducer that was left in the middle of a backward pass begins no other."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self._seen, self._known, self._steps = [], [], 0
+        self._wrapped = self.work.model
+        gc.collect()  # the hooks of one that was there before go with it
+        self._world.doing("wrapping the model")
+        model = DistributedDataParallel(self.work.model)
+        # A broadcast of buffers before the forward pass would be one more to wait in.
+        model.require_forward_param_sync = False
+        # torch looks at the annotations of a function, as which it wants no text.
+        model.register_comm_hook(self, lambda exchange, bucket: exchange.reduce(bucket))
+        self._wrapped = model
+
+    def reduce(self, bucket: Any) -> Any:
+        """The mean over all ranks, as DDP itself would have it; a future."""
+        import torch.distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        self._seen.append(bucket.buffer())
+        return allreduce_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""The exchange of FSDP2: each rank has a part of each tensor, gathers a block where it is computed,
+and scatters its gradients."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddoctor.errors import DoctorError
+from ddoctor.memory_sweep.exchange import Exchange
+from ddoctor.memory_sweep.work import Work
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from ddoctor.probing.world import World
+
+
+class Call(NamedTuple):
+    """One collective."""
+
+    gathers: bool
+    """Else it scatters."""
+    received: int
+    """Elements."""
+    sent: int
+    dtype: torch.dtype
+
+
+class Shards(Exchange):
+    """FSDP's collectives, in their order, made or left out.
+
+    Without them a rank computes with its own shard in place of all others': other numbers, but
+    tensors of the same sizes, made and freed at the same moments.
+    """
+
+    def __init__(self, world: World, make: Callable[[], Work]) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self._world, self._make = world, make
+        self._mesh = init_device_mesh(world.device.type, (world.size,))
+        self._exchanges = False
+        self._seen: list[Call] = []
+        self._known: Sequence[Call] = ()
+        self._done = 0
+        """Of the step that was left."""
+        self.work = self._sharded()
+
+    @property
+    def apart(self) -> nn.Module:
+        """With the collectives left out."""
+        self._begin(exchanges=False)
+        return self.work.model
+
+    def together(self) -> nn.Module:
+        """With them."""
+        self._begin(exchanges=True)
+        return self.work.model
+
+    def demand_gradients(self) -> None:
+        """FSDP takes what there is."""
+
+    def forget(self) -> bool:
+        """With the model: FSDP knows no way back from the middle of a step."""
+        self._done, self._seen = len(self._seen), []
+        del self.work
+        gc.collect()
+        self.work = self._sharded()
+        return False
+
+    def finish(self) -> None:
+        """On zeros."""
+        import torch
+        import torch.distributed as dist
+
+        device = self._world.device
+        for one in self._known[self._done :]:
+            received = torch.empty(one.received, dtype=one.dtype, device=device)
+            sent = torch.zeros(one.sent, dtype=one.dtype, device=device)
+            if one.gathers:
+                dist.all_gather_into_tensor(received, sent)
+            else:
+                dist.reduce_scatter_tensor(received, sent)
+
+    def renew(self) -> None:
+        """Who got through a step can take the next."""
+
+    def _begin(self, *, exchanges: bool) -> None:
+        # A step has the same collectives with any number of samples.
+        self._known, self._seen = self._seen or self._known, []
+        self._exchanges = exchanges
+
+    def _sharded(self) -> Work:
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        from ddoctor.memory_tracking.blocks import blocks
+
+        self._world.doing("building and sharding the model")
+        # Each block goes to the device by itself: all of them together may be too much for it.
+        with torch.device("cpu"):
+            work = self._make()
+        names = {one: name for name, one in work.model.named_parameters()}
+        for one in (*blocks(work.model), work.model):
+            unit: Any = fully_shard(one, mesh=self._mesh)
+            unit.set_custom_all_gather(_Gather(self))
+            unit.set_custom_reduce_scatter(_Scatter(self))
+        shards = dict(work.model.named_parameters())
+        for group in work.optimizer.param_groups:
+            group["params"] = [shards[names[one]] for one in group["params"]]
+        return work
+
+    def gather(self, whole: Tensor, own: Tensor, group: Any, wait: bool) -> Any:
+        """Everybody's part, or this rank's own in all places."""
+        import torch.distributed as dist
+
+        self._seen.append(Call(True, whole.numel(), own.numel(), own.dtype))
+        if self._exchanges:
+            return dist.all_gather_into_tensor(whole, own, group=group, async_op=not wait)
+        for part in whole.view(self._world.size, -1):
+            if part.data_ptr() != own.data_ptr():
+                part.copy_(own.view(-1))
+        return None
+
+    def scatter(self, own: Tensor, whole: Tensor, group: Any, how: Any, wait: bool) -> Any:
+        """The sum of everybody's gradients for this rank's part, or its own for it."""
+        import torch.distributed as dist
+
+        self._seen.append(Call(False, own.numel(), whole.numel(), own.dtype))
+        if self._exchanges:
+            return dist.reduce_scatter_tensor(own, whole, op=how, group=group, async_op=not wait)
+        own.view(-1).copy_(whole.view(self._world.size, -1)[self._world.rank])
+        return None
+
+
+class _Memory:
+    """As FSDP itself allocates it."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """What a collective reads or writes."""
+        import torch
+
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Memory):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> Any:
+        return self._shards.gather(output_tensor, input_tensor, group, not async_op)
+
+
+class _Scatter(_Memory):
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        return self._shards.scatter(output_tensor, input_tensor, group, op, not async_op)
+
+
+def check_torch() -> None:
+    """Whether FSDP lets others take part in its exchange.
+
+    Raises:
+        DoctorError: this version of torch does not.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+        raise DoctorError("--fsdp needs a torch whose FSDP2 takes collectives of others, as 2.9")

@@ -1,0 +1,228 @@
+"""torch's memory tracker, made to tell when the peak comes, and what no tensor shows."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import register_multi_grad_hook
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import (
+    _TOTAL_KEY,
+    MemTracker,
+    _RefType,
+    _State,
+    _UpdateType,
+    _WeakRefInfo,
+)
+from torch.distributed._tools.mod_tracker import ModTracker
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+from torch.utils.hooks import RemovableHandle
+
+from ddoctor.memory_tracking import convolutions, cuda, grouped, losses
+
+DEVICE = torch.ops.prim.device.default
+# Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
+# product it has none at all.
+FORMULAS = {
+    **flop_registry,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
+        torch.ops.aten._scaled_dot_product_flash_attention
+    ],
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ],
+    grouped.PACKET: grouped.flops,
+}
+# What fake tensors do not do, or not as it is done.
+AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_data, **losses.WHOLE}
+# By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
+# it makes in its step, have one name.
+SHARED = ("Sharded Param", "Sharded Grad", "OptState")
+
+
+def on_cpu(func: Any, args: Sequence[Any]) -> int:
+    """Bytes that a call has on a CPU beside what it returns."""
+    return convolutions.own(func, args) + losses.own(func, args)
+
+
+def on_gpu(func: Any, args: Sequence[Any]) -> int:
+    """The same by CUDA's kernels."""
+    return cuda.own(func, args) + losses.own(func, args)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What lay in memory at the fullest moment of one phase of the step, in bytes."""
+
+    phase: str
+    """forward, backward or optimizer."""
+    module: str
+    """Whose operator was the last before it."""
+    parts: Mapping[str, int]
+    """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other; under FSDP
+    Sharded Param, Unsharded Param, All Gather, Reduce Scatter, Inputs, …"""
+    logits: Mapping[str, int]
+    """Of these parts, what has as many numbers as the logits."""
+    operators: int
+    """What the operator at the peak had for itself."""
+
+    @property
+    def total(self) -> int:
+        """Bytes, as the allocator counts them."""
+        return sum(self.parts.values()) + self.operators
+
+
+class _Modules(ModTracker):
+    """Which modules are at work."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._entered: dict[str, None] = {}
+
+    @property
+    def innermost(self) -> str:
+        """Entered last of those that are at work: the gradients of some are never seen to end."""
+        return next((name for name in reversed(self._entered) if name in self.parents), "")
+
+    def _get_append_fn(self, w_mod: Any, name: str, is_bw: bool) -> Callable[..., None]:
+        enter = super()._get_append_fn(w_mod, name, is_bw)  # type: ignore[no-untyped-call]
+
+        def noted(*args: Any) -> None:
+            self._entered.pop(name, None)
+            self._entered[name] = None
+            enter(*args)
+
+        return noted
+
+    def _fw_pre_hook(self, mod: nn.Module, input: Any) -> None:
+        super()._fw_pre_hook(mod, ())  # type: ignore[no-untyped-call]
+        parts = tree_leaves(input)
+        learning = [one for one in parts if isinstance(one, Tensor) and one.requires_grad]
+        if learning and not self.is_bw:
+            # torch waits for the gradients of all of them, with hooks that hold the nodes by which
+            # they are held. So these would never be freed, nor would a leaf at their end, as the
+            # frozen embeddings under adapters, and its gradient.
+            leave = self._post_bw_callbacks_to_enqueue.pop()
+            register_multi_grad_hook(learning, leave, mode="any")
+
+
+class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
+    """What lies in memory at the fullest moment of each phase, and each allocation."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._modules = self._mod_tracker = _Modules()
+        self.phase = ""
+        """Of the step, as whoever runs it calls it."""
+        self.peaks: dict[str, Peak] = {}
+        """By phase."""
+        self.sizes: list[tuple[int, int]] = []
+        """What was allocated, as `ddoctor.forecast.allocator.replay` takes it."""
+        self.shared: set[int] = set()
+        """Which of it is the smaller the more ranks share it."""
+        self.flops = 0
+        """Of all products of matrices, convolutions and attention so far."""
+        self.own = on_cpu
+        """Bytes that a call of an operator has beside what it returns."""
+        self.logits: tuple[int, int] | None = None
+        """How many numbers the model's logits have, and how many of them are of one label; None: it
+        has none."""
+        self._numbers: dict[int, int] = {}
+        self._alike: dict[int, _WeakRefInfo] = {}
+        self._own = 0
+
+    def _track(self, reftype: _RefType, t: Tensor) -> None:
+        super()._track(reftype, t)
+        if self.logits is not None and t.dim() and (t.numel(), t.shape[-1]) == self.logits:
+            info, _ = self._WINFO[t.untyped_storage()]
+            self._alike[id(info)] = info
+
+    def _update_snap(
+        self, u_type: _UpdateType, winfo: _WeakRefInfo, *args: Any, **more: Any
+    ) -> None:
+        super()._update_snap(u_type, winfo, *args, **more)
+        if u_type is _UpdateType.ADD:
+            self._numbers[id(winfo)] = len(self.sizes)
+        number = self._numbers.get(id(winfo))
+        if number is None:
+            return
+        if winfo.reftype.value in SHARED:
+            self.shared.add(number)
+        if u_type is _UpdateType.DEL:
+            self._alike.pop(id(winfo), None)
+        if u_type is not _UpdateType.REF:
+            self.sizes.append((number, 0 if u_type is _UpdateType.DEL else winfo.mem_consumed))
+
+    def _update_peak_stats(self, peak_state: _State) -> None:
+        """Without the statistics of each module, for which every operator would go through all."""
+        for now in self._curr_mem_snap.values():
+            known = self.peaks.get(self.phase)
+            if known is None or known.total < now[_TOTAL_KEY] + self._own:
+                self.peaks[self.phase] = Peak(
+                    phase=self.phase,
+                    module=self._modules.innermost,
+                    parts={
+                        kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
+                    },
+                    logits=self._of_logits(),
+                    operators=self._own,
+                )
+
+    def _of_logits(self) -> Mapping[str, int]:
+        sizes = Counter[str]()
+        for one in self._alike.values():
+            sizes[one.reftype.value] += one.mem_consumed
+        return sizes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # more than half of all calls
+        self._own = self.own(func, args)
+        run = AS_IT_IS.get(func, func)
+        try:
+            made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            self._own = 0
+        if made is not NotImplemented and (formula := FORMULAS.get(func._overloadpacket)):
+            self.flops += formula(*args, **(kwargs or {}), out_val=made)
+        return made
+
+
+class Tracker(_Peaks):  # type: ignore[no-untyped-call]
+    """Of a model that each rank has whole."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, others: Iterable[Tensor | Optimizer]
+    ) -> None:
+        super().__init__()
+        for parameter in model.parameters():
+            # torch's tracker wants to hook all of them, and a frozen one takes no hook.
+            if not parameter.requires_grad:
+                nothing = RemovableHandle(OrderedDict())
+                self._param_to_grad_hook_handles[parameter] = nothing, nothing
+        self.track_external(model, optimizer, *others)
+
+    def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
+        # A loss that was made within the forward pass is gone by then.
+        if module is not None:
+            super()._pre_bw_hook(module, args)
+
+    def _post_bw_hook(self, module: nn.Module | None, args: Any) -> None:
+        if module is not None:
+            super()._post_bw_hook(module, args)
+
+
+class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
+    """Of a model that FSDP2 has spread."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
+        super().__init__(model, optimizer)
+        self.track_inputs(tuple(inputs))

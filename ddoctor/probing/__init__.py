@@ -1,0 +1,1 @@
+"""The inside of a probe, and the processes that run it."""

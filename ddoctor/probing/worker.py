@@ -1,0 +1,82 @@
+"""`python -m ddoctor.probing.worker NAME…`: one rank of the probes, to be started by torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from ddoctor.errors import DoctorError
+from ddoctor.probing.journal import Journal
+from ddoctor.probing.sweep_request import Request
+from ddoctor.probing.world import BURN_SECONDS, Skip, World, end_with_parent, join, usable_gpus
+
+# Of the usual time: smaller largest sizes, fewer rounds of the large ones.
+QUICK = 0.25
+
+
+def main() -> int:
+    """Join the other ranks and run the probes one after the other, all ranks together."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("probes", nargs="+", help="names of probes, or modules with a dot")
+    parser.add_argument("--folder", type=Path, required=True, help="where the journals are written")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
+    parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
+    parser.add_argument("--quick", action="store_true", help="measure shortly")
+    parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
+    parser.add_argument("--headroom", type=_request, help="the training whose memory is swept")
+    parser.add_argument("--meeting", default="", help="what sets these ranks apart in their store")
+    arguments = parser.parse_args()
+
+    journal = Journal(arguments.folder, int(os.environ["RANK"]))
+    try:
+        journal.write("loading torch")
+        import torch.distributed
+
+        gpus = not arguments.hands_off and usable_gpus() > 0
+        world = join(
+            journal,
+            arguments.data,
+            folder=arguments.folder,
+            gpus=gpus,
+            meeting=arguments.meeting,
+            share_of_time=QUICK if arguments.quick else 1.0,
+            burn=arguments.burn,
+            headroom=arguments.headroom,
+        )
+        for name in arguments.probes:
+            journal.probe = name
+            _run(name, world, arguments.hands_off)
+        torch.distributed.destroy_process_group()
+    except Exception as error:
+        kind = "" if isinstance(error, DoctorError) else f"{type(error).__name__}: "
+        journal.write("failing", outcome="failed", reason=f"{kind}{error}")
+        raise
+    return 0
+
+
+def _request(text: str) -> Request:
+    return msgspec.json.decode(text, type=Request)
+
+
+def _run(name: str, world: World, hands_off: str) -> None:
+    world.doing(f"beginning {name}")
+    module = import_module(name if "." in name else f"ddoctor.probes.{name}")
+    try:
+        if hands_off and getattr(module, "USES_DEVICE", True):
+            raise Skip(hands_off)
+        section = module.measure(world)
+    except Skip as reason:
+        world.journal.write("skipping", outcome="skipped", reason=str(reason))
+    else:
+        world.journal.write("done", outcome="completed", section=section)
+    world.meet()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,375 @@
+"""The inside of a probe: join the ranks, warm up, time, agree, gather."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+from ddoctor.collect import cgroup
+from ddoctor.evidence.probes import RankPlace, RankRate
+from ddoctor.probing import nccl_log
+from ddoctor.probing.journal import Journal
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
+
+    from ddoctor.probing.sweep_request import Request
+
+Agreed = TypeVar("Agreed")
+
+# As nccl-tests and ml-engineering's all_reduce_bench.py do it: the first collectives of a size set
+# up channels and buffers, and cost six times the figure when they are counted.
+WARM_UPS = 5
+ROUNDS = 20
+FEWEST_ROUNDS = 3
+
+# Longer than any launcher waits: who is missing is told from outside, where the ranks can be seen.
+JOIN_LIMIT = timedelta(minutes=10)
+
+# 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
+# core needs tens of milliseconds for 1024.
+MATMUL_SIZE = {"cuda": 8192, "cpu": 1024}
+
+BURN_SECONDS = 20.0
+"""What the examination of one host leaves time for."""
+
+MEMORY_SHARE = 4
+"""A probe takes at most this part (a quarter) of the memory that is free."""
+
+
+class Skip(Exception):
+    """This probe cannot be measured here; raised on every rank, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All ranks of the probes, seen from one of them."""
+
+    rank: int
+    local_rank: int
+    size: int
+    host: str
+    device: torch.device
+    backend: str
+    journal: Journal
+    store: Store
+    """Ranks agree and gather over it: it works before, between and without collectives."""
+    data: Path = Path()
+    """The folder of the training data."""
+    nccl_output: Path | None = None
+    """Where NCCL writes what it chose; None: the user has it write elsewhere."""
+    share_of_time: float = 1.0
+    """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
+    burn: float = BURN_SECONDS
+    """Seconds for which the ranks compute without a break, where that is asked for."""
+    headroom: Request | None = None
+    """The training whose memory is swept, where that is asked for."""
+    group: ProcessGroup | None = None
+    """Of those ranks alone that ``within`` has chosen; None: all."""
+    _meetings: count[int] = field(default_factory=count)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks compute on GPUs."""
+        return self.device.type == "cuda"
+
+    def doing(self, what: str) -> None:
+        """Say what this rank begins with; must come before whatever may block.
+
+        Within a part of the ranks nothing is said: parts take different numbers of steps, and
+        who is behind is told by the steps that all take.
+        """
+        if self.group is None:
+            self.journal.write(what)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value (anything that JSON holds), by rank."""
+        # By way of rank 0: if each asked for each, a thousand ranks would ask a million times.
+        return self.agree(self.collect(value))
+
+    def collect(self, value: Any) -> list[Any]:
+        """Everybody's value, on rank 0; empty on the others, which do not wait for it."""
+        meeting = next(self._meetings)
+        self.store.set(f"{meeting}/{self.rank}", json.dumps(value))
+        if self.rank > 0:
+            return []
+        keys = [f"{meeting}/{rank}" for rank in range(self.size)]
+        return [json.loads(value) for value in self.store.multi_get(keys)]
+
+    def agree(self, value: Agreed) -> Agreed:
+        """Rank 0's value, on every rank; the others wait for it."""
+        meeting = str(next(self._meetings))
+        if self.rank == 0:
+            self.store.set(meeting, json.dumps(value))
+        agreed: Agreed = json.loads(self.store.get(meeting))
+        return agreed
+
+    def meet(self) -> None:
+        """Wait until every rank has come here."""
+        self.doing("waiting for the other ranks")
+        self.collect(None)
+        self.agree(None)
+
+    @property
+    def bus_id(self) -> str:
+        """Of this rank's device, as the kernel writes it; empty on a CPU."""
+        return _identity(self.device)[1]
+
+    def places(self) -> tuple[RankPlace, ...]:
+        """Where each rank runs."""
+        name, bus_id = _identity(self.device)
+        index = self.device.index if self.on_gpu else None
+        mine = (self.host, "cpu" if index is None else f"cuda:{index}", name, bus_id)
+        return tuple(
+            RankPlace(rank=rank, host=host, device=device, device_name=device_name, bus_id=bus)
+            for rank, (host, device, device_name, bus) in enumerate(self.gather(mine))
+        )
+
+    def machines(self) -> tuple[tuple[str, int], ...]:
+        """The machine under each rank and its CPUs: the hosts of containers may share one."""
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        name = boot.read_text().strip() if boot.exists() else self.host
+        return tuple((name, cpus) for name, cpus in self.gather((name, os.cpu_count() or 1)))
+
+    def within(self, ranks: Sequence[int], name: str) -> World:
+        """The world of some of the ranks, of which this is one; ``name`` is its own."""
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        return replace(
+            self,
+            rank=ranks.index(self.rank),
+            size=len(ranks),
+            store=PrefixStore(name, self.store),
+            group=dist.new_group(list(ranks), use_local_synchronization=True),
+            _meetings=count(),
+        )
+
+    def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
+        """Everybody's ``amount`` per second: of the median round, and the interquartile range."""
+        mine = [amount / second for second in seconds]
+        low, _, high = statistics.quantiles(mine, n=4)
+        rows = self.gather((amount / statistics.median(seconds), high - low))
+        return tuple(
+            RankRate(place=place, rate=rate, spread=spread)
+            for place, (rate, spread) in zip(self.places(), rows, strict=True)
+        )
+
+    def memory(self) -> int:
+        """Bytes that a probe may take on each device: a quarter of what is free on the fullest."""
+        if self.on_gpu:
+            import torch
+
+            free = torch.cuda.mem_get_info(self.device)[0]
+        else:
+            free = _free_host_memory() // self.size
+        fullest: int = min(self.gather(free))
+        return fullest // MEMORY_SHARE
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What a run would train in on this device."""
+        import torch
+
+        if not self.on_gpu:
+            return torch.float32
+        major, _ = torch.cuda.get_device_capability(self.device)
+        if major >= 8:
+            return torch.bfloat16
+        return torch.float16 if major == 7 else torch.float32
+
+    def square(self, matrices: int) -> int:
+        """Rows of a square matrix to multiply, so that the memory holds so many of them."""
+        size = MATMUL_SIZE[self.device.type]
+        memory = self.memory()
+        while matrices * size * size * self.dtype.itemsize > memory:
+            size //= 2
+        return size
+
+    def nccl(self) -> nccl_log.Chosen:
+        """What NCCL chose, by the logs of all ranks; empty where they do not tell."""
+        text = ""
+        if self.nccl_output is not None and self.nccl_output.exists():
+            text = self.nccl_output.read_text(errors="replace")
+        algorithms, transports, versions = zip(*self.gather(nccl_log.read(text)), strict=True)
+        return nccl_log.Chosen(
+            algorithm=algorithms[0],
+            transports=tuple(sorted({one for some in transports for one in some})),
+            version=versions[0],
+        )
+
+    def rounds(self, what: str, work: Callable[[], object], *, seconds: float) -> list[float]:
+        """Seconds of each timed round of ``work``, after warming up: 20, or as many as fit.
+
+        Where ``seconds`` are too few for all rounds, rank 0 decides for everybody how many.
+        """
+        trial = self.timed(f"{what}, first rounds", work, 2)
+        affordable = int(seconds / max(trial[1], 1e-9))
+        rounds = self.agree(max(FEWEST_ROUNDS, min(ROUNDS, affordable - WARM_UPS)))
+        if rounds == ROUNDS:
+            self.timed(f"{what}, warming up", work, WARM_UPS - len(trial))
+        return self.timed(what, work, rounds)
+
+    def timed(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        """Seconds of each round, as they come; on a CPU the ranks begin each round together."""
+        return (self._timed_on_gpu if self.on_gpu else self._timed_on_cpu)(what, work, rounds)
+
+    def _timed_on_gpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        import torch
+
+        events = []
+        new: Any = torch.cuda.Event
+        for number in range(rounds):
+            self.doing(f"{what}, round {number + 1}")
+            begin, end = new(enable_timing=True), new(enable_timing=True)
+            begin.record()
+            work()
+            end.record()
+            events.append((begin, end))
+        self.doing(f"{what}, waiting for the GPU")
+        torch.cuda.synchronize(self.device)
+        return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+    def _timed_on_cpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
+        import torch.distributed as dist
+
+        seconds = []
+        for number in range(rounds):
+            self.doing(f"{what}, round {number + 1}")
+            dist.barrier(self.group)
+            begin = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+
+def join(
+    journal: Journal,
+    data: Path,
+    *,
+    folder: Path,
+    gpus: bool,
+    meeting: str = "",
+    share_of_time: float = 1.0,
+    burn: float = BURN_SECONDS,
+    headroom: Request | None = None,
+) -> World:
+    """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
+
+    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``meeting`` tells these
+    ranks from others that use the same store before or after them.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    backend = "nccl" if gpus else "gloo"
+    log = None
+    if "NCCL_DEBUG" not in os.environ:
+        log = folder / f"nccl-{os.environ['RANK']}.txt"
+        os.environ |= nccl_log.SETTINGS | {"NCCL_DEBUG_FILE": str(log)}
+    local_rank = int(os.environ["LOCAL_RANK"])
+    # A launcher that gives each rank a GPU of its own shows it no other.
+    index = local_rank if torch.cuda.device_count() > 1 else 0
+    device = torch.device("cuda", index) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    journal.write("waiting for the other ranks to join")
+    store, rank, size = next(rendezvous("env://", timeout=JOIN_LIMIT))
+    if meeting:
+        store = PrefixStore(meeting, store)
+    journal.write(f"joining the {backend} group")
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=size,
+        timeout=JOIN_LIMIT,
+        device_id=device if gpus else None,
+    )
+    journal.write("joined")
+    return World(
+        rank=rank,
+        local_rank=local_rank,
+        size=size,
+        host=socket.gethostname(),
+        device=device,
+        backend=backend,
+        data=data,
+        nccl_output=log,
+        journal=journal,
+        share_of_time=share_of_time,
+        burn=burn,
+        headroom=headroom,
+        store=PrefixStore("ddoctor", store),
+    )
+
+
+def usable_gpus() -> int:
+    """How many GPUs the ranks can use: those that torch sees, when it can join them by NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    count: int = torch.cuda.device_count()
+    return count if dist.is_nccl_available() else 0
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it is gone, however that ended."""
+    if sys.platform == "linux":
+        death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+        ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
+
+
+def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
+    """GB/s that an all-reduce moves over each rank's link: nccl-tests' busbw, doc/PERFORMANCE.md.
+
+    The factor 2(n-1)/n makes it a figure of the link, whatever the number of ranks.
+    """
+    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
+
+
+def _free_host_memory() -> int:
+    """Bytes; in a container what its limit leaves."""
+    free = int(psutil.virtual_memory().available)
+    groups = cgroup.controller("memory")
+    limit = cgroup.memory_limit(groups) if groups is not None else None
+    if limit is None or limit.used is None:
+        return free
+    return max(0, min(free, limit.limit - limit.used))
+
+
+def _identity(device: torch.device) -> tuple[str, str]:
+    """Model and PCI bus id, in the forms of ``ddoctor.evidence.gpus.Gpu``."""
+    if device.type != "cuda":
+        return "", ""
+    import torch
+
+    properties: Any = torch.cuda.get_device_properties(device)
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        return properties.name, ""
+    domain, slot = properties.pci_domain_id, properties.pci_device_id
+    return properties.name, f"{domain:04x}:{bus:02x}:{slot:02x}.0"

@@ -1,0 +1,1 @@
+"""Processes: how they are ended, and what they use."""

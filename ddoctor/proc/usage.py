@@ -1,0 +1,176 @@
+"""How the processes of one rank use their host, seen from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TypeVar
+
+import psutil
+
+from ddoctor.collect import cgroup
+from ddoctor.evidence.training import RankHost
+from ddoctor.proc.memory import held
+
+MIB = 2**20
+TICKS = os.sysconf("SC_CLK_TCK")
+MOST_LOOKS = 2000
+# To import torch takes a few seconds, to train takes more than to wait for who trains.
+CHILDREN_SECONDS = 1.0
+DATA_WORKER = "pt_data_worker"
+"""What torch calls them (torch/utils/data/_utils/worker.py)."""
+
+Number = TypeVar("Number", int, float)
+Mark = tuple[float, float, float, float | None, int | None, int | None]
+"""The time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, and periods
+of its quota, all and throttled."""
+
+
+class HostUse:
+    """Read at the beginning and at the end of what is judged, and between them now and then."""
+
+    def __init__(self, pid: int, rank: int, host: str, local_ranks: int) -> None:
+        self._pid, self._rank, self._host, self._local = pid, rank, host, local_ranks
+        self._cpu = cgroup.controller("cpu")
+        self._marks: list[Mark] = []
+        self._workers = 0
+        self._affinity: tuple[int, ...] = ()
+        self.workers_memory: list[tuple[float, float]] = []
+        self.worker_memory: float | None = None
+        self.children_seconds = 0.0
+
+    def mark(self) -> None:
+        """One end of the time that is judged; of several, the first and the last count."""
+        quota = cgroup.quota(self._cpu) if self._cpu is not None else None
+        throttled = cgroup.throttling(quota.file.parent) if quota is not None else None
+        mark = (
+            perf_counter(),
+            self._used(),
+            _busy(),
+            _queued(self._pid),
+            throttled.periods if throttled is not None else None,
+            throttled.throttled if throttled is not None else None,
+        )
+        if self._marks and not Path(f"/proc/{self._pid}").exists():
+            return  # what it used is gone with it, and the last mark stands
+        self._marks = [*self._marks[:1], mark]
+
+    def look(self) -> None:
+        """Count and weigh the workers."""
+        with suppress(OSError):
+            self._affinity = tuple(sorted(os.sched_getaffinity(self._pid)))
+        workers = _children(self._pid)
+        self._workers = max(self._workers, len(workers))
+        if workers and len(self.workers_memory) < MOST_LOOKS:
+            weights = [weight for pid in workers if (weight := held(pid)) is not None]
+            self.workers_memory.append((perf_counter(), sum(weights)))
+
+    def look_at_children(self) -> None:
+        """Whether others work in the script's place: those of Python, with what they started."""
+        seconds = sum(_cpu_seconds(pid) for pid in _descendants(self._pid) if _of_python(pid))
+        if seconds > max(CHILDREN_SECONDS, _cpu_seconds(self._pid)):
+            self.children_seconds = max(self.children_seconds, seconds)
+
+    def weigh(self) -> None:
+        """What one worker has of its own; it takes a millisecond, so not again and again."""
+        own = []
+        for pid in _children(self._pid):
+            with suppress(psutil.Error, OSError):
+                own.append(psutil.Process(pid).memory_full_info().uss / MIB)
+        if own:
+            self.worker_memory = median(own)
+
+    def told(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
+        """What came of it; ``asked`` is the rank's OMP_NUM_THREADS."""
+        first, last = self._ends()
+        judged = last[0] - first[0]
+        quota = cgroup.quota(self._cpu) if self._cpu is not None else None
+        asked = asked.partition(",")[0].strip()
+        periods = _difference(first[4], last[4])
+        waited = _difference(first[3], last[3])
+        return RankHost(
+            rank=self._rank,
+            host=self._host,
+            local_ranks=self._local,
+            threads=threads,
+            omp_threads=int(asked) if asked.isdecimal() else None,
+            affinity=self._affinity,
+            host_cpus=os.cpu_count() or 1,
+            quota=quota.cpus if quota is not None else None,
+            workers=self._workers,
+            periods=periods,
+            throttled_periods=_difference(first[5], last[5]),
+            waited=waited / judged if waited is not None and judged > 0 else None,
+            gc_enabled=collects,
+        )
+
+    @property
+    def used(self) -> tuple[float, float, float]:
+        """CPU seconds of this rank's processes and of the whole host, and of how many seconds."""
+        first, last = self._ends()
+        return last[1] - first[1], last[2] - first[2], last[0] - first[0]
+
+    def _ends(self) -> tuple[Mark, ...]:
+        if not self._marks:
+            self.mark()
+        return self._marks[0], self._marks[-1]
+
+    def _used(self) -> float:
+        return sum(_cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))
+
+
+def busy(pid: int) -> float:
+    """CPU seconds of a process and its children so far."""
+    return sum(_cpu_seconds(one) for one in (pid, *_children(pid)))
+
+
+def _children(pid: int) -> tuple[int, ...]:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return tuple(map(int, words))
+    return ()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """What any of its threads started, and so on."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+                yield int(word)
+                yield from _descendants(int(word))
+
+
+def _of_python(pid: int) -> bool:
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        return name != DATA_WORKER and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
+    return False
+
+
+def _cpu_seconds(pid: int) -> float:
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
+
+
+def _queued(pid: int) -> float | None:
+    """Seconds that the main thread waited for a CPU; None where the kernel does not tell."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return None
+
+
+def _busy() -> float:
+    """CPU seconds of the whole host."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
+    return float(sum(times[:8]) - idle)
+
+
+def _difference(first: Number | None, last: Number | None) -> Number | None:
+    return last - first if first is not None and last is not None else None
