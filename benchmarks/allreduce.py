@@ -21,8 +21,8 @@ from typing import Any
 import torch  # noqa: TID253
 import torch.distributed as dist  # noqa: TID253
 
-from ddoctor.probing.world import World, join, usable_gpus
 from ddoctor.probing.journal import Journal
+from ddoctor.probing.world import ProbeWorld, join, usable_gpus
 
 TURNS = 16
 # Small ones show latency, the large ones bandwidth.
@@ -90,7 +90,7 @@ def rank(folder: Path, sizes: Sequence[int] = ()) -> int:
     return 0
 
 
-def _probe(probe: ModuleType, world: World) -> Callable[[torch.Tensor], float]:
+def _probe(probe: ModuleType, world: ProbeWorld) -> Callable[[torch.Tensor], float]:
     def measure(tensor: torch.Tensor) -> float:
         figure: float = probe.one_size(world, tensor, seconds=AMPLE_SECONDS).bus_bandwidth
         return figure

@@ -26,7 +26,7 @@ import transformers  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from ddoctor.evidence.plan import Strategy
-from ddoctor.forecast.forecaster import Row
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.materials import on_meta
@@ -137,7 +137,9 @@ def _large(name: str, settings: Mapping[str, Any]) -> None:
     forecast = Forecast(
         blueprint=blueprint, precision="bf16-mixed", optimizer="adamw", samples=1, length=LENGTH
     )
-    rows = [forecast.parts(Row(strategy=way, gpus=gpus)) for gpus in GPUS for way in STRATEGIES]
+    rows = [
+        forecast.parts(ForecastRow(strategy=way, gpus=gpus)) for gpus in GPUS for way in STRATEGIES
+    ]
     seconds = time.perf_counter() - began
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(

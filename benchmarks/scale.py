@@ -1,8 +1,8 @@
 """How long the evidence of a large cluster takes to judge, and whether its faults are found.
 
 ``make bench`` runs it; the evidence is simulated (``tests/many_hosts.py``), written as one bundle,
-and read and judged in a process of its own, so that its memory is only what that takes. Exit code 1:
-a limit is passed, a planted fault is not found, or something else is.
+and read and judged in a process of its own, so that its memory is only what that takes. Exit
+code 1: a limit is passed, a planted fault is not found, or something else is.
 """
 
 from __future__ import annotations

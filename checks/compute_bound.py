@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import Standing, moves, standing, whole
+from ddoctor.analysis.live_state import LiveRankState, moves, standing, whole
 from ddoctor.analysis.live_stragglers import IN_MODEL, late
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -46,12 +46,12 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     )
 
 
-def _computing(one: Standing) -> float:
+def _computing(one: LiveRankState) -> float:
     """In what part of the time it was in the model or the optimizer; 0 to 1."""
     return sum(one.shares.get(phase, 0.0) for phase in IN_MODEL)
 
 
-def _rows(every: Sequence[Standing], shares: Sequence[float]) -> Iterator[Observation]:
+def _rows(every: Sequence[LiveRankState], shares: Sequence[float]) -> Iterator[Observation]:
     for one, share in zip(every, shares, strict=True):
         yield Observation(
             name=f"computing, rank {one.rank}", value=round(100 * share), unit="% of time"
@@ -84,7 +84,7 @@ def _half() -> Fix:
     )
 
 
-def _fused(every: Sequence[Standing]) -> Iterator[Fix]:
+def _fused(every: Sequence[LiveRankState]) -> Iterator[Fix]:
     share = min(one.seen.share("optimizer") for one in every)
     if share >= NOTABLE:
         yield Fix(

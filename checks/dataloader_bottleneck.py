@@ -83,7 +83,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         yield _live(rows, min(map(live_data_starvation.at_the_loader, rows)), "")
 
 
-def _live(rows: Sequence[live_state.Standing], lost: float, meanwhile: str) -> Finding:
+def _live(rows: Sequence[live_state.LiveRankState], lost: float, meanwhile: str) -> Finding:
     first = rows[0]
     line = next(
         (

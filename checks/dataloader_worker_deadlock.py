@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import WORKS, Standing, hung, others, standing
+from ddoctor.analysis.live_state import WORKS, LiveRankState, hung, others, standing
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -43,12 +43,14 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             yield _standing(one, stuck, every)
 
 
-def _works(worker: LiveWorker, one: Standing) -> bool:
+def _works(worker: LiveWorker, one: LiveRankState) -> bool:
     """Whether it computes: the batch takes long, and comes."""
     return worker.cpu_seconds > WORKS * one.seconds
 
 
-def _standing(one: Standing, stuck: Sequence[LiveWorker], every: Sequence[Standing]) -> Finding:
+def _standing(
+    one: LiveRankState, stuck: Sequence[LiveWorker], every: Sequence[LiveRankState]
+) -> Finding:
     first = stuck[0] if stuck else None
     line = first.line if first is not None else None
     where = f" at {endings.place(line)}" if line is not None else ""

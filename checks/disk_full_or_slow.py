@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import AGAIN, Standing, moves, named, standing
+from ddoctor.analysis.live_state import AGAIN, LiveRankState, moves, named, standing
 from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates
 from ddoctor.evidence.live import LiveLook
@@ -80,7 +80,7 @@ def slow_in_a_live_run(
             yield _slow(max(slow, key=lambda disk: disk.busy), section, held, every)
 
 
-def _by_disk(one: Standing) -> bool:
+def _by_disk(one: LiveRankState) -> bool:
     """Whether it saves for long, again and again, or waits for workers that are met in reads."""
     saves = one.seen.share("checkpoint") >= NOTABLE and one.seen.visits("checkpoint") >= AGAIN
     reads = [worker for worker in one.seen.workers if worker.state == DISK_SLEEP]
@@ -89,7 +89,10 @@ def _by_disk(one: Standing) -> bool:
 
 
 def _slow(
-    disk: DiskTraffic, section: HostRates, held: Sequence[Standing], every: Sequence[Standing]
+    disk: DiskTraffic,
+    section: HostRates,
+    held: Sequence[LiveRankState],
+    every: Sequence[LiveRankState],
 ) -> Finding:
     first = held[0]
     saves = first.seen.share("checkpoint") >= NOTABLE

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.drift import Drift, drifts
-from ddoctor.analysis.host_settings import ABSENT, HERE, Setting, settings
+from ddoctor.analysis.host_settings import ABSENT, HERE, HostSetting, settings
 from ddoctor.evidence.environment import HIDDEN, Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limits
@@ -59,7 +59,7 @@ def differs_from_the_majority(
                 if value != drift.usual:
                     for host in hosts:
                         rows.setdefault(host, []).append((drift, value))
-    alike: dict[tuple[tuple[Setting, str], ...], list[str]] = {}
+    alike: dict[tuple[tuple[HostSetting, str], ...], list[str]] = {}
     for host, differences in rows.items():
         same = tuple((drift.setting, value) for drift, value in differences)
         alike.setdefault(same, []).append(host)
@@ -135,7 +135,7 @@ def _slight(drift: Drift) -> bool:
     return False
 
 
-def _equal(wanted: Sequence[tuple[Setting, str]]) -> Iterator[Fix]:
+def _equal(wanted: Sequence[tuple[HostSetting, str]]) -> Iterator[Fix]:
     """The lines that make a host equal to the others, as far as lines can."""
     lines = [line for setting, value in wanted if (line := _line(setting, value))]
     if lines:
@@ -154,7 +154,7 @@ def _equal(wanted: Sequence[tuple[Setting, str]]) -> Iterator[Fix]:
             )
 
 
-def _line(setting: Setting, value: str) -> str:
+def _line(setting: HostSetting, value: str) -> str:
     name = setting.name
     if HERE in value or HIDDEN in value:
         return ""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.analysis.cuda_oom import NOTABLE
-from ddoctor.analysis.live_state import Standing, standing
+from ddoctor.analysis.live_state import LiveRankState, standing
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
@@ -62,7 +62,7 @@ def in_a_live_run(live: tuple[LiveLook, ...], hosts: tuple[Gpus, ...]) -> Iterat
                 yield _live(gpu, guests, section.host)
 
 
-def _guests(gpu: Gpu, section: Gpus, ranks: Mapping[int, Standing]) -> dict[int, int]:
+def _guests(gpu: Gpu, section: Gpus, ranks: Mapping[int, LiveRankState]) -> dict[int, int]:
     """Bytes by rank: of those that hold little here, and more of another GPU."""
     held: dict[int, dict[int, int]] = {}
     for one in section.answering:

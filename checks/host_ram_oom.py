@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import Standing, gone, moves, named, standing
+from ddoctor.analysis.live_state import LiveRankState, gone, moves, named, standing
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
@@ -229,7 +229,7 @@ def swapping_in_a_live_run(
     )
 
 
-def _swaps(one: Standing) -> bool:
+def _swaps(one: LiveRankState) -> bool:
     often = one.seen.faults >= FAULTS_PER_SECOND * one.seconds
     return often and one.seen.swapped >= SWAPPED_MIB
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
-from ddoctor.analysis.memory_fixes import Need, expandable, remedies
+from ddoctor.analysis.memory_fixes import MemoryNeed, expandable, remedies
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.evidence.plan import Plan
@@ -112,7 +112,7 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
         cost=Cost(value=round(missing / GIB, 2), unit="GiB"),
         fixes=(
             *((allocator,) if allocator is not None else ()),
-            *remedies(Need(parts=None, missing=missing)),
+            *remedies(MemoryNeed(parts=None, missing=missing)),
         ),
     )
 

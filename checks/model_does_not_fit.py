@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
-from ddoctor.analysis.memory_fixes import Need, enough_gpus, remedies
+from ddoctor.analysis.memory_fixes import MemoryNeed, enough_gpus, remedies
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.plan import Plan, PlanRow
@@ -85,7 +85,7 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
             "several times that"
         )
     ranks = len(headroom.ranks)
-    need = Need(
+    need = MemoryNeed(
         parts=None,
         missing=0,
         sharded=ranks if headroom.sharded else 1,
@@ -108,7 +108,7 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
 def _fixes(plan: Plan, least: PlanRow) -> Iterator[Fix]:
     sharded = least.gpus if least.strategy.startswith("fsdp") else 1
     yield from remedies(
-        Need(
+        MemoryNeed(
             parts=least.parts,
             missing=least.parts.total - plan.device_memory,
             optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from ddoctor.analysis import endings, live_state
-from ddoctor.analysis.live_state import Standing
+from ddoctor.analysis.live_state import LiveRankState
 from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from ddoctor.evidence.training import Frame
@@ -79,7 +79,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         yield _finding(endings.place(line), line.text, line.text, ranks, told[line])
 
 
-def _lines(one: Standing) -> Mapping[Frame, int]:
+def _lines(one: LiveRankState) -> Mapping[Frame, int]:
     """The user's lines at which a rank logs or computes metrics, with the samples there."""
     met: dict[Frame, int] = {}
     for row in one.seen.activities:

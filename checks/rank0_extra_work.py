@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_state, live_stragglers
-from ddoctor.analysis.stragglers import PARTS, Late, late, own_line
+from ddoctor.analysis.stragglers import PARTS, Straggler, late, own_line
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -53,7 +53,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     )
 
 
-def _finding(one: Late, steps: Steps, line: HotLine | None) -> Finding:
+def _finding(one: Straggler, steps: Steps, line: HotLine | None) -> Finding:
     what = "in evaluation" if one.part == "evaluation" else "outside of the model"
     where = f", mostly at {line.file}:{line.line}, `{line.text}`" if line is not None else ""
     others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import Standing, asks_for_a_rank, hung, named, standing, way_there
+from ddoctor.analysis.live_state import (
+    LiveRankState,
+    asks_for_a_rank,
+    hung,
+    named,
+    standing,
+    way_there,
+)
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -30,7 +37,9 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             yield _finding(block, inside, outside)
 
 
-def _finding(block: Block, inside: Sequence[Standing], outside: Sequence[Standing]) -> Finding:
+def _finding(
+    block: Block, inside: Sequence[LiveRankState], outside: Sequence[LiveRankState]
+) -> Finding:
     first, other = inside[0], outside[0]
     wait = "wait" if len(inside) > 1 else "waits"
     others_wait = "wait" if len(outside) > 1 else "waits"

@@ -14,7 +14,16 @@ from dataclasses import replace
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.flight_records import RECORDER, Awaited, awaited, by_nccl, named
-from ddoctor.analysis.live_state import HELD, Standing, hung, others, places, stack, standing, whole
+from ddoctor.analysis.live_state import (
+    HELD,
+    LiveRankState,
+    hung,
+    others,
+    places,
+    stack,
+    standing,
+    whole,
+)
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
@@ -133,7 +142,10 @@ def _awaited(found: Awaited, live: Sequence[LiveLook], records: Sequence[FlightR
 
 
 def _standing(
-    where: str, rows: Sequence[Standing], every: Sequence[Standing], apart: Sequence[Standing]
+    where: str,
+    rows: Sequence[LiveRankState],
+    every: Sequence[LiveRankState],
+    apart: Sequence[LiveRankState],
 ) -> Finding:
     first = rows[0]
     text = f" (`{first.line.text}`)" if first.line is not None and first.line.text else ""

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_data_starvation import LOADING, at_the_loader
-from ddoctor.analysis.live_state import Standing, moves, named, standing
+from ddoctor.analysis.live_state import LiveRankState, moves, named, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -68,7 +68,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     )
 
 
-def _in_the_script(one: Standing) -> str:
+def _in_the_script(one: LiveRankState) -> str:
     """By what its loop passes over what is left of its body, if it was met nowhere behind that."""
     met = one.seen.activities
     only = all(row.name in (*LOADING, "rest") and row.before_skip for row in met)
@@ -76,7 +76,7 @@ def _in_the_script(one: Standing) -> str:
     return f"`{met[0].before_skip}`" if only and seen and met else ""
 
 
-def _in_a_library(one: Standing) -> str:
+def _in_a_library(one: LiveRankState) -> str:
     """Who passes over the batches, if its main thread was met nowhere but there."""
     # To send the batches to the other ranks is a part of the loading.
     only = all(row.name in (*LOADING, "collective", "rest") for row in one.seen.activities)

@@ -19,7 +19,7 @@ from itertools import takewhile
 
 from ddoctor.analysis.live_state import (
     DISTRIBUTED,
-    Standing,
+    LiveRankState,
     asks_for_a_rank,
     hung,
     named,
@@ -69,11 +69,11 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         yield _finding("generate", _synced(), inside, every)
 
 
-def _in(block: Block, every: Sequence[Standing]) -> Sequence[Standing]:
+def _in(block: Block, every: Sequence[LiveRankState]) -> Sequence[LiveRankState]:
     return [one for one in every if block in one.within]
 
 
-def _is_another_cause(block: Block, inside: Sequence[Standing]) -> bool:
+def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:
     """Whether it is a branch for one rank, or with a collective of its own, or a loop through data,
     as those of the training are and those in a model are not."""
     if not block.loop:
@@ -87,7 +87,7 @@ def _of_a_model(block: Block, stack: Sequence[Frame]) -> bool:
     return any(map(_is_a_pass, outer))
 
 
-def _in_a_pass(one: Standing) -> bool:
+def _in_a_pass(one: LiveRankState) -> bool:
     """Whether it waits in a collective that a sharded model itself calls, as it is used."""
 
     def calls(frame: Frame) -> bool:
@@ -102,12 +102,14 @@ def _is_a_pass(frame: Frame) -> bool:
     return frame.function.rpartition(".")[2] in PASSES
 
 
-def _generates(one: Standing) -> bool:
+def _generates(one: LiveRankState) -> bool:
     """Whether it is in the loop of transformers that makes one token after the other."""
     return any(GENERATING in frame.file for frame in one.seen.stack)
 
 
-def _finding(what: str, fix: Fix, inside: Sequence[Standing], every: Sequence[Standing]) -> Finding:
+def _finding(
+    what: str, fix: Fix, inside: Sequence[LiveRankState], every: Sequence[LiveRankState]
+) -> Finding:
     first, outside = inside[0], [one for one in every if one not in inside]
     wait = "wait" if len(inside) > 1 else "waits"
     are = "are" if len(outside) > 1 else "is"

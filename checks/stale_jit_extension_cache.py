@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import Standing, named, others, standing, way_there, whole
+from ddoctor.analysis.live_state import LiveRankState, named, others, standing, way_there, whole
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -47,16 +47,16 @@ def in_a_live_run(
         yield _finding(waiting, every, stale)
 
 
-def _waits(one: Standing) -> bool:
+def _waits(one: LiveRankState) -> bool:
     return any(frame.file.endswith(WAITS) for frame in one.seen.stack)
 
 
-def _builds(one: Standing) -> bool:
+def _builds(one: LiveRankState) -> bool:
     return any(frame.function == BUILDS for frame in one.seen.stack)
 
 
 def _finding(
-    waiting: Sequence[Standing], every: Sequence[Standing], stale: Sequence[BuildLock]
+    waiting: Sequence[LiveRankState], every: Sequence[LiveRankState], stale: Sequence[BuildLock]
 ) -> Finding:
     first = waiting[0]
     oldest = max((lock.age_seconds for lock in stale), default=0.0)

@@ -24,7 +24,7 @@ from ddoctor.analysis.live_state import phase, stack, standing
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
 from ddoctor.analysis.live_stragglers import late as late_in_a_look
 from ddoctor.analysis.straggler_reason import Reason, why
-from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Late, late
+from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, late
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import LocalWork, Pairs
@@ -170,19 +170,19 @@ def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Itera
             yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
 
 
-def _in_passing(one: Late, steps: Steps, reason: Reason) -> bool:
+def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
     """Whether it may be over soon: others want the CPUs, or the core was slower for a while."""
     if reason.kind in ("queued", "slower"):
         return one.seconds < PASSING * steps.step
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
 
 
-def _perhaps_waits(one: Late, worst: Late, reason: Reason) -> bool:
+def _perhaps_waits(one: Straggler, worst: Straggler, reason: Reason) -> bool:
     """Whether what it sleeps in, at no line of its own, may be a wait for a rank that is later."""
     return reason.kind == "blocked" and one.place.rank != worst.place.rank
 
 
-def _is_slowness(one: Late) -> bool:
+def _is_slowness(one: Straggler) -> bool:
     """Other parts, and what rank 0 does beside the training, are causes of their own."""
     return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
 
@@ -222,7 +222,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     )
 
 
-def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Finding:
+def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> Finding:
     place = one.place
     others = "the other" if len(steps.ranks) == 2 else "the others"
     where = "outside of the model" if one.part == "rest" else f"in {one.phase}"
@@ -251,7 +251,7 @@ def _late(one: Late, steps: Steps, reason: Reason, severity: Severity) -> Findin
     )
 
 
-def _on_cpu(one: Late) -> Iterator[Observation]:
+def _on_cpu(one: Straggler) -> Iterator[Observation]:
     if one.on_cpu is not None:
         yield Observation(
             name="of these, on a CPU",
@@ -266,7 +266,7 @@ def _gpu(device: str) -> tuple[str, ...]:
     return () if device == "cpu" else (device,)
 
 
-def _remedy(one: Late, reason: Reason) -> Fix:
+def _remedy(one: Straggler, reason: Reason) -> Fix:
     rank, host = one.place.rank, one.place.host
     line = reason.line
     if line is not None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings, live_state
 from ddoctor.analysis.data_overlap import by_name, named, place, synchronised
-from ddoctor.analysis.live_state import Standing
+from ddoctor.analysis.live_state import LiveRankState
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Steps
@@ -89,7 +89,10 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
 
 
 def _left_the_loop(
-    loop: Block, ahead: Sequence[Standing], ended: Sequence[int], behind: Sequence[Standing]
+    loop: Block,
+    ahead: Sequence[LiveRankState],
+    ended: Sequence[int],
+    behind: Sequence[LiveRankState],
 ) -> Finding:
     told = [f"{endings.ranks(ended)} came to the end of the script"] if ended else []
     if ahead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
+from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.training import Trial, Trials
 from ddoctor.models import Finding, Fix, Report, Severity, Verified
@@ -84,10 +84,10 @@ def compared(
     ]
     size = max(set.intersection(*sizes)) if sizes else 0
 
-    def turn(measured: Measured) -> Turn:
+    def turn(measured: Measured) -> ArmTurn:
         if isinstance(measured, str):
-            return Turn(failure=measured)
-        return Turn(rate=next(one.bus_bandwidth for one in measured.points if one.bytes == size))
+            return ArmTurn(failure=measured)
+        return ArmTurn(rate=next(one.bus_bandwidth for one in measured.points if one.bytes == size))
 
     return ControlArm(
         environment=candidate.environment,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from ddoctor.cluster.launcher_environment import Place
-    from ddoctor.cluster.store import Fleet, Muster
+    from ddoctor.cluster.launcher_environment import LaunchedRank
+    from ddoctor.cluster.store import ClusterStore, RankInfo
 
 JOIN_SECONDS = 120.0
 
@@ -177,9 +177,9 @@ def _parse(rank: int) -> Namespace:
         raise
 
 
-def _supervise(mine: Place, arguments: Namespace) -> int:
-    from ddoctor.cluster.store import Lost, connect
-    from ddoctor.cluster.supervisor import ConductorLost, serve
+def _supervise(mine: LaunchedRank, arguments: Namespace) -> int:
+    from ddoctor.cluster.store import StoreLost, connect
+    from ddoctor.cluster.supervisor import CoordinatorLost, serve
     from ddoctor.errors import DoctorError
 
     _quieten_torch()
@@ -195,7 +195,7 @@ def _supervise(mine: Place, arguments: Namespace) -> int:
         if mine.rank:
             return serve(fleet, me, arguments.data)
         return _lead(fleet, me, arguments)
-    except (Lost, ConductorLost) as error:
+    except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
 
 
@@ -211,13 +211,13 @@ def _quieten_torch() -> None:
         del os.environ[name]
 
 
-def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
+def _muster(mine: LaunchedRank, fleet: ClusterStore, arguments: Namespace) -> RankInfo:
     """Say who and where this rank is."""
     import socket
     from importlib.metadata import version
 
     from ddoctor.cluster.reachability import listen, own_address
-    from ddoctor.cluster.store import ROLL, Muster, muster_key
+    from ddoctor.cluster.store import JOINED, RankInfo, rank_key
     from ddoctor.probing.gpu_users import occupied
     from ddoctor.probing.world import usable_gpus
 
@@ -225,7 +225,7 @@ def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
     leads = mine.local_rank == 0
     count = usable_gpus()
     unfit = "" if arguments.data.is_dir() else f"there is no folder {arguments.data}: give --data"
-    me = Muster(
+    me = RankInfo(
         rank=mine.rank,
         local_rank=mine.local_rank,
         local_size=mine.local_size,
@@ -240,13 +240,13 @@ def _muster(mine: Place, fleet: Fleet, arguments: Namespace) -> Muster:
         hands_off=occupied() if leads and count and not arguments.force else "",
         unfit=unfit,
     )
-    fleet.tell(muster_key(fleet.count(ROLL)), me)
+    fleet.tell(rank_key(fleet.count(JOINED)), me)
     return me
 
 
-def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
+def _lead(fleet: ClusterStore, me: RankInfo, arguments: Namespace) -> int:
     from ddoctor import engine
-    from ddoctor.cluster.coordinator import Conductor
+    from ddoctor.cluster.coordinator import Coordinator
     from ddoctor.cluster.launcher_environment import explain_failure
     from ddoctor.commands import doctor
     from ddoctor.control_arms import candidates
@@ -260,7 +260,7 @@ def _lead(fleet: Fleet, me: Muster, arguments: Namespace) -> int:
     if arguments.workload and "memory_headroom" not in names:
         names.append("memory_headroom")
     burn = (arguments.burn or BURN_SECONDS) if "burn" in names else 0.0
-    conductor = Conductor(
+    conductor = Coordinator(
         fleet,
         me,
         data=arguments.data,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddoctor.evidence.probes import AllReduce, SweepPoint, WrongValue
 from ddoctor.probing import size_sweep
-from ddoctor.probing.world import Skip, World, bus_bandwidth
+from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth
 
 SMALLEST = 2**10
 
@@ -22,7 +22,7 @@ PRIME = 251
 BYTES = 4
 
 
-def measure(world: World) -> AllReduce | None:
+def measure(world: ProbeWorld) -> AllReduce | None:
     """One sweep; the values are verified at each size, after its timed rounds."""
     if world.size < 2:
         raise Skip("there is one rank only, and nothing to sum")
@@ -50,7 +50,7 @@ def measure(world: World) -> AllReduce | None:
     )
 
 
-def one_size(world: World, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
+def one_size(world: ProbeWorld, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
     """One point of the sweep, in about ``seconds``; the time is that of the slowest rank."""
     size = tensor.numel() * BYTES
     return size_sweep.point(
@@ -63,7 +63,7 @@ def one_size(world: World, tensor: torch.Tensor, *, seconds: float) -> SweepPoin
     )
 
 
-def _verify(world: World, size: int, tensor: torch.Tensor) -> list[WrongValue]:
+def _verify(world: ProbeWorld, size: int, tensor: torch.Tensor) -> list[WrongValue]:
     """The first wrong value on each rank. Small whole numbers: their sum is exact in any order."""
     rows = tensor.view(-1, min(PERIOD, tensor.numel()))
     pattern = torch.arange(rows.shape[1], device=world.device) % PRIME

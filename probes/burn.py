@@ -12,9 +12,9 @@ import torch
 
 from ddoctor.collect import CannotSee
 from ddoctor.collect.gpus import clocks_limited_by
-from ddoctor.collect.nvml import Device, session
+from ddoctor.collect.nvml import NvmlDevice, session
 from ddoctor.evidence.burn import Burn, Burning
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 ONLY_IF_NAMED = True
 
@@ -36,7 +36,7 @@ BITS = {2: torch.int16, 4: torch.int32}
 WHOLE = 64
 
 
-def measure(world: World) -> Burn | None:
+def measure(world: ProbeWorld) -> Burn | None:
     """Every rank burns on its own for so long; the same kernel on the same factors."""
     # Two products and two factors, which are float32 at first: twice as wide.
     size = world.square(8)
@@ -60,7 +60,7 @@ def measure(world: World) -> Burn | None:
 class _Product:
     """One product, made again and again, and compared with the first."""
 
-    def __init__(self, world: World, size: int) -> None:
+    def __init__(self, world: ProbeWorld, size: int) -> None:
         device = world.device
         generator = torch.Generator(device).manual_seed(world.rank)
         factors = torch.empty(2, size, size, device=device)
@@ -108,7 +108,7 @@ class _Product:
         return was, now
 
 
-def _burn(world: World, product: _Product, steps: int, points: int) -> dict[str, object]:
+def _burn(world: ProbeWorld, product: _Product, steps: int, points: int) -> dict[str, object]:
     """The fields of this rank's ``Burning``."""
     made, spent = [0] * points, [0.0] * points
     temperatures: dict[int, int] = {}
@@ -155,7 +155,7 @@ def _burn(world: World, product: _Product, steps: int, points: int) -> dict[str,
     }
 
 
-def _gpu(world: World, stack: ExitStack) -> Device | None:
+def _gpu(world: ProbeWorld, stack: ExitStack) -> NvmlDevice | None:
     """This rank's, as NVML knows it; None: it cannot be asked."""
     if not world.on_gpu:
         return None
@@ -164,6 +164,6 @@ def _gpu(world: World, stack: ExitStack) -> Device | None:
     bus_id = world.bus_id
     try:
         stack.enter_context(session())
-        return Device(world.device.index, pynvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()))
+        return NvmlDevice(world.device.index, pynvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()))
     except (CannotSee, pynvml.NVMLError):
         return None

@@ -6,7 +6,7 @@ import secrets
 from time import time as now
 
 from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
-from ddoctor.probing.world import Skip, World
+from ddoctor.probing.world import ProbeWorld, Skip
 
 USES_DEVICE = False
 SPANS_HOSTS = True
@@ -23,7 +23,7 @@ MANY = 256
 Stamps = tuple[float, float, float, float]
 
 
-def measure(world: World) -> ClockOffsets | None:
+def measure(world: ProbeWorld) -> ClockOffsets | None:
     """One rank of each host in turn exchanges time stamps with rank 0, over the store."""
     first: dict[str, int] = {}
     for place in world.places():
@@ -65,7 +65,7 @@ def offset(exchanges: list[Stamps]) -> tuple[float, float]:
     return ahead, max(0.0, trip) / 2
 
 
-def _ask(world: World, talk: str, times: int) -> list[Stamps]:
+def _ask(world: ProbeWorld, talk: str, times: int) -> list[Stamps]:
     exchanges = []
     for number in range(times):
         asked = now()
@@ -77,7 +77,7 @@ def _ask(world: World, talk: str, times: int) -> list[Stamps]:
     return exchanges
 
 
-def _answer(world: World, talk: str, times: int) -> None:
+def _answer(world: ProbeWorld, talk: str, times: int) -> None:
     for number in range(times):
         world.store.get(f"{talk}/{number}/asked")
         received = now()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ddoctor.evidence.collectives import Collective, Collectives, Scope, Sweep
 from ddoctor.evidence.probes import SweepPoint, WrongValue
 from ddoctor.probing import size_sweep
-from ddoctor.probing.world import Skip, World, bus_bandwidth
+from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth
 
 SPANS_HOSTS = True
 
@@ -123,7 +123,7 @@ KINDS: Mapping[Collective, Kind] = {
 }
 
 
-def measure(world: World) -> Collectives | None:
+def measure(world: ProbeWorld) -> Collectives | None:
     """Scope by scope; the hosts measure within themselves at the same time."""
     if world.size < 2:
         raise Skip("there is one rank only, and nobody to talk with")
@@ -165,7 +165,7 @@ def _scopes(hosts: Sequence[list[int]]) -> dict[Scope, list[list[int]]]:
 
 
 def _sweep(
-    world: World, collective: Collective, scope: Scope, ranks: Sequence[int], host: str
+    world: ProbeWorld, collective: Collective, scope: Scope, ranks: Sequence[int], host: str
 ) -> Sweep:
     kind = KINDS[collective]
     # Two large buffers, and as much again for gloo, which keeps its own.
@@ -205,7 +205,7 @@ def _sweep(
     )
 
 
-def _buffers(world: World, size: int) -> Buffers:
+def _buffers(world: ProbeWorld, size: int) -> Buffers:
     """Of about this many bytes: so many that each rank has an equal part."""
     part = max(1, size // BYTES // world.size)
     large, other = torch.zeros(2, part * world.size, device=world.device)
@@ -231,7 +231,7 @@ def _refusal(run: Callable[[], object]) -> str:
 
 
 def _verify(
-    world: World, kind: Kind, buffers: Buffers, ranks: Sequence[int]
+    world: ProbeWorld, kind: Kind, buffers: Buffers, ranks: Sequence[int]
 ) -> tuple[WrongValue, ...]:
     """The first wrong value on each rank."""
     kind.fill(buffers)

@@ -7,13 +7,13 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import HostToDevice
-from ddoctor.probing.world import ROUNDS, WARM_UPS, Skip, World
+from ddoctor.probing.world import ROUNDS, WARM_UPS, ProbeWorld, Skip
 
 # 1.2 ms on PCIe 5, and still only 20 ms on a link that fell back to Gen 3 x4.
 BYTES = 2**26
 
 
-def measure(world: World) -> HostToDevice | None:
+def measure(world: ProbeWorld) -> HostToDevice | None:
     """In turns, because GPUs may share a PCIe switch: the figure is that of one GPU's link."""
     if not world.on_gpu:
         raise Skip("no GPU is in use")

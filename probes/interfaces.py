@@ -11,7 +11,7 @@ from threading import Thread
 
 from ddoctor.collect.network import interfaces
 from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
-from ddoctor.probing.world import Skip, World
+from ddoctor.probing.world import ProbeWorld, Skip
 
 USES_DEVICE = False
 SPANS_HOSTS = True
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 3.0
 CHUNK = bytes(2**20)
 
 
-def measure(world: World) -> InterfaceRates | None:
+def measure(world: ProbeWorld) -> InterfaceRates | None:
     """Every host's first rank sends to the next host's, and receives from the one before."""
     hosts: dict[int, str] = {}
     for place in world.places():
@@ -68,7 +68,7 @@ def _rate(
     )
 
 
-def _turn(world: World, turn: str, here: str, following: int, there: str) -> float | str:
+def _turn(world: ProbeWorld, turn: str, here: str, following: int, there: str) -> float | str:
     """Send to the next, receive from the one before: GB/s of the latter, or why there are none."""
     server = _listen(here)
     port = server.getsockname()[1] if server is not None else 0

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import Matmul, WrongValue
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 SECONDS = 2.0
 
@@ -17,7 +17,7 @@ EXACT = 2048
 CHUNK = 1024
 
 
-def measure(world: World) -> Matmul | None:
+def measure(world: ProbeWorld) -> Matmul | None:
     """Random factors for the timing, because zeros draw less power; whole ones to verify."""
     dtype = world.dtype
     size = world.square(4)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from ddoctor.evidence.probes import MemoryBandwidth
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 SECONDS = 1.5
 
@@ -15,7 +15,7 @@ SECONDS = 1.5
 BYTES = {"cuda": 2**30, "cpu": 2**28}
 
 
-def measure(world: World) -> MemoryBandwidth | None:
+def measure(world: ProbeWorld) -> MemoryBandwidth | None:
     """Copies one buffer to another."""
     size = min(BYTES[world.device.type], world.memory() // 2)
     source, target = torch.zeros(2, size, dtype=torch.uint8, device=world.device)

@@ -12,17 +12,17 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom
 from ddoctor.memory_sweep import devices, shards, work
 from ddoctor.memory_sweep.exchange import Exchange, NoExchange
-from ddoctor.memory_sweep.lines import Lines
+from ddoctor.memory_sweep.lines import MemoryLines
 from ddoctor.memory_sweep.replicas import Replicas
-from ddoctor.memory_sweep.sweep import TIMED, Sweep
-from ddoctor.memory_sweep.training import Training, out_of_memory
-from ddoctor.probing.sweep_request import Request
-from ddoctor.probing.world import World
+from ddoctor.memory_sweep.sweep import TIMED, MemorySweep
+from ddoctor.memory_sweep.training import TrainingSteps, out_of_memory
+from ddoctor.probing.sweep_request import SweepRequest
+from ddoctor.probing.world import ProbeWorld
 
 ONLY_IF_NAMED = True
 
 
-def measure(world: World) -> MemoryHeadroom | None:
+def measure(world: ProbeWorld) -> MemoryHeadroom | None:
     """Each rank alone first, then with the exchange of gradients."""
     request = world.headroom
     if request is None:
@@ -33,15 +33,17 @@ def measure(world: World) -> MemoryHeadroom | None:
     size = request.memory_of(world.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
     device = devices.device(world, size)
     exchange = _built(world, request)
-    lines = Lines()
-    sweep = Sweep(world, device, lines, workload=request.workload, current=request.micro_batch)
+    lines = MemoryLines()
+    sweep = MemorySweep(
+        world, device, lines, workload=request.workload, current=request.micro_batch
+    )
     failed = [rank for rank, built in enumerate(world.gather(exchange is not None)) if not built]
     longest = None
     if failed or exchange is None:
         sweep.fails(failed)
     else:
         sweep.weigh([exchange.work.model])
-        training = Training(world, device, exchange, lines)
+        training = TrainingSteps(world, device, exchange, lines)
         _run(sweep, training, request)
         if request.sequence is not None:
             longest = _longest(world, device, training, request, request.sequence)
@@ -49,11 +51,11 @@ def measure(world: World) -> MemoryHeadroom | None:
     return told if world.rank == 0 else None
 
 
-def _built(world: World, request: Request) -> Exchange | None:
+def _built(world: ProbeWorld, request: SweepRequest) -> Exchange | None:
     """The training on this rank; None: not even the model fits."""
     make = work.factory(request.workload, request.folder)
 
-    def made() -> work.Work:
+    def made() -> work.Workload:
         found = work.checked(request.workload, make())
         work.check_loss(found, work.Shape(request.micro_batch or 1, request.sequence))
         return found
@@ -62,7 +64,7 @@ def _built(world: World, request: Request) -> Exchange | None:
     try:
         if request.sharded:
             shards.check_torch()
-            return shards.Shards(world, made)
+            return shards.ShardedExchange(world, made)
         with world.device:
             found = made()
         return Replicas(world, found) if world.size > 1 else NoExchange(found)
@@ -72,7 +74,7 @@ def _built(world: World, request: Request) -> Exchange | None:
         return None
 
 
-def _run(sweep: Sweep, training: Training, request: Request) -> None:
+def _run(sweep: MemorySweep, training: TrainingSteps, request: SweepRequest) -> None:
     """Until the largest is known, and how fast it is."""
 
     def shape(samples: int) -> work.Shape:
@@ -88,15 +90,15 @@ def _run(sweep: Sweep, training: Training, request: Request) -> None:
 
 
 def _longest(
-    world: World,
-    device: devices.Played | devices.Gpu,
-    training: Training,
-    request: Request,
+    world: ProbeWorld,
+    device: devices.Played | devices.GpuMemory,
+    training: TrainingSteps,
+    request: SweepRequest,
     current: int,
 ) -> Longest:
     """With the micro-batch of now, or one sample."""
-    samples, training.lines = request.micro_batch or 1, Lines()
-    sweep = Sweep(world, device, training.lines, workload=request.workload, current=current)
+    samples, training.lines = request.micro_batch or 1, MemoryLines()
+    sweep = MemorySweep(world, device, training.lines, workload=request.workload, current=current)
     _search(sweep, training, lambda tokens: work.Shape(samples, tokens))
     return Longest(
         samples=samples,
@@ -107,7 +109,9 @@ def _longest(
     )
 
 
-def _search(sweep: Sweep, training: Training, shape: Callable[[int], work.Shape]) -> None:
+def _search(
+    sweep: MemorySweep, training: TrainingSteps, shape: Callable[[int], work.Shape]
+) -> None:
     while True:
         while (size := sweep.next()) is not None:
             sweep.take(size, training.alone(shape(size), size), exchange=False)

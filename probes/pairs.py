@@ -17,7 +17,7 @@ from ddoctor.analysis.slow_links import Pair
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Unseen
-from ddoctor.probing.world import Skip, World
+from ddoctor.probing.world import ProbeWorld, Skip
 
 SPANS_HOSTS = True
 
@@ -41,7 +41,7 @@ WORK_BYTES = b"\1" * 2**20
 BUSY_SHARE = 2
 
 
-def measure(world: World) -> Pairs | None:
+def measure(world: ProbeWorld) -> Pairs | None:
     """Rank 0 plans and tells who meets whom; each pair times itself."""
     if world.size < 2:
         raise Skip("there is one rank only, and nobody to send to")
@@ -111,7 +111,7 @@ def _lanes(places: Sequence[RankPlace]) -> list[list[int]]:
 class _Meetings:
     """One rank's part in the transfers."""
 
-    def __init__(self, world: World, data: torch.Tensor) -> None:
+    def __init__(self, world: ProbeWorld, data: torch.Tensor) -> None:
         self._world = world
         self._data = data
         self._length = torch.zeros(1, dtype=torch.int64, device=world.device)
@@ -183,7 +183,7 @@ class _Meetings:
             torch.cuda.synchronize(self._world.device)
 
 
-def _work(world: World, machines: Sequence[tuple[str, int]]) -> list[list[list[float]]]:
+def _work(world: ProbeWorld, machines: Sequence[tuple[str, int]]) -> list[list[list[float]]]:
     """Everybody's repeats of the same work: seconds, share on a CPU, share in the run queue.
 
     Ranks on one machine take turns where it has few CPUs: they must not wait for each other.

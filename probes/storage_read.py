@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.probing.world import Skip, World
+from ddoctor.probing.world import ProbeWorld, Skip
 
 USES_DEVICE = False
 
@@ -35,7 +35,7 @@ CHUNK = 2**23
 COLD_FROM = 0.9
 
 
-class Reading(NamedTuple):
+class StorageReading(NamedTuple):
     """What was read, and in which time."""
 
     files: int
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
     seconds: float
 
 
-def measure(world: World) -> StorageRead | None:
+def measure(world: ProbeWorld) -> StorageRead | None:
     """The first rank of each host reads, all hosts at once, and each a part of the files.
 
     It only reads: existing files, dropped from the page cache first.
@@ -106,7 +106,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
                 return
 
 
-def _read(world: World, paths: Sequence[Path], seconds: float, most: int) -> Reading:
+def _read(world: ProbeWorld, paths: Sequence[Path], seconds: float, most: int) -> StorageReading:
     """Read files whole, one after the other, until the time or the bytes are used up."""
     _drop(paths)
     buffer = bytearray(CHUNK)
@@ -122,7 +122,7 @@ def _read(world: World, paths: Sequence[Path], seconds: float, most: int) -> Rea
             count += 1
         if total >= most or time.perf_counter() - begin > seconds:
             break
-    return Reading(count, total, time.perf_counter() - begin)
+    return StorageReading(count, total, time.perf_counter() - begin)
 
 
 def _drop(paths: Sequence[Path]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddoctor.evidence.plan import Plan
 from ddoctor.forecast.closed_form import Model
-from ddoctor.forecast.devices import Device
-from ddoctor.forecast.planning import Work, plan
+from ddoctor.forecast.devices import PlannedGpu
+from ddoctor.forecast.planning import PlannedWork, plan
 
 GB = 10**9
 
@@ -26,5 +26,5 @@ def planned(
         optimizer="adamw-fp32",
         activations=activations * GB,
     )
-    work = Work(host_memory=host and host * GB)
-    return plan(model, Device(name="T9", memory=gigabytes * GB), gpus, work)
+    work = PlannedWork(host_memory=host and host * GB)
+    return plan(model, PlannedGpu(name="T9", memory=gigabytes * GB), gpus, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.control_arms import MOST, Candidate, candidates, compared, proven, trial_candidates
-from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
+from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import (
@@ -62,8 +62,8 @@ def sweep(**rates: float) -> AllReduce:
 
 
 def arm(without: tuple[float | None, ...], with_it: tuple[float | None, ...]) -> ControlArms:
-    def turns(rates: tuple[float | None, ...]) -> tuple[Turn, ...]:
-        return tuple(Turn(rate=one, failure="" if one else "it hung") for one in rates)
+    def turns(rates: tuple[float | None, ...]) -> tuple[ArmTurn, ...]:
+        return tuple(ArmTurn(rate=one, failure="" if one else "it hung") for one in rates)
 
     one = ControlArm(
         environment=TAKE.environment, bytes=8, without=turns(without), with_it=turns(with_it)

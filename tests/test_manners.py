@@ -11,7 +11,7 @@ import pytest
 from ddoctor import engine
 from ddoctor.evidence.section import Evidence, Known, Section
 from ddoctor.probing import launch
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 from tests.healthy import healthy
 
 CATALOGUE = (Path(__file__).parent / "catalogue.txt").read_text().split()
@@ -82,7 +82,7 @@ def test_a_probe_measures_one_section_and_says_so(probe: str) -> None:
     assert launch.describe(probe).endswith(".")
     measure = import_module(f"{launch.PACKAGE}.{probe}").measure
     hints = get_type_hints(measure)
-    assert hints["world"] is World
+    assert hints["world"] is ProbeWorld
     (section,) = set(getattr(hints["return"], "__args__", (hints["return"],))) - {type(None)}
     assert issubclass(section, Section)
     assert section.probe == probe

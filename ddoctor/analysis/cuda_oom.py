@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.memory_fixes import Need, expandable, remedies
+from ddoctor.analysis.memory_fixes import MemoryNeed, expandable, remedies
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.plan import MemoryParts
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -242,7 +242,7 @@ def fixes(
     sharded = any(one.kind.startswith("fsdp") for one in models)
     world = max(run.world, len(run.ranks))
     yield from remedies(
-        Need(
+        MemoryNeed(
             parts=parts(case, run, wrapping),
             missing=case.told.missing,
             optimizer=run.optimizers[0] if run.optimizers else "",

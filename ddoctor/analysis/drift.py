@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddoctor.analysis.host_settings import Setting, Settings, without_names
+from ddoctor.analysis.host_settings import HostSetting, Settings, without_names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
     """One setting that hosts do not share."""
 
-    setting: Setting
+    setting: HostSetting
     hosts: Mapping[str, tuple[str, ...]]
     """The hosts by their value, the most common value first."""
 

@@ -37,7 +37,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredFigure:
     """A rate in the figure's unit; more is better."""
 
     rate: float
@@ -47,12 +47,12 @@ class Measured:
     """Interquartile range of the rounds."""
 
 
-def figures(evidence: Evidence) -> Mapping[Figure, Measured]:
+def figures(evidence: Evidence) -> Mapping[Figure, MeasuredFigure]:
     """All rates of these sections."""
     return dict(_figures(evidence))
 
 
-def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
+def _figures(evidence: Evidence) -> Iterator[tuple[Figure, MeasuredFigure]]:
     for section in evidence:
         match section:
             case AllReduce():
@@ -82,16 +82,18 @@ def _figures(evidence: Evidence) -> Iterator[tuple[Figure, Measured]]:
                 yield _training(section)
 
 
-def _sweep(name: str, host: str, points: Iterable[SweepPoint]) -> Iterator[tuple[Figure, Measured]]:
+def _sweep(
+    name: str, host: str, points: Iterable[SweepPoint]
+) -> Iterator[tuple[Figure, MeasuredFigure]]:
     for point in points:
         best = point.bus_bandwidth * point.p50 / point.minimum if point.minimum else None
         yield (
             Figure(name=name, unit="GB/s busbw", host=host, bytes=point.bytes),
-            Measured(rate=point.bus_bandwidth, best=best),
+            MeasuredFigure(rate=point.bus_bandwidth, best=best),
         )
 
 
-def _flows(pairs: Pairs) -> Iterator[tuple[Figure, Measured]]:
+def _flows(pairs: Pairs) -> Iterator[tuple[Figure, MeasuredFigure]]:
     places = {end.place.rank: end.place for end in pairs.ends}
     one_each = len({place.host for place in places.values()}) == len(places)
     for flow in pairs.flows:
@@ -105,31 +107,33 @@ def _flows(pairs: Pairs) -> Iterator[tuple[Figure, Measured]]:
             bytes=flow.bytes,
         )
         low, _, high = quantiles(flow.rates, n=4) if len(flow.rates) > 1 else (0.0, 0.0, 0.0)
-        yield figure, Measured(rate=median(flow.rates), spread=high - low)
+        yield figure, MeasuredFigure(rate=median(flow.rates), spread=high - low)
 
 
-def _rates(name: str, unit: str, rates: Iterable[RankRate]) -> Iterator[tuple[Figure, Measured]]:
+def _rates(
+    name: str, unit: str, rates: Iterable[RankRate]
+) -> Iterator[tuple[Figure, MeasuredFigure]]:
     for row in rates:
         place = row.place
         device = f"rank {place.rank}" if place.device == "cpu" else place.device
         yield (
             Figure(name=name, unit=unit, host=place.host, device=device),
-            Measured(rate=row.rate, spread=row.spread),
+            MeasuredFigure(rate=row.rate, spread=row.spread),
         )
 
 
-def _training(steps: Steps) -> tuple[Figure, Measured]:
+def _training(steps: Steps) -> tuple[Figure, MeasuredFigure]:
     each = zip(*(rank.seconds for rank in steps.ranks), strict=False)
     rates = [1 / fmean(seconds) for seconds in each]
     low, _, high = quantiles(rates, n=4) if len(rates) > 1 else (0.0, 0.0, 0.0)
     name = f"training on {len(steps.ranks)} rank{'s' * (len(steps.ranks) != 1)}"
     return (
         Figure(name=name, unit="steps/s", host=steps.host),
-        Measured(rate=1 / steps.step, best=max(rates), spread=high - low),
+        MeasuredFigure(rate=1 / steps.step, best=max(rates), spread=high - low),
     )
 
 
-def _storage(section: StorageRead) -> Iterator[tuple[Figure, Measured]]:
+def _storage(section: StorageRead) -> Iterator[tuple[Figure, MeasuredFigure]]:
     rows = (
         ("one stream", "MB/s", section.sequential),
         ("small files", "files/s", section.small_files),
@@ -139,4 +143,4 @@ def _storage(section: StorageRead) -> Iterator[tuple[Figure, Measured]]:
             together = f", {section.readers} hosts at once" if section.readers > 1 else ""
             name = f"{name} from {section.path}{together}"
             figure = Figure(name=name, unit=unit, host=section.host)
-            yield figure, Measured(rate=rate)
+            yield figure, MeasuredFigure(rate=rate)

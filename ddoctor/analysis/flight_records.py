@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import SHORTEST_SECONDS, Standing, hung, standing
+from ddoctor.analysis.live_state import SHORTEST_SECONDS, LiveRankState, hung, standing
 from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Observation
@@ -127,7 +127,7 @@ def named(call: Call) -> str:
     return f"{call.operation} of {elements} {types}" if call.sizes else call.operation
 
 
-def _idle(one: Standing, record: RankRecords | None) -> bool:
+def _idle(one: LiveRankState, record: RankRecords | None) -> bool:
     if record is None or not one.seen.unseen or record.age_seconds >= one.seconds:
         return False
     return record.idle_seconds >= one.seconds and (record.waits or not one.moves)

@@ -50,7 +50,7 @@ WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class HostSetting:
     """One thing that hosts should agree on."""
 
     kind: Kind
@@ -67,13 +67,13 @@ class Settings:
     """The settings of one host. NCCL's version is left out: it has a cause of its own."""
 
     host: str
-    values: Mapping[Setting, str]
+    values: Mapping[HostSetting, str]
     told: frozenset[str]
     """The kinds of which all is known, so that what is missing is not there."""
     names: frozenset[str]
     """What the host calls itself: names and addresses."""
 
-    def get(self, setting: Setting) -> str | None:
+    def get(self, setting: HostSetting) -> str | None:
         """The value; None: it could not be seen."""
         absent = ABSENT.get(setting.kind) if setting.kind in self.told else None
         return self.values.get(setting, absent)
@@ -89,35 +89,35 @@ def settings(sections: Iterable[Section]) -> tuple[Settings, ...]:
 
 
 def _of(host: str, sections: Iterable[Section]) -> Settings:
-    values: dict[Setting, str] = {}
+    values: dict[HostSetting, str] = {}
     told: set[str] = set()
     names = {host}
     for section in sections:
         match section:
             case Software():
                 told.add("package")
-                values |= {Setting(kind="version", name=n): v for n, v in _versions(section)}
+                values |= {HostSetting(kind="version", name=n): v for n, v in _versions(section)}
                 values |= {
-                    Setting(kind="package", name=one.name): one.version
+                    HostSetting(kind="package", name=one.name): one.version
                     for one in section.packages
                     if "nccl" not in one.name
                 }
             case Environment():
                 told.add("variable")
-                values |= {Setting(kind="variable", name=n): v for n, v in _variables(section)}
+                values |= {HostSetting(kind="variable", name=n): v for n, v in _variables(section)}
             case Limits():
-                values |= {Setting(kind="limit", name=n): v for n, v in _limits(section)}
+                values |= {HostSetting(kind="limit", name=n): v for n, v in _limits(section)}
             case Kernel():
-                values[Setting(kind="kernel", name="kernel")] = section.release
+                values[HostSetting(kind="kernel", name="kernel")] = section.release
                 if section.command_line is not None:
                     words = " ".join(sorted(section.command_line.split())) or "none"
-                    values[Setting(kind="kernel", name="kernel parameters")] = words
+                    values[HostSetting(kind="kernel", name="kernel parameters")] = words
             case Gpus():
-                values |= {Setting(kind="gpus", name=n): v for n, v in _gpus(section)}
+                values |= {HostSetting(kind="gpus", name=n): v for n, v in _gpus(section)}
             case Rdma():
-                values |= {Setting(kind="firmware", name=n): v for n, v in _firmware(section)}
+                values |= {HostSetting(kind="firmware", name=n): v for n, v in _firmware(section)}
             case Job():
-                values |= {Setting(kind="job", name=n): v for n, v in _job(section)}
+                values |= {HostSetting(kind="job", name=n): v for n, v in _job(section)}
             case Network():
                 names |= {section.own_name.name, section.announced_name}
                 names |= {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ddoctor.analysis.live_state import AGAIN, Standing, moves
+from ddoctor.analysis.live_state import AGAIN, LiveRankState, moves
 from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
@@ -20,7 +20,7 @@ OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
 MOST = 0.5
 
 
-def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
+def hungry(every: Sequence[LiveRankState]) -> tuple[LiveRankState, ...]:
     """The one rank that the others wait for while it waits for data, or all, if all do; none where
     that cannot be told."""
     if not moves(every) or any(map(_unseen, every)):
@@ -31,27 +31,27 @@ def hungry(every: Sequence[Standing]) -> tuple[Standing, ...]:
     return tuple(every) if all(at_the_loader(one) >= STARVED for one in every) else ()
 
 
-def _unseen(one: Standing) -> bool:
+def _unseen(one: LiveRankState) -> bool:
     """Whether nothing is known of what its workers do."""
     return bool(one.seen.workers) and not any(worker.stack for worker in one.seen.workers)
 
 
-def at_the_loader(one: Standing) -> float:
+def at_the_loader(one: LiveRankState) -> float:
     """In what part of the time it waited for a batch, or made one itself; 0 to 1."""
     return sum(one.seen.share(name) for name in LOADING)
 
 
-def again(rows: Iterable[Standing]) -> bool:
+def again(rows: Iterable[LiveRankState]) -> bool:
     """Whether one of them came to its loader again and again, as far as one look tells."""
     visits = max(one.seen.visits(name) for one in rows for name in LOADING)
     return visits >= AGAIN or any(one.gets_batches for one in rows)
 
 
-def collating(rows: Iterable[Standing]) -> Frame | None:
+def collating(rows: Iterable[LiveRankState]) -> Frame | None:
     """Where batches are put together, if that is what takes the time, and not their items."""
     at_work: list[Frame | None] = []
     for one in rows:
-        makers: Sequence[LiveWorker | Standing] = one.seen.workers or (one,)
+        makers: Sequence[LiveWorker | LiveRankState] = one.seen.workers or (one,)
         for maker in makers:
             stack = maker.stack if isinstance(maker, LiveWorker) else maker.seen.stack
             called = _called_by_fetch(stack)

@@ -55,7 +55,7 @@ MOSTLY = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class LiveRankState:
     """One rank of a job."""
 
     host: str
@@ -167,7 +167,7 @@ class Standing:
         only = all(DISTRIBUTED in frame.file for frame in inner)
         return only and self.line is not None and not DECIDES.search(self.line.text)
 
-    def is_before(self, other: Standing) -> bool:
+    def is_before(self, other: LiveRankState) -> bool:
         """Whether the other stands at a later line of the same function, in the same loops and
         branches: then it has been through where this one stands."""
         here = {(frame.file, frame.function): frame.line for frame in self.seen.stack}
@@ -238,10 +238,10 @@ def phase(activity: str) -> str:
 WRAPPERS = ("wrapper",)
 
 
-def standing(looks: Iterable[LiveLook]) -> tuple[Standing, ...]:
+def standing(looks: Iterable[LiveLook]) -> tuple[LiveRankState, ...]:
     """All ranks that were looked at, in order."""
     every = [
-        Standing(host=look.host, seconds=look.seconds, seen=seen)
+        LiveRankState(host=look.host, seconds=look.seconds, seen=seen)
         for look in looks
         for seen in look.ranks
     ]
@@ -273,7 +273,7 @@ def whole(looks: Sequence[LiveLook]) -> bool:
     return sum(len(look.ranks) for look in looks) == looks[0].world
 
 
-def hung(every: Sequence[Standing]) -> bool:
+def hung(every: Sequence[LiveRankState]) -> bool:
     """Whether nothing moved: each rank was met at one place only, or is held from outside.
 
     A rank that computes at that place moves, or reads or writes there, and so does a run of which
@@ -287,7 +287,7 @@ def hung(every: Sequence[Standing]) -> bool:
     )
 
 
-def moves(every: Sequence[Standing]) -> bool:
+def moves(every: Sequence[LiveRankState]) -> bool:
     """Whether the run gets on, and enough was seen of each rank to tell how."""
     seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in every)
     return seen and not hung(every)
@@ -325,7 +325,7 @@ def unjudged(looks: Sequence[LiveLook]) -> str:
     )
 
 
-def _too_few(rows: Sequence[Standing]) -> str:
+def _too_few(rows: Sequence[LiveRankState]) -> str:
     least = min(rows, key=lambda one: one.seen.samples)
     longer = ceil(2 * least.seconds * FEWEST_SAMPLES / max(least.seen.samples, 1))
     return (
@@ -343,40 +343,40 @@ def _away(number: int) -> str:
     )
 
 
-def _does(rows: Sequence[Standing]) -> str:
+def _does(rows: Sequence[LiveRankState]) -> str:
     return "do" if len(rows) > 1 else "does"
 
 
-def _verb(rows: Sequence[Standing]) -> str:
+def _verb(rows: Sequence[LiveRankState]) -> str:
     verb = "wait" if all(one.waits for one in rows) else "stand"
     return verb if len(rows) > 1 else f"{verb}s"
 
 
-def places(every: Iterable[Standing]) -> Mapping[str, Sequence[Standing]]:
+def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankState]]:
     """Who stands where."""
-    groups: dict[str, list[Standing]] = {}
+    groups: dict[str, list[LiveRankState]] = {}
     for one in every:
         groups.setdefault(one.where, []).append(one)
     return groups
 
 
-def others(every: Sequence[Standing], told: Sequence[Standing]) -> str:
+def others(every: Sequence[LiveRankState], told: Sequence[LiveRankState]) -> str:
     """What the other ranks do, after a semicolon; empty: there are none."""
     rest = [one for one in every if one not in told]
     return "".join(f"; {named(rows)} {_verb(rows)} {where}" for where, rows in places(rest).items())
 
 
-def named(rows: Sequence[Standing]) -> str:
+def named(rows: Sequence[LiveRankState]) -> str:
     """Say ``rank 3``, or ``ranks 0-2,5``."""
     return f"rank{'s' if len(rows) > 1 else ''} {cpu_list([one.rank for one in rows])}"
 
 
-def way_there(one: Standing, frames: Sequence[Frame] = ()) -> Iterator[Fix]:
+def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]:
     """To be read rather than pasted: the frames, or its whole stack."""
     yield Fix(summary="this is how it comes there", paste=stack(one, frames), language="text")
 
 
-def stack(one: Standing, frames: Sequence[Frame] = ()) -> str:
+def stack(one: LiveRankState, frames: Sequence[Frame] = ()) -> str:
     """Frames, or its whole stack, as Python prints them, the innermost last."""
     lines = [f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"]
     for frame in frames or one.seen.stack:

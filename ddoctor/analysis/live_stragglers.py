@@ -12,7 +12,7 @@ from ddoctor.analysis.live_state import (
     IN_COLLECTION,
     IN_ENGINE,
     MOSTLY,
-    Standing,
+    LiveRankState,
     collects_by_itself,
     moves,
     named,
@@ -37,10 +37,10 @@ WAITS_LESS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
+class LiveStraggler:
     """A rank for which the others wait, while it does something else."""
 
-    one: Standing
+    one: LiveRankState
     lost: float
     """What part of the time the others wait longer than it does."""
     activity: str
@@ -79,7 +79,7 @@ class Late:
         )
 
 
-def late(every: Sequence[Standing]) -> Late | None:
+def late(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     """The one rank that keeps the others waiting; None: there is none, or the run stands still."""
     if len(every) < 2 or not moves(every):
         return None
@@ -95,7 +95,7 @@ def late(every: Sequence[Standing]) -> Late | None:
     }
     activity = max(more, key=lambda name: more[name], default="")
     calls = _beyond(others, least, activity)
-    return Late(
+    return LiveStraggler(
         one=least,
         lost=usual - least.waiting,
         activity=activity if more.get(activity, 0.0) >= NOTABLE / 2 else IN_ENGINE,
@@ -106,16 +106,18 @@ def late(every: Sequence[Standing]) -> Late | None:
     )
 
 
-def _waits_often(one: Standing) -> bool:
+def _waits_often(one: LiveRankState) -> bool:
     """Whether its waits are many: it wakes between them, and none is most of its waiting."""
     longest = one.seen.longest_sleep
     return longest is not None and AGAIN * longest <= one.waiting * one.seconds
 
 
-def _parting(others: Sequence[Standing], late: Standing, calls: Sequence[Frame]) -> Frame | None:
+def _parting(
+    others: Sequence[LiveRankState], late: LiveRankState, calls: Sequence[Frame]
+) -> Frame | None:
     """Where a rank goes another way than the others."""
 
-    def share(one: Standing, frame: Frame) -> float:
+    def share(one: LiveRankState, frame: Frame) -> float:
         met = sum(row.samples for row in one.seen.activities if frame in row.calls)
         return met / one.seen.samples
 
@@ -128,10 +130,12 @@ def _parting(others: Sequence[Standing], late: Standing, calls: Sequence[Frame])
     return calls[-1] if calls else None
 
 
-def _beyond(others: Sequence[Standing], late: Standing, activity: str) -> tuple[Frame, ...]:
+def _beyond(
+    others: Sequence[LiveRankState], late: LiveRankState, activity: str
+) -> tuple[Frame, ...]:
     """Where a rank is met at this for longer than the others are."""
 
-    def share(one: Standing, calls: tuple[Frame, ...]) -> float:
+    def share(one: LiveRankState, calls: tuple[Frame, ...]) -> float:
         every = one.seen.activities
         met = sum(row.samples for row in every if (row.name, row.calls) == (activity, calls))
         return met / one.seen.samples
@@ -144,7 +148,7 @@ def _beyond(others: Sequence[Standing], late: Standing, activity: str) -> tuple[
     return max(more, key=lambda calls: more[calls], default=())
 
 
-def keeps_all_waiting(one: Standing, every: Sequence[Standing]) -> bool:
+def keeps_all_waiting(one: LiveRankState, every: Sequence[LiveRankState]) -> bool:
     """Whether all others wait for this rank for the whole look, and it never comes to them."""
     waits = min(row.waiting for row in every if row is not one)
     return one.waiting <= NEVER and waits >= ALWAYS
@@ -160,14 +164,14 @@ def together(looks: Sequence[LiveLook]) -> float:
     return share if share >= MOSTLY else 0.0
 
 
-def others_wait(one: Late, every: Sequence[Standing]) -> str:
+def others_wait(one: LiveStraggler, every: Sequence[LiveRankState]) -> str:
     """Say ``while ranks 0,2 wait for it 60 % of the time``."""
     rest = [row for row in every if row is not one.one]
     verb = "wait" if len(rest) > 1 else "waits"
     return f"while {named(rest)} {verb} for it {one.lost:.0%} of the time"
 
 
-def waits(every: Sequence[Standing]) -> tuple[Observation, ...]:
+def waits(every: Sequence[LiveRankState]) -> tuple[Observation, ...]:
     """How long each rank waited for others."""
     return tuple(
         Observation(

@@ -21,7 +21,7 @@ SLIGHT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class MemoryNeed:
     """What is there already, in bytes of one GPU, and how much of it is too much."""
 
     parts: MemoryParts | None
@@ -38,7 +38,7 @@ class Need:
     """Bytes that remedies save by a forecast of their own, in place of what the parts tell."""
 
 
-def remedies(need: Need) -> Iterator[Fix]:
+def remedies(need: MemoryNeed) -> Iterator[Fix]:
     """In the order of what they cost, and none that is on already or would save next to nothing."""
     for fix, gain, at_most in _known(need):
         if gain is None or not need.missing:
@@ -50,7 +50,7 @@ def remedies(need: Need) -> Iterator[Fix]:
             yield replace(fix, expected_gain=told)
 
 
-def _known(need: Need) -> Iterator[tuple[Fix, int | None, bool]]:
+def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
     """Each with the bytes that it saves, and whether that is the most; None: it is not known."""
     parts, forecast = need.parts, need.gains
     activations = parts.activations if parts is not None else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ddoctor.analysis.stragglers import PARTS, Late, own_line
+from ddoctor.analysis.stragglers import PARTS, Straggler, own_line
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankHost, RankUse
@@ -46,7 +46,7 @@ class Reason:
     line: HotLine | None = None
 
 
-def why(one: Late, steps: Steps, lines: Lines | None, use: RankUse | None) -> Reason:
+def why(one: Straggler, steps: Steps, lines: Lines | None, use: RankUse | None) -> Reason:
     """The first reason of these that holds: a line of its own, a limit, the CPU, the device."""
     rank, share = one.place.rank, one.seconds / steps.step
     line = own_line(lines, rank, PARTS[one.part], share)
@@ -83,7 +83,9 @@ def _throttled(host: RankHost) -> float:
     return (host.throttled_periods or 0) / host.periods if host.periods else 0.0
 
 
-def _by_its_cpu(one: Late, steps: Steps, waited: float | None, others: Sequence[float]) -> Reason:
+def _by_its_cpu(
+    one: Straggler, steps: Steps, waited: float | None, others: Sequence[float]
+) -> Reason:
     share = one.seconds / steps.step
     if one.on_cpu is None:
         return Reason(kind="unknown", words="what it did on its CPU was not seen")
@@ -108,7 +110,7 @@ def _by_its_cpu(one: Late, steps: Steps, waited: float | None, others: Sequence[
     return Reason(kind="queued", words=words)
 
 
-def _slower_in_all(one: Late, steps: Steps) -> bool:
+def _slower_in_all(one: Straggler, steps: Steps) -> bool:
     """Whether its forward and its backward both take longer by about the part that all of its
     computing does."""
     if one.part != "computing":

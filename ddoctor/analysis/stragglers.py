@@ -75,7 +75,7 @@ ENOUGH_LOOKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
+class Straggler:
     """A rank that is later than the usual one by a part of its step."""
 
     place: RankPlace
@@ -96,7 +96,7 @@ class Late:
     """The share of the step that is saved where it is as fast as the others, 0 to 1."""
 
 
-def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tuple[Late, ...]:
+def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tuple[Straggler, ...]:
     """The parts of ranks that hold the others up by this share of the step, the costliest first.
 
     What different amounts of work explain is left out, unless the steps are to be taken as they
@@ -109,7 +109,7 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
     rows = {part: _spent_on(part, steps, work) for part in PARTS}
     more = {part: _more(one) for part, one in rows.items()}
     cpus = on_cpu(steps)
-    found: dict[tuple[int, Part], Late] = {}
+    found: dict[tuple[int, Part], Straggler] = {}
     for part, by_rank in more.items():
         more_on_cpu = _more_on_cpu(part, steps, work, more) if cpus and part in ON_CPU else ()
         for index, later in enumerate(by_rank):
@@ -122,7 +122,7 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
                 usually = fmean
                 seconds = fmean(later)
             if seconds:
-                found[index, part] = Late(
+                found[index, part] = Straggler(
                     place=steps.ranks[index].place,
                     part=part,
                     phase=_latest(steps, index, PARTS[part]),

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from ddoctor.cluster.measurement import SILENT, STALL_SECONDS, Voyage
+from ddoctor.cluster.measurement import SILENT, STALL_SECONDS, MeasurementRun
 from ddoctor.cluster.store import (
-    CONDUCTOR,
     FINISHED,
-    ROLL,
-    Fleet,
-    Lost,
-    Muster,
+    HEARTBEAT,
+    JOINED,
+    ClusterStore,
+    FoundProcess,
     Order,
-    Sought,
+    RankInfo,
+    StoreLost,
+    found_key,
     host_key,
-    muster_key,
     order_key,
-    sought_key,
+    rank_key,
 )
 from ddoctor.cluster.supervisor import INTERRUPTED, look, seek, tick_seconds, unpack
 from ddoctor.control_arms import Candidate, Measured, compared
@@ -49,13 +49,13 @@ LAUNCHED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """How many processes the scheduler started."""
 
 
-class Conductor:
+class Coordinator:
     """Gives the orders, and gathers what became of them."""
 
     def __init__(
         self,
-        fleet: Fleet,
-        me: Muster,
+        fleet: ClusterStore,
+        me: RankInfo,
         *,
         data: Path,
         join_limit: float,
@@ -68,14 +68,14 @@ class Conductor:
         self._limit = LIMIT_SECONDS + burn
         self._tick_seconds = tick_seconds(me.world_size)
         self._number = -1
-        self._musters: list[Muster] = []
+        self._musters: list[RankInfo] = []
         self._missing: tuple[int, ...] = ()
         self._sections: list[Section] = []
         self._absences: list[Absence] = []
         self._runs: list[ProbeRun] = []
         self._states: dict[int, RankState] = {}
         self._joined: set[int] | None = None
-        self._sought: tuple[Sought, ...] = ()
+        self._sought: tuple[FoundProcess, ...] = ()
         self._backend = ""
         self._hands_off = ""
         self._deadline = time.monotonic() + self._limit
@@ -98,7 +98,7 @@ class Conductor:
                 self._measure(probes, started)
         except KeyboardInterrupt:
             self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
-        except Lost as error:
+        except StoreLost as error:
             self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
         return Evidence(self._all())
 
@@ -121,7 +121,7 @@ class Conductor:
                 arms.append(compared(candidate, without, with_it))
         except KeyboardInterrupt:
             self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
-        except Lost as error:
+        except StoreLost as error:
             self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
         if arms:
             self._sections.append(ControlArms(arms=tuple(arms)))
@@ -136,13 +136,13 @@ class Conductor:
             environment=candidate.changes if candidate else {},
             hosts=candidate.hosts if candidate else (),
         )
-        voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
+        voyage = MeasurementRun(self._fleet, self._me, self._order(order), order, self._musters)
         limit = min(self._join_limit, ARM_JOIN_SECONDS)
         voyage.watch(self._data, self._deadline, limit, lambda name: None)
         if voyage.outcome == "interrupted":
             raise KeyboardInterrupt
         if any(one.status == SILENT for one in voyage.states.values()):
-            raise Lost(voyage.runs()[-1].reason)
+            raise StoreLost(voyage.runs()[-1].reason)
         if voyage.outcome != "completed":
             return voyage.runs()[-1].reason
         (sweep,) = (one for one in voyage.sections() if isinstance(one, AllReduce))
@@ -159,7 +159,7 @@ class Conductor:
             others = (len(self._musters) or self._me.world_size) - 1
             while self._fleet.count(FINISHED, 0) < others and time.monotonic() < deadline:
                 time.sleep(self._tick_seconds)
-        except Lost:
+        except StoreLost:
             return
 
     def _order(self, order: Order) -> int:
@@ -168,17 +168,17 @@ class Conductor:
         return self._number
 
     def _tick(self) -> None:
-        self._fleet.count(CONDUCTOR)
+        self._fleet.count(HEARTBEAT)
         time.sleep(self._tick_seconds)
 
     def _call_the_roll(self, started: Callable[[str], None]) -> None:
         size = self._me.world_size
         deadline = time.monotonic() + self._join_limit
-        heard: dict[int, Muster] = {}
+        heard: dict[int, RankInfo] = {}
         while True:
-            called = range(1, self._fleet.count(ROLL, 0) + 1)
-            keys = {muster_key(one): one for one in called if one not in heard}
-            for key, muster in self._fleet.hear_all(keys, Muster).items():
+            called = range(1, self._fleet.count(JOINED, 0) + 1)
+            keys = {rank_key(one): one for one in called if one not in heard}
+            for key, muster in self._fleet.hear_all(keys, RankInfo).items():
                 heard[keys[key]] = muster
             came = {one.rank for one in heard.values()}
             if len(came) >= size or time.monotonic() > deadline:
@@ -225,11 +225,11 @@ class Conductor:
         self._order(Order(kind="seek", missing=self._missing))
         found = list(seek(self._missing, self._me.host))
         keys = {
-            sought_key(one.rank) for one in self._musters if one.leads and one.rank != self._me.rank
+            found_key(one.rank) for one in self._musters if one.leads and one.rank != self._me.rank
         }
         deadline = time.monotonic() + SEEK_SECONDS
         while keys and time.monotonic() < deadline:
-            for key, sought in self._fleet.hear_all(keys, tuple[Sought, ...]).items():
+            for key, sought in self._fleet.hear_all(keys, tuple[FoundProcess, ...]).items():
                 keys.discard(key)
                 found += sought
             self._tick()
@@ -250,7 +250,7 @@ class Conductor:
                 hands_off=self._hands_off,
                 options=tuple(self.options),
             )
-            voyage = Voyage(self._fleet, self._me, self._order(order), order, self._musters)
+            voyage = MeasurementRun(self._fleet, self._me, self._order(order), order, self._musters)
             try:
                 voyage.watch(self._data, deadline, self._join_limit, started)
             finally:
@@ -311,7 +311,7 @@ class Conductor:
             launched_by=name,
         )
 
-    def _came(self, muster: Muster) -> JoiningRank:
+    def _came(self, muster: RankInfo) -> JoiningRank:
         state = self._states.get(muster.rank)
         return JoiningRank(
             rank=muster.rank,

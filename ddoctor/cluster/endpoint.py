@@ -17,7 +17,7 @@ KINDS_OF_RANKS = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class Endpoint:
     """Where the hosts meet, as this one was told."""
 
     address: str
@@ -68,7 +68,7 @@ def launcher() -> Parser:
     return options
 
 
-def arranged(arguments: Namespace) -> Meeting | None:
+def arranged(arguments: Namespace) -> Endpoint | None:
     """Where the hosts meet; None: this one is all there is.
 
     Raises:
@@ -101,7 +101,7 @@ def arranged(arguments: Namespace) -> Meeting | None:
             f"{address} is another host on each of {hosts}: name one of them as the others see it"
         )
     by_number = arguments.master_addr is not None and node_rank is not None
-    return Meeting(
+    return Endpoint(
         address=address,
         port=port,
         hosts=hosts,

@@ -32,7 +32,7 @@ START = "start it as `torchrun --nproc-per-node 2 -m ddoctor.probe`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LaunchedRank:
     """One rank among all, and where they meet."""
 
     rank: int
@@ -54,7 +54,7 @@ def leave_it_to_rank_0() -> None:
         time.sleep(SPEAKING_SECONDS)
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Place:
+def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
     """The place of this process.
 
     Raises:
@@ -75,7 +75,7 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         environment.get("TORCHELASTIC_RUN_ID", ""),
         environment.get("TORCHELASTIC_RESTART_COUNT", ""),
     )
-    return Place(
+    return LaunchedRank(
         rank=rank,
         world_size=size,
         local_rank=_number(environment, names[2], 0 if size == 1 else None),

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddoctor.cluster.store import (
-    CONDUCTOR,
-    Fleet,
-    Muster,
+    HEARTBEAT,
+    ClusterStore,
     Order,
-    Word,
+    RankInfo,
+    RankProgress,
+    progress_key,
     section_key,
     stop_key,
-    word_key,
 )
 from ddoctor.cluster.supervisor import Measuring, tick_seconds
 from ddoctor.evidence.bundle import section_types
@@ -37,16 +37,21 @@ SILENT = "silent"
 """The status of a rank of which nothing is heard any more."""
 
 
-class Voyage:
+class MeasurementRun:
     """One order to measure, from its beginning to the last word of every rank."""
 
     def __init__(
-        self, fleet: Fleet, me: Muster, number: int, order: Order, musters: Sequence[Muster]
+        self,
+        fleet: ClusterStore,
+        me: RankInfo,
+        number: int,
+        order: Order,
+        musters: Sequence[RankInfo],
     ) -> None:
         self._fleet, self._me, self._number, self._order = fleet, me, number, order
         self._tick_seconds = tick_seconds(me.world_size)
         self._hosts = {one.rank: one.host for one in musters}
-        self._words: dict[int, Word] = {}
+        self._words: dict[int, RankProgress] = {}
         self._heard: dict[int, float] = {}
         self.began: dict[str, float] = {}
         self.states: dict[int, RankState] = {}
@@ -72,7 +77,7 @@ class Voyage:
         try:
             with Measuring(self._fleet, self._me, self._number, self._order, data) as mine:
                 while True:
-                    self._fleet.count(CONDUCTOR)
+                    self._fleet.count(HEARTBEAT)
                     mine.tick()
                     now = time.monotonic()
                     if self._hear():
@@ -136,10 +141,10 @@ class Voyage:
 
     def _hear(self) -> bool:
         """Take in the words of all ranks; whether anybody has made a step since."""
-        keys = {word_key(self._number, rank): rank for rank in self._hosts}
+        keys = {progress_key(self._number, rank): rank for rank in self._hosts}
         moved = False
         now = time.monotonic()
-        for key, word in self._fleet.hear_all(keys, Word).items():
+        for key, word in self._fleet.hear_all(keys, RankProgress).items():
             rank = keys[key]
             earlier = self._words.get(rank)
             if earlier is not None and earlier.beat == word.beat:
@@ -176,7 +181,7 @@ class Voyage:
             self._hear()
             if sum(word.over for word in self._words.values()) == len(self._hosts):
                 return
-            self._fleet.count(CONDUCTOR)
+            self._fleet.count(HEARTBEAT)
             time.sleep(self._tick_seconds)
         self._fleet.tell(stop_key(self._number), True)
 

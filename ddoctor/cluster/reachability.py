@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from threading import Thread
 
-from ddoctor.cluster.store import Muster
+from ddoctor.cluster.store import RankInfo
 from ddoctor.evidence.joining import Attempt, Outcome
 
 ATTEMPT_SECONDS = 3.0
@@ -48,7 +48,7 @@ def own_address(towards: str) -> str:
     return ""
 
 
-def attempts(me: Muster, hosts: Sequence[Muster]) -> tuple[Attempt, ...]:
+def attempts(me: RankInfo, hosts: Sequence[RankInfo]) -> tuple[Attempt, ...]:
     """Try the ports of other hosts, all at once."""
     results: list[Attempt] = []
     tasks = [
@@ -82,7 +82,7 @@ def attempt(host: str, address: str, port: int, limit: float = ATTEMPT_SECONDS) 
     return ended("connected")
 
 
-def _chosen(me: Muster, hosts: Sequence[Muster]) -> Iterator[Muster]:
+def _chosen(me: RankInfo, hosts: Sequence[RankInfo]) -> Iterator[RankInfo]:
     others = [one for one in hosts if one.port and one.rank != me.rank]
     if len(others) < ALL_UP_TO:
         yield from others

@@ -11,9 +11,9 @@ from importlib.metadata import version
 
 import msgspec
 
-from ddoctor.cluster.endpoint import Meeting, resolved
+from ddoctor.cluster.endpoint import Endpoint, resolved
 from ddoctor.cluster.reachability import ATTEMPT_SECONDS, attempt, attempts, listen, own_address
-from ddoctor.cluster.store import CONNECT_EVERY_SECONDS, Fleet, Lost, Muster, connect
+from ddoctor.cluster.store import CONNECT_EVERY_SECONDS, ClusterStore, RankInfo, StoreLost, connect
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.joining import HostCaller, HostJoining, Reach
 from ddoctor.evidence.section import Section
@@ -30,14 +30,14 @@ VERDICT = "verdict"
 HEARD = "heard"
 
 
-class Caller(Muster, frozen=True, kw_only=True):
+class JoiningHost(RankInfo, frozen=True, kw_only=True):
     """What a host says of itself; its rank is the order in which it called, from 0."""
 
     node_rank: int | None
     endpoint_addresses: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RendezvousResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the meeting."""
 
     node_ranks: Mapping[str, int] = {}
@@ -45,7 +45,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
 
 
-class Apart(Exception):
+class HostsMissing(Exception):
     """The hosts did not come together; the sections say how, as seen from this one."""
 
     def __init__(self, *sections: Section, first: bool) -> None:
@@ -55,7 +55,7 @@ class Apart(Exception):
         """It is the host of the endpoint, which speaks for those that came."""
 
 
-def gather(meeting: Meeting) -> int:
+def gather(meeting: Endpoint) -> int:
     """Meet the other hosts; the number of this one. The port is free again afterwards.
 
     Raises:
@@ -65,7 +65,7 @@ def gather(meeting: Meeting) -> int:
     _load_torch()
     try:
         return _lead(meeting) if meeting.host_it else _follow(meeting)
-    except Lost as error:
+    except StoreLost as error:
         raise DoctorError(str(error)) from error
 
 
@@ -81,11 +81,11 @@ def _load_torch() -> None:
         del os.environ[name]
 
 
-def _lead(meeting: Meeting) -> int:
+def _lead(meeting: Endpoint) -> int:
     try:
         # By its own name a host may not even reach itself.
         fleet = _open("localhost", meeting, host_it=True, limit=meeting.limit)
-    except Lost as error:
+    except StoreLost as error:
         raise DoctorError(
             f"port {meeting.port} cannot be opened here: `ss -ltnp 'sport = :{meeting.port}'` "
             f"shows who has it, or take another one on all hosts ({error})"
@@ -95,7 +95,7 @@ def _lead(meeting: Meeting) -> int:
     sizes = {one.world_size for one in callers}
     if len(sizes) == 1 and len(callers) >= meeting.hosts:
         numbers = _numbers(callers, me, meeting)
-        verdict = Verdict(
+        verdict = RendezvousResult(
             node_ranks=numbers, refusal="" if numbers else _twice(callers, meeting.hosts)
         )
         _close(fleet, verdict, len(callers))
@@ -108,18 +108,18 @@ def _lead(meeting: Meeting) -> int:
         what = f"{len(callers)} of {meeting.hosts} hosts came to {meeting.endpoint}: {names}"
     else:
         what = f"the hosts were given different --nnodes ({_listed(sorted(sizes))})"
-    _close(fleet, Verdict(refusal=f"{what}; the report is on {me.host}"), len(callers))
-    raise Apart(_joining(meeting, me, callers), *reaches, first=True)
+    _close(fleet, RendezvousResult(refusal=f"{what}; the report is on {me.host}"), len(callers))
+    raise HostsMissing(_joining(meeting, me, callers), *reaches, first=True)
 
 
-def _follow(meeting: Meeting) -> int:
+def _follow(meeting: Endpoint) -> int:
     fleet = _connect(meeting)
     me = _call(fleet, meeting)
     tried = False
     # The endpoint's host was there before, so its own limit ends before this.
     deadline = time.monotonic() + meeting.limit + TRIAL_SECONDS + ATTEMPT_SECONDS
-    while (verdict := fleet.hear(VERDICT, Verdict)) is None:
-        peers = None if tried else fleet.hear(TRIAL, tuple[Caller, ...])
+    while (verdict := fleet.hear(VERDICT, RendezvousResult)) is None:
+        peers = None if tried else fleet.hear(TRIAL, tuple[JoiningHost, ...])
         if peers is not None:
             fleet.tell(f"reach/{me.rank}", Reach(host=me.host, attempts=attempts(me, peers)))
             tried = True
@@ -142,7 +142,7 @@ def _follow(meeting: Meeting) -> int:
     return number
 
 
-def _connect(meeting: Meeting) -> Fleet:
+def _connect(meeting: Endpoint) -> ClusterStore:
     """Knock until somebody opens: torch's own client logs each failure, and not why."""
     deadline = time.monotonic() + meeting.limit
     while True:
@@ -152,7 +152,7 @@ def _connect(meeting: Meeting) -> Fleet:
         if way.outcome == "connected":
             break
         if left < CONNECT_EVERY_SECONDS:
-            raise Apart(
+            raise HostsMissing(
                 HostJoining(
                     host=socket.gethostname(),
                     endpoint=meeting.endpoint,
@@ -165,22 +165,22 @@ def _connect(meeting: Meeting) -> Fleet:
         time.sleep(CONNECT_EVERY_SECONDS)
     try:
         return _open(meeting.address, meeting, host_it=False, limit=max(ATTEMPT_SECONDS, left))
-    except Lost as error:
+    except StoreLost as error:
         raise DoctorError(
             f"{meeting.endpoint} takes connections and is not where the hosts meet: there, "
             f"`ss -ltnp 'sport = :{meeting.port}'` shows who has the port"
         ) from error
 
 
-def _open(address: str, meeting: Meeting, *, host_it: bool, limit: float) -> Fleet:
+def _open(address: str, meeting: Endpoint, *, host_it: bool, limit: float) -> ClusterStore:
     prefix = f"door/{meeting.run}"
     return connect(address, meeting.port, host_it=host_it, limit=limit, prefix=prefix)
 
 
-def _call(fleet: Fleet, meeting: Meeting) -> Caller:
+def _call(fleet: ClusterStore, meeting: Endpoint) -> JoiningHost:
     """Say who and where this host is."""
     address = own_address(meeting.address)
-    me = Caller(
+    me = JoiningHost(
         rank=fleet.count(ROLL) - 1,
         local_rank=0,
         local_size=1,
@@ -197,13 +197,13 @@ def _call(fleet: Fleet, meeting: Meeting) -> Caller:
     return me
 
 
-def _wait(fleet: Fleet, meeting: Meeting) -> list[Caller]:
+def _wait(fleet: ClusterStore, meeting: Endpoint) -> list[JoiningHost]:
     """All that come, in the order of their calls, until there are enough or the limit is over."""
     deadline = time.monotonic() + meeting.limit
     disagreed = False
     while True:
         keys = [f"caller/{number}" for number in range(fleet.count(ROLL, 0))]
-        callers = list(fleet.hear_all(keys, Caller).values())
+        callers = list(fleet.hear_all(keys, JoiningHost).values())
         sizes = {one.world_size for one in callers}
         if len(sizes) > 1 and not disagreed:
             disagreed = True
@@ -213,7 +213,7 @@ def _wait(fleet: Fleet, meeting: Meeting) -> list[Caller]:
         time.sleep(TICK_SECONDS)
 
 
-def _numbers(callers: Sequence[Caller], me: Caller, meeting: Meeting) -> dict[str, int]:
+def _numbers(callers: Sequence[JoiningHost], me: JoiningHost, meeting: Endpoint) -> dict[str, int]:
     """Node ranks: those that were given to all, or the order of the names after the endpoint's
     host; empty where two hosts were given the same."""
     first = callers[: meeting.hosts]
@@ -225,14 +225,16 @@ def _numbers(callers: Sequence[Caller], me: Caller, meeting: Meeting) -> dict[st
     return {str(one.rank): number for number, one in enumerate(ordered)}
 
 
-def _twice(callers: Sequence[Caller], hosts: int) -> str:
+def _twice(callers: Sequence[JoiningHost], hosts: int) -> str:
     times = Counter(one.node_rank for one in callers[:hosts])
     number = next(rank for rank, count in times.items() if count > 1)
     names = ", ".join(sorted(one.host for one in callers if one.node_rank == number))
     return f"--node-rank {number} was given to {names}: give each host a number of its own"
 
 
-def _try_ways(fleet: Fleet, me: Caller, callers: Sequence[Caller]) -> tuple[Reach, ...]:
+def _try_ways(
+    fleet: ClusterStore, me: JoiningHost, callers: Sequence[JoiningHost]
+) -> tuple[Reach, ...]:
     """Have those that came try one another's ports."""
     fleet.tell(TRIAL, callers)
     mine = Reach(host=me.host, attempts=attempts(me, callers))
@@ -243,7 +245,7 @@ def _try_ways(fleet: Fleet, me: Caller, callers: Sequence[Caller]) -> tuple[Reac
     return (mine, *told.values())
 
 
-def _close(fleet: Fleet, verdict: Verdict, callers: int) -> None:
+def _close(fleet: ClusterStore, verdict: RendezvousResult, callers: int) -> None:
     """Tell the verdict, and keep the store open until all others have heard it."""
     fleet.tell(VERDICT, verdict)
     deadline = time.monotonic() + TRIAL_SECONDS
@@ -251,7 +253,7 @@ def _close(fleet: Fleet, verdict: Verdict, callers: int) -> None:
         time.sleep(TICK_SECONDS)
 
 
-def _joining(meeting: Meeting, me: Caller, callers: Sequence[Caller]) -> HostJoining:
+def _joining(meeting: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]) -> HostJoining:
     return HostJoining(
         host=me.host,
         endpoint=meeting.endpoint,

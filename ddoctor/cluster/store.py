@@ -25,15 +25,15 @@ CONNECT_EVERY_SECONDS = 0.5
 ATTEMPT_SECONDS = 5.0
 
 
-CONDUCTOR = "conductor"
+HEARTBEAT = "conductor"
 """The number that rank 0 counts up while it is there."""
-ROLL = "roll"
+JOINED = "roll"
 """How many ranks have called."""
 FINISHED = "finished"
 """How many ranks have heard the last order."""
 
 
-def muster_key(ticket: int) -> str:
+def rank_key(ticket: int) -> str:
     return f"muster/{ticket}"
 
 
@@ -45,7 +45,7 @@ def stop_key(number: int) -> str:
     return f"stop/{number}"
 
 
-def word_key(number: int, rank: int) -> str:
+def progress_key(number: int, rank: int) -> str:
     return f"word/{number}/{rank}"
 
 
@@ -57,15 +57,15 @@ def host_key(rank: int) -> str:
     return f"host/{rank}"
 
 
-def sought_key(rank: int) -> str:
+def found_key(rank: int) -> str:
     return f"sought/{rank}"
 
 
-class Lost(Exception):
+class StoreLost(Exception):
     """The store does not answer (any more)."""
 
 
-class Muster(msgspec.Struct, frozen=True, kw_only=True):
+class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank says of itself as soon as it can."""
 
     rank: int
@@ -96,7 +96,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What every rank is to do next."""
 
     kind: Literal["look", "seek", "measure", "finish"]
-    peers: tuple[Muster, ...] = ()
+    peers: tuple[RankInfo, ...] = ()
     """look: the first ranks of all hosts, which listen."""
     missing: tuple[int, ...] = ()
     """seek: the ranks whose processes are looked for."""
@@ -112,7 +112,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """finish: the exit code of every rank but rank 0."""
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank ended one probe."""
 
     outcome: Literal["completed", "skipped"]
@@ -122,7 +122,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this rank holds what was measured."""
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank's measuring process is, at the time of this word."""
 
     beat: int
@@ -132,7 +132,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     joined: bool
     began: tuple[str, ...] = ()
-    ended: Mapping[str, End] = {}
+    ended: Mapping[str, ProbeEnd] = {}
     over: bool = False
     """The last word in this order: the process is gone."""
     status: str = ""
@@ -140,7 +140,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
 
 
-class Sought(msgspec.Struct, frozen=True, kw_only=True):
+class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
     """What others know of a rank that never spoke: its host, and perhaps its process."""
 
     rank: int
@@ -150,7 +150,7 @@ class Sought(msgspec.Struct, frozen=True, kw_only=True):
     age: float | None = None
 
 
-class Fleet:
+class ClusterStore:
     """One rank's connection with the others."""
 
     def __init__(self, store: Store, prefix: str, address: str, port: int) -> None:
@@ -193,10 +193,12 @@ class Fleet:
             told = str(error).strip().splitlines()
             why = told[0] if told else type(error).__name__
             store = f"the store at {self.address}:{self.port}"
-            raise Lost(f"{store} does not answer: {why}") from error
+            raise StoreLost(f"{store} does not answer: {why}") from error
 
 
-def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str = "") -> Fleet:
+def connect(
+    address: str, port: int, *, host_it: bool, limit: float, prefix: str = ""
+) -> ClusterStore:
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
 
     Raises:
@@ -221,10 +223,10 @@ def connect(address: str, port: int, *, host_it: bool, limit: float, prefix: str
             if host_it or left < CONNECT_EVERY_SECONDS:
                 told = str(error).strip().splitlines()
                 why = told[0] if told else type(error).__name__
-                raise Lost(f"cannot reach the store at {address}:{port}: {why}") from error
+                raise StoreLost(f"cannot reach the store at {address}:{port}: {why}") from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
-            return Fleet(store, f"ddoctor/{prefix}", address, store.port)
+            return ClusterStore(store, f"ddoctor/{prefix}", address, store.port)
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:

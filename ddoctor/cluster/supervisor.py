@@ -27,27 +27,27 @@ import psutil
 
 from ddoctor.cluster.reachability import attempts
 from ddoctor.cluster.store import (
-    CONDUCTOR,
     FINISHED,
-    End,
-    Fleet,
-    Muster,
+    HEARTBEAT,
+    ClusterStore,
+    FoundProcess,
     Order,
-    Sought,
-    Word,
+    ProbeEnd,
+    RankInfo,
+    RankProgress,
+    found_key,
     host_key,
     order_key,
+    progress_key,
     section_key,
-    sought_key,
     stop_key,
-    word_key,
 )
 from ddoctor.collect import collect
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.joining import Reach
 from ddoctor.evidence.section import Absence, Absent, Section, Unseen
 from ddoctor.probing.follower import last_words
-from ddoctor.probing.journal import Follower, Line
+from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
 
 INTERRUPTED = "interrupted there: Ctrl-C, or a signal to end"
@@ -64,7 +64,7 @@ BEAT_SECONDS = 1.0
 GRACE_SECONDS = 0.5
 
 # Rank 0 is busy for as long as its collectors may take, and no longer.
-CONDUCTOR_SILENCE_SECONDS = 60.0
+COORDINATOR_SILENCE_SECONDS = 60.0
 
 # What all hosts send must fit the store of rank 0; a host's sections are some 100 kB.
 MOST_BYTES = 4 * 2**20
@@ -75,14 +75,16 @@ def tick_seconds(ranks: int) -> float:
     return TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
 
 
-class ConductorLost(Exception):
+class CoordinatorLost(Exception):
     """Rank 0, which writes the report, is not heard of any more."""
 
 
 class Measuring:
     """The measuring process of this rank during one order."""
 
-    def __init__(self, fleet: Fleet, me: Muster, number: int, order: Order, data: Path) -> None:
+    def __init__(
+        self, fleet: ClusterStore, me: RankInfo, number: int, order: Order, data: Path
+    ) -> None:
         self._fleet, self._rank, self._number = fleet, me.rank, number
         self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
@@ -90,12 +92,12 @@ class Measuring:
         self._follower = Follower(folder, me.rank)
         self._mark = {MARK: uuid.uuid4().hex}
         self._born = time.monotonic()
-        self._lines: list[Line] = []
-        self._last: Line | None = None
+        self._lines: list[JournalLine] = []
+        self._last: JournalLine | None = None
         self._steps = 0
         self._joined = False
         self._began: dict[str, float] = {}
-        self._ended: dict[str, End] = {}
+        self._ended: dict[str, ProbeEnd] = {}
         self._said = 0.0
         self._beat = 0
         with self._errors.open("wb") as output:
@@ -161,11 +163,11 @@ class Measuring:
                 self._take_end(line)
         return bool(new)
 
-    def _take_end(self, line: Line) -> None:
+    def _take_end(self, line: JournalLine) -> None:
         holds = bytes(line.section) != b"null"
         if holds:
             self._fleet.tell(section_key(self._number, self._rank, line.probe), line.section)
-        self._ended[line.probe] = End(
+        self._ended[line.probe] = ProbeEnd(
             outcome="skipped" if line.outcome == "skipped" else "completed",
             reason=line.reason,
             seconds=line.time - self._began[line.probe],
@@ -180,7 +182,7 @@ class Measuring:
             words = self._last.reason
         elif code:
             words = last_words(self._errors)
-        word = Word(
+        word = RankProgress(
             beat=self._beat,
             pid=self._process.pid,
             doing=self._last.doing if self._last else "starting",
@@ -195,17 +197,17 @@ class Measuring:
             exit_code=code or None,
             words=words,
         )
-        self._fleet.tell(word_key(self._number, self._rank), word)
+        self._fleet.tell(progress_key(self._number, self._rank), word)
 
 
-def serve(fleet: Fleet, me: Muster, data: Path) -> int:
+def serve(fleet: ClusterStore, me: RankInfo, data: Path) -> int:
     """Carry out rank 0's orders until the last one; the exit code that it gives.
 
     Raises:
         ConductorLost: rank 0 is not heard of any more.
         Lost: the store is gone.
     """
-    conductor = Conductor(fleet)
+    conductor = CoordinatorHeartbeat(fleet)
     tick = tick_seconds(me.world_size)
     for number in count():
         while (order := fleet.hear(order_key(number), Order)) is None:
@@ -217,7 +219,7 @@ def serve(fleet: Fleet, me: Muster, data: Path) -> int:
         if order.kind == "look" and me.leads:
             fleet.tell(host_key(me.rank), look(order.peers, me))
         if order.kind == "seek" and me.leads:
-            fleet.tell(sought_key(me.rank), seek(order.missing, me.host))
+            fleet.tell(found_key(me.rank), seek(order.missing, me.host))
         if order.kind == "measure":
             with Measuring(fleet, me, number, order, data) as measuring:
                 while not measuring.over:
@@ -229,10 +231,10 @@ def serve(fleet: Fleet, me: Muster, data: Path) -> int:
     raise AssertionError("the orders never end")
 
 
-class Conductor:
+class CoordinatorHeartbeat:
     """Rank 0 as the others hear it: it counts on while it is there."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ClusterStore) -> None:
         self._fleet = fleet
         self._count = -1
         self._heard = self._asked = time.monotonic()
@@ -243,17 +245,17 @@ class Conductor:
         if now - self._asked < BEAT_SECONDS:
             return
         self._asked = now
-        counted = self._fleet.count(CONDUCTOR, 0)
+        counted = self._fleet.count(HEARTBEAT, 0)
         if counted != self._count:
             self._count, self._heard = counted, now
-        elif now - self._heard > CONDUCTOR_SILENCE_SECONDS:
-            raise ConductorLost(
+        elif now - self._heard > COORDINATOR_SILENCE_SECONDS:
+            raise CoordinatorLost(
                 f"rank 0, which writes the report, was not heard of for "
-                f"{CONDUCTOR_SILENCE_SECONDS:.0f} s: look at its process (stopped? gone?)"
+                f"{COORDINATOR_SILENCE_SECONDS:.0f} s: look at its process (stopped? gone?)"
             )
 
 
-def look(peers: Sequence[Muster], me: Muster) -> str:
+def look(peers: Sequence[RankInfo], me: RankInfo) -> str:
     """All there is to see of this host, packed."""
     sections: list[Section] = [Reach(attempts=attempts(me, peers))]
     absences: list[Absence] = []
@@ -295,7 +297,7 @@ def _packed(sections: Sequence[Section]) -> str:
     return b64encode(zlib.compress(msgspec.json.encode(sections), 1)).decode()
 
 
-def seek(ranks: Sequence[int], host: str) -> tuple[Sought, ...]:
+def seek(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
     """The processes on this host of ranks of this run that never spoke."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run is None:
@@ -306,12 +308,14 @@ def seek(ranks: Sequence[int], host: str) -> tuple[Sought, ...]:
             with suppress(psutil.Error):
                 age = time.time() - process.create_time()
                 status = processes.statuses([process.pid])[process.pid]
-                found.append(Sought(rank=rank, host=host, pid=process.pid, status=status, age=age))
+                found.append(
+                    FoundProcess(rank=rank, host=host, pid=process.pid, status=status, age=age)
+                )
                 break
     return tuple(found)
 
 
-def _environment(fleet: Fleet, me: Muster, order: Order) -> dict[str, str]:
+def _environment(fleet: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
     """For the measuring process: torch is to take the store that there is, as torchrun's own."""
     changes = order.environment if me.host in (order.hosts or [me.host]) else {}
     outer = {"TORCHELASTIC_ERROR_FILE", *changes}

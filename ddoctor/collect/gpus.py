@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddoctor.collect.holders import holders
 from ddoctor.collect.interconnect import fabric, nvlinks, pcie_link, peers
-from ddoctor.collect.nvml import Device, bus_id_of, error_name, session
+from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name, session
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.section import Unseen
 
@@ -47,7 +47,7 @@ def gpus(root: Path = Path("/")) -> Gpus:
     with session():
         unseen: list[Unseen] = []
         found = [_device(index, unseen) for index in range(pynvml.nvmlDeviceGetCount())]
-        devices = [one for one in found if isinstance(one, Device)]
+        devices = [one for one in found if isinstance(one, NvmlDevice)]
         lost = [one for one in found if isinstance(one, Gpu)]
         processes = holders([_processes(device) for device in devices])
         seen = [_gpu(*pair, root) for pair in zip(devices, processes, strict=True)]
@@ -60,12 +60,12 @@ def gpus(root: Path = Path("/")) -> Gpus:
         )
 
 
-def _device(index: int, unseen: list[Unseen]) -> Device | Gpu | None:
+def _device(index: int, unseen: list[Unseen]) -> NvmlDevice | Gpu | None:
     """A device to ask; or what is left to say of a lost one; or None where it is forbidden."""
     import pynvml
 
     try:
-        return Device(index, pynvml.nvmlDeviceGetHandleByIndex(index))
+        return NvmlDevice(index, pynvml.nvmlDeviceGetHandleByIndex(index))
     except pynvml.NVMLError as error:
         name = error_name(error.value)
         if error.value != pynvml.NVML_ERROR_NO_PERMISSION:
@@ -90,7 +90,7 @@ def _cuda() -> tuple[int, int] | None:
     return number // 1000, number % 1000 // 10
 
 
-def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -> Gpu:
+def _gpu(device: NvmlDevice, processes: tuple[GpuProcess, ...] | None, root: Path) -> Gpu:
     import pynvml
 
     ask = device.ask
@@ -154,7 +154,7 @@ def _gpu(device: Device, processes: tuple[GpuProcess, ...] | None, root: Path) -
     )
 
 
-def clocks_limited_by(device: Device) -> tuple[str, ...] | None:
+def clocks_limited_by(device: NvmlDevice) -> tuple[str, ...] | None:
     """What holds its clocks down at this moment; None: it does not tell."""
     reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
@@ -172,7 +172,7 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _processes(device: Device) -> list[tuple[int, int | None]] | None:
+def _processes(device: NvmlDevice) -> list[tuple[int, int | None]] | None:
     """Each pid with its bytes on this device."""
     compute = device.ask("nvmlDeviceGetComputeRunningProcesses")
     if compute is None:
@@ -183,7 +183,7 @@ def _processes(device: Device) -> list[tuple[int, int | None]] | None:
     return list({row.pid: (row.pid, row.usedGpuMemory) for row in (*graphics, *compute)}.values())
 
 
-def _recovery_action(device: Device) -> str | None:
+def _recovery_action(device: NvmlDevice) -> str | None:
     values = device.ask("nvmlDeviceGetFieldValues", [RECOVERY_ACTION_FIELD])
     if values is None or values[0].nvmlReturn != 0:
         return None

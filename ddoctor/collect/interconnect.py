@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddoctor.collect import Collector
-from ddoctor.collect.nvml import Device, bus_id_of, error_name
+from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name
 from ddoctor.evidence.gpus import NvLink, PcieLink, PeerPath
 
 FabricState = Literal["not_supported", "not_started", "in_progress", "completed"]
@@ -48,7 +48,7 @@ PATHS = {
 """nvmlGpuTopologyLevel: internal, PIX, PXB, PHB, NODE, SYS."""
 
 
-def pcie_link(device: Device, bus_id: str, root: Path) -> PcieLink:
+def pcie_link(device: NvmlDevice, bus_id: str, root: Path) -> PcieLink:
     ask = device.ask
     path = (root / "sys/bus/pci/devices" / bus_id).resolve() if bus_id else Path()
     above = [part for part in path.parts[:-1] if part.count(":") == 2]
@@ -62,7 +62,7 @@ def pcie_link(device: Device, bus_id: str, root: Path) -> PcieLink:
     )
 
 
-def nvlinks(device: Device) -> tuple[NvLink, ...] | None:
+def nvlinks(device: NvmlDevice) -> tuple[NvLink, ...] | None:
     import pynvml
 
     links = []
@@ -91,7 +91,7 @@ def nvlinks(device: Device) -> tuple[NvLink, ...] | None:
     return tuple(links) or None
 
 
-def _remote(device: Device, link: int) -> str:
+def _remote(device: NvmlDevice, link: int) -> str:
     import pynvml
 
     kind = device.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)
@@ -102,7 +102,7 @@ def _remote(device: Device, link: int) -> str:
     return bus_id_of(device.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
 
 
-def fabric(device: Device) -> tuple[FabricState | None, str, tuple[str, ...]]:
+def fabric(device: NvmlDevice) -> tuple[FabricState | None, str, tuple[str, ...]]:
     import pynvml
 
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
@@ -117,7 +117,7 @@ def fabric(device: Device) -> tuple[FabricState | None, str, tuple[str, ...]]:
     return "completed", status, tuple(trouble)
 
 
-def peers(devices: Sequence[Device]) -> tuple[PeerPath, ...] | None:
+def peers(devices: Sequence[NvmlDevice]) -> tuple[PeerPath, ...] | None:
     paths = []
     for a, b in combinations(devices, 2):
         read = a.ask("nvmlDeviceGetP2PStatus", b.handle, P2P_READ)

@@ -30,7 +30,7 @@ OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process \d+ .*")
 Severity = Literal["corrected", "nonfatal", "fatal"]
 
 
-class Line(NamedTuple):
+class KernelLine(NamedTuple):
     """One message, and its time in seconds after the boot."""
 
     time: float
@@ -76,16 +76,16 @@ def _read(device: Path) -> str:
     return b"".join(records).decode(errors="replace")
 
 
-def _parsed(records: str) -> Iterator[Line]:
+def _parsed(records: str) -> Iterator[KernelLine]:
     """``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
     for record in records.splitlines():
         head, separator, text = record.partition(";")
         fields = head.split(",")
         if separator and len(fields) >= 3 and fields[2].isdigit():
-            yield Line(int(fields[2]) / 1e6, text)
+            yield KernelLine(int(fields[2]) / 1e6, text)
 
 
-def _journal(why: str) -> Iterator[Line]:
+def _journal(why: str) -> Iterator[KernelLine]:
     """The kernel's part of the journal: members of adm and systemd-journal may read it."""
     command = ["journalctl", "--dmesg", "--quiet", "--no-pager", "--output=short-monotonic"]
     try:
@@ -99,10 +99,10 @@ def _journal(why: str) -> Iterator[Line]:
     for line in done.stdout.splitlines():
         found = re.match(r"\[\s*(\d+\.\d+)\] \S+ kernel: (.*)", line)
         if found:
-            yield Line(float(found.group(1)), found.group(2))
+            yield KernelLine(float(found.group(1)), found.group(2))
 
 
-def _xids(lines: list[Line], now: float) -> Iterator[XidEvent]:
+def _xids(lines: list[KernelLine], now: float) -> Iterator[XidEvent]:
     for when, text in lines:
         found = XID.search(text)
         if found:
@@ -120,7 +120,7 @@ def _with_function(bus_id: str) -> str:
     return bus_id if "." in bus_id else f"{bus_id}.0"
 
 
-def _pcie_errors(lines: list[Line], now: float) -> Iterator[PcieErrors]:
+def _pcie_errors(lines: list[KernelLine], now: float) -> Iterator[PcieErrors]:
     times: dict[tuple[str, Severity], list[float]] = {}
     for when, text in lines:
         found = PCIE.search(text)

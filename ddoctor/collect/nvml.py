@@ -17,7 +17,7 @@ DISPLAY_CLASS = "0x03"
 """First byte of the PCI class of VGA and 3D controllers."""
 
 
-class Device:
+class NvmlDevice:
     """One GPU, asked question by question. None: the device does not support the question."""
 
     def __init__(self, index: int, handle: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ddoctor import engine
-from ddoctor.analysis.figures import Figure, Measured, figures
+from ddoctor.analysis.figures import Figure, MeasuredFigure, figures
 from ddoctor.analysis.host_settings import settings, without_names
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
@@ -148,7 +148,7 @@ def compare(old: Evidence, new: Evidence) -> Difference:
     )
 
 
-def _slower(was: Measured, now: Measured) -> bool:
+def _slower(was: MeasuredFigure, now: MeasuredFigure) -> bool:
     """By more than rounds of one run differ: in the median, and in the fastest round as well."""
     if now.rate >= APART * was.rate or was.rate - now.rate <= was.spread + now.spread:
         return False
@@ -156,8 +156,8 @@ def _slower(was: Measured, now: Measured) -> bool:
 
 
 def _largest_sizes(
-    pairs: Mapping[Figure, tuple[Measured, Measured]],
-) -> dict[Figure, tuple[Measured, Measured]]:
+    pairs: Mapping[Figure, tuple[MeasuredFigure, MeasuredFigure]],
+) -> dict[Figure, tuple[MeasuredFigure, MeasuredFigure]]:
     """Of each collective the largest message that both measured."""
     largest: dict[Figure, Figure] = {}
     for figure in sorted(pairs, key=lambda figure: figure.bytes or 0):

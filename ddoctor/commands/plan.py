@@ -113,7 +113,7 @@ def plan(
     if force and write is None:
         raise DoctorError("--force goes with --write: it says that its files may be replaced")
     folder = LaunchFolder(path=write, replace=force) if write is not None else None
-    wanted = request.Request(
+    wanted = request.PlanRequest(
         workload=workload,
         params=params,
         model=model,

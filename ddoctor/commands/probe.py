@@ -15,8 +15,8 @@ from importlib.util import find_spec
 
 from ddoctor import engine, probe
 from ddoctor.cluster import rendezvous
-from ddoctor.cluster.endpoint import Meeting, Parser, arranged, launcher
-from ddoctor.cluster.rendezvous import Apart
+from ddoctor.cluster.endpoint import Endpoint, Parser, arranged, launcher
+from ddoctor.cluster.rendezvous import HostsMissing
 from ddoctor.collect import collect
 from ddoctor.commands import doctor
 from ddoctor.errors import DoctorError
@@ -70,13 +70,13 @@ def enter(words: Sequence[str]) -> int:
         # What is left is for the probe.
         _, rest = options.parse_known_args(spelt)
         return _torchrun(place, arguments, rest)
-    except Apart as apart:
+    except HostsMissing as apart:
         return _report(apart, arguments)
     except KeyboardInterrupt:
         raise DoctorError("interrupted") from None
 
 
-def _join(meeting: Meeting) -> list[str]:
+def _join(meeting: Endpoint) -> list[str]:
     """Torchrun's words for the place of this host, once all have come."""
     with progress() as started:
         started(f"waiting for {meeting.hosts} hosts at {meeting.endpoint}")
@@ -100,7 +100,7 @@ def _outputs(arguments: Namespace) -> Outputs:
     )
 
 
-def _report(apart: Apart, arguments: Namespace) -> int:
+def _report(apart: HostsMissing, arguments: Namespace) -> int:
     """What is known of a meeting that failed, with what is to be seen on this host."""
     found = list(apart.sections)
     absences: list[Absence] = []

@@ -11,7 +11,7 @@ from ddoctor.evidence.section import Part, Section
 GAIN = 1.10
 
 
-class Turn(Part, frozen=True, kw_only=True):
+class ArmTurn(Part, frozen=True, kw_only=True):
     """All ranks, started anew, measured once."""
 
     rate: float | None = None
@@ -29,8 +29,8 @@ class ControlArm(Part, frozen=True, kw_only=True):
     """Where it was changed; empty: everywhere."""
     bytes: int
     """Of the all-reduce: the largest size that every turn measured; 0: there is none."""
-    without: tuple[Turn, ...]
-    with_it: tuple[Turn, ...]
+    without: tuple[ArmTurn, ...]
+    with_it: tuple[ArmTurn, ...]
 
     @property
     def before(self) -> float:
@@ -71,5 +71,5 @@ class ControlArms(Section, frozen=True, kw_only=True):
         )
 
 
-def _median(turns: tuple[Turn, ...]) -> float:
+def _median(turns: tuple[ArmTurn, ...]) -> float:
     return median(turn.rate or 0.0 for turn in turns) if turns else 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts, Remedy, Strategy, Way
-from ddoctor.forecast.forecaster import Forecaster, Row
+from ddoctor.forecast.forecaster import Forecaster, ForecastRow
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
@@ -66,15 +66,15 @@ class ClosedForm(Forecaster):
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def parts(self, row: Row) -> MemoryParts:
+    def parts(self, row: ForecastRow) -> MemoryParts:
         """What lies on each GPU."""
         return parts(self.model, row.strategy, row.gpus)
 
-    def host(self, row: Row) -> int:
+    def host(self, row: ForecastRow) -> int:
         """What FSDP keeps there of parameters, gradients and states."""
         return kept(self.model, row.gpus) if row.strategy == "fsdp-offload" else 0
 
-    def gains(self, row: Row) -> Mapping[Remedy, int]:
+    def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """What lies on the CPU instead."""
         if row.strategy == "fsdp-offload" or self.model.optimizer not in ON_CPU:
             return {}

@@ -16,7 +16,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class PlannedGpu:
     """What a plan is made for."""
 
     name: str
@@ -26,7 +26,7 @@ class Device:
     """What else is known of it."""
 
 
-def find(name: str) -> Device:
+def find(name: str) -> PlannedGpu:
     """Say ``h100-80``, ``h100``, ``rtx-4090`` or ``A100 40GB SXM``.
 
     Raises:
@@ -36,7 +36,7 @@ def find(name: str) -> Device:
     model = known.get(_plain(name))
     if model is None:
         raise unknown("GPU", _plain(name), known, "say how much it has: --device-memory 24GiB")
-    return Device(name=model.name, memory=round(model.memory * GIB * USABLE), model=model)
+    return PlannedGpu(name=model.name, memory=round(model.memory * GIB * USABLE), model=model)
 
 
 def _aliases() -> Mapping[str, GpuModel]:

@@ -26,7 +26,7 @@ FORWARD = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class PlannedLink:
     """Over which bytes go."""
 
     rate: float
@@ -36,12 +36,12 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Links:
+class PlannedLinks:
     """Of a GPU; None: nobody knows."""
 
-    within: Link | None = None
+    within: PlannedLink | None = None
     """To the others of its host."""
-    between: Link | None = None
+    between: PlannedLink | None = None
     """To those of other hosts, where all GPUs of its host use the network at a time."""
 
     def exposed(
@@ -75,7 +75,7 @@ def times(strategy: Strategy, accumulation: int) -> int:
     return accumulation if strategy.startswith("fsdp") else 1
 
 
-def known(gpu: GpuModel) -> Links:
+def known(gpu: GpuModel) -> PlannedLinks:
     """By the tables. Of a bridge nobody knows whether it was bought."""
     figures = knowledge.load(AllReduceFigures)
     over_pcie = figures.pcie(gpu.pcie) if gpu.pcie is not None else None
@@ -89,10 +89,10 @@ def known(gpu: GpuModel) -> Links:
     if network is not None:
         adapters = f"{network.adapters} adapters of {network.gigabits} Gb/s"
         between = _within_training(network.published[0], f"as published for hosts with {adapters}")
-    return Links(within=within, between=between)
+    return PlannedLinks(within=within, between=between)
 
 
-def measured(evidence: Evidence) -> Links:
+def measured(evidence: Evidence) -> PlannedLinks:
     """By all-reduces of large messages, as far as some were measured."""
     found: dict[bool, list[float]] = {False: [], True: []}
     for hosts, points in _sweeps(evidence):
@@ -103,12 +103,12 @@ def measured(evidence: Evidence) -> Links:
     within, between = (
         _within_training(min(rates), "as measured") if rates else None for rates in found.values()
     )
-    return Links(within=within, between=between)
+    return PlannedLinks(within=within, between=between)
 
 
-def _within_training(bandwidth: float, source: str = "") -> Link:
+def _within_training(bandwidth: float, source: str = "") -> PlannedLink:
     """What is left of so many GB/s."""
-    return Link(rate=bandwidth * 1e9 / CONTENTION, source=source)
+    return PlannedLink(rate=bandwidth * 1e9 / CONTENTION, source=source)
 
 
 def _sweeps(evidence: Evidence) -> Iterator[tuple[int, tuple[SweepPoint, ...]]]:

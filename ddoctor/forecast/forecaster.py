@@ -11,7 +11,7 @@ from ddoctor.evidence.plan import Checkpointing, MemoryParts, Remedy, Strategy, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ForecastRow:
     """One way to train."""
 
     strategy: Strategy
@@ -34,7 +34,7 @@ class Forecaster(ABC):
         return None
 
     @abstractmethod
-    def parts(self, row: Row) -> MemoryParts:
+    def parts(self, row: ForecastRow) -> MemoryParts:
         """What lies on each GPU at the peak.
 
         Raises:
@@ -42,25 +42,25 @@ class Forecaster(ABC):
         """
 
     @abstractmethod
-    def host(self, row: Row) -> int:
+    def host(self, row: ForecastRow) -> int:
         """Bytes of its host's memory that each rank has for what is kept there."""
 
-    def moment(self, row: Row) -> str:
+    def moment(self, row: ForecastRow) -> str:
         """When the peak comes; empty: it is not known."""
         del row
         return ""
 
-    def most_samples(self, row: Row, memory: int) -> int | None:
+    def most_samples(self, row: ForecastRow, memory: int) -> int | None:
         """How many a GPU with so many bytes can compute at a time; None: it is not known."""
         del row, memory
         return None
 
-    def without_checkpointing(self, row: Row) -> MemoryParts | None:
+    def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
         """The same if no block were computed again; None: none is, or it is not known."""
         del row
         return None
 
-    def gains(self, row: Row) -> Mapping[Remedy, int]:
+    def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Bytes of a GPU that each remedy saves, as far as that is forecast."""
         del row
         return {}

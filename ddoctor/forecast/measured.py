@@ -21,8 +21,8 @@ from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast import exchange, of_a_run
 from ddoctor.forecast.closed_form import CONTEXT, Model, Optimizer, Precision
-from ddoctor.forecast.devices import Device, find
-from ddoctor.forecast.exchange import Links
+from ddoctor.forecast.devices import PlannedGpu, find
+from ddoctor.forecast.exchange import PlannedLinks
 
 # What --params says is rounded.
 ALIKE = 0.05
@@ -34,7 +34,7 @@ SHARDED: dict[str, Strategy] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredStep:
     """One step of the optimizer, in seconds."""
 
     strategy: Strategy | None
@@ -54,7 +54,7 @@ class Measured:
     """Communication that no computing hid; None: it is within the computing."""
     parameters: float | None
     """Of the model; None: not recorded."""
-    links: Links
+    links: PlannedLinks
     precision: Precision | None = None
     """None: not recorded."""
     states: Optimizer | None = None
@@ -91,7 +91,7 @@ class Measured:
             )
 
     def step(
-        self, model: Model, device: Device, strategy: Strategy, gpus: int, accumulation: int
+        self, model: Model, device: PlannedGpu, strategy: Strategy, gpus: int, accumulation: int
     ) -> StepTime | None:
         """Of another row, or of the same; None: a link is not known."""
         same = (strategy, gpus, accumulation) == (self.strategy, self.gpus, self.turns)
@@ -109,10 +109,10 @@ class Measured:
             loading=accumulation * (self.loading or 0.0),
         )
 
-    def linked(self, device: Device) -> Links:
+    def linked(self, device: PlannedGpu) -> PlannedLinks:
         """The links as they were measured, else as they are known."""
-        known = exchange.known(device.model) if device.model is not None else Links()
-        return Links(
+        known = exchange.known(device.model) if device.model is not None else PlannedLinks()
+        return PlannedLinks(
             within=self.links.within or known.within, between=self.links.between or known.between
         )
 
@@ -122,7 +122,7 @@ class Measured:
         return self.hosts == ceil(self.gpus / GPUS_PER_HOST)
 
     def _exposed(
-        self, model: Model, device: Device, strategy: Strategy, gpus: int, accumulation: int
+        self, model: Model, device: PlannedGpu, strategy: Strategy, gpus: int, accumulation: int
     ) -> float | None:
         times, hosts = exchange.times(strategy, accumulation), ceil(gpus / GPUS_PER_HOST)
         seen = 0.0
@@ -142,7 +142,7 @@ def _share(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def device(paths: Sequence[Path]) -> Device:
+def device(paths: Sequence[Path]) -> PlannedGpu:
     """The GPU that it was measured on, with the memory that a sweep found there.
 
     Raises:
@@ -157,7 +157,7 @@ def device(paths: Sequence[Path]) -> Device:
         limit = sweep.tightest.limit
         # On a GPU the limit is the allocator's, beside CUDA's context.
         memory = limit if sweep.played else limit + CONTEXT
-        return Device(name=f"the sweep's {names[0] or 'device'}", memory=memory, model=model)
+        return PlannedGpu(name=f"the sweep's {names[0] or 'device'}", memory=memory, model=model)
     if model is None:
         raise DoctorError(
             "say what GPU it is for: --gpu h100-80, or --device-memory: "
@@ -166,7 +166,7 @@ def device(paths: Sequence[Path]) -> Device:
     return find(model.name)
 
 
-def read(paths: Sequence[Path], device: Device, micro_batch: int | None) -> Measured:
+def read(paths: Sequence[Path], device: PlannedGpu, micro_batch: int | None) -> MeasuredStep:
     """The step in bundles of a run or a sweep, for so many samples at a time if that is said.
 
     Raises:
@@ -194,7 +194,7 @@ def _other_samples(name: str, sizes: str, wanted: int) -> DoctorError:
     )
 
 
-def _demand(name: str, device: Device, places: Sequence[RankPlace]) -> None:
+def _demand(name: str, device: PlannedGpu, places: Sequence[RankPlace]) -> None:
     """What one GPU took tells nothing of another."""
     if device.model is None:
         return
@@ -208,7 +208,7 @@ def _demand(name: str, device: Device, places: Sequence[RankPlace]) -> None:
             )
 
 
-def _of_a_run(steps: Steps, evidence: Evidence, links: Links) -> Measured:
+def _of_a_run(steps: Steps, evidence: Evidence, links: PlannedLinks) -> MeasuredStep:
     wrappers = [one for section in evidence.all(Wrapping) for one in section.wrappers]
     own = [one for one in wrappers if one.rank == steps.ranks[0].place.rank]
     turns = _whole(steps, lambda rank: rank.backwards) or 1
@@ -221,7 +221,7 @@ def _of_a_run(steps: Steps, evidence: Evidence, links: Links) -> Measured:
     transfer = _typical(steps, "transfer") if seen else alone
     loading, optimizer = _typical(steps, "loader"), _typical(steps, "optimizer")
     whole = median(map(fmean, zip(*(rank.seconds for rank in steps.ranks), strict=False)))
-    return Measured(
+    return MeasuredStep(
         strategy=_strategy(len(steps.ranks), own),
         gpus=len(steps.ranks),
         hosts=len({rank.place.host for rank in steps.ranks}),
@@ -242,8 +242,8 @@ def _of_a_run(steps: Steps, evidence: Evidence, links: Links) -> Measured:
 
 
 def _of_a_sweep(
-    name: str, device: Device, evidence: Evidence, micro_batch: int | None, links: Links
-) -> Measured:
+    name: str, device: PlannedGpu, evidence: Evidence, micro_batch: int | None, links: PlannedLinks
+) -> MeasuredStep:
     for sweep in evidence.all(MemoryHeadroom):
         rates = {rate.micro_batch: rate for rate in sweep.rates}
         if not rates:
@@ -254,7 +254,7 @@ def _of_a_sweep(
         current = sweep.current if sweep.current in rates else None
         chosen = rates[micro_batch or current or max(rates)]
         ranks = len(sweep.ranks)
-        return Measured(
+        return MeasuredStep(
             strategy="one-gpu" if ranks == 1 else "fsdp" if sweep.sharded else "ddp",
             gpus=ranks,
             hosts=len({rank.place.host for rank in sweep.ranks}),

@@ -25,9 +25,9 @@ from ddoctor.forecast.closed_form import (
     ClosedForm,
     Model,
 )
-from ddoctor.forecast.devices import Device
-from ddoctor.forecast.forecaster import Forecaster, Row
-from ddoctor.forecast.measured import Measured
+from ddoctor.forecast.devices import PlannedGpu
+from ddoctor.forecast.forecaster import Forecaster, ForecastRow
+from ddoctor.forecast.measured import MeasuredStep
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -36,7 +36,7 @@ OFFLOADED: Strategy = "fsdp-offload"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PlannedWork:
     """What is to be trained on, and in what batches."""
 
     micro_batch: int | None = None
@@ -49,7 +49,7 @@ class Work:
     """Bytes of each host."""
     step_seconds: float | None = None
     """Of a step as somebody said, with the wait for its data."""
-    measured: Measured | None = None
+    measured: MeasuredStep | None = None
 
     def accumulated(self, gpus: int) -> int:
         """Micro-batches for one step of the optimizer on so many GPUs; 0: it does not come out
@@ -82,9 +82,9 @@ class Work:
 
 def plan(
     model: Model,
-    device: Device,
+    device: PlannedGpu,
     gpus: Sequence[int],
-    work: Work,
+    work: PlannedWork,
     forecast: Forecaster | None = None,
 ) -> Plan:
     """By this forecast; None: by closed form.
@@ -139,12 +139,12 @@ def plan(
 
 
 def _rows(
-    model: Model, forecast: Forecaster, device: Device, gpus: Sequence[int], work: Work
+    model: Model, forecast: Forecaster, device: PlannedGpu, gpus: Sequence[int], work: PlannedWork
 ) -> Iterator[PlanRow]:
     for number in sorted(set(gpus)):
         if accumulation := work.accumulated(number):
             ways = [
-                Row(strategy=strategy, gpus=number, accumulation=accumulation)
+                ForecastRow(strategy=strategy, gpus=number, accumulation=accumulation)
                 for strategy in _strategies(number)
             ]
             found = [_row(model, forecast, device, way, work) for way in ways]
@@ -153,7 +153,9 @@ def _rows(
                 yield _row(model, forecast, device, replace(ways[-1], strategy=OFFLOADED), work)
 
 
-def _row(model: Model, forecast: Forecaster, device: Device, way: Row, work: Work) -> PlanRow:
+def _row(
+    model: Model, forecast: Forecaster, device: PlannedGpu, way: ForecastRow, work: PlannedWork
+) -> PlanRow:
     found, host = forecast.parts(way), forecast.host(way)
     fit = _fit(found, device, forecast.doubt)
     kept = host * min(way.gpus, GPUS_PER_HOST)
@@ -171,8 +173,8 @@ def _row(model: Model, forecast: Forecaster, device: Device, way: Row, work: Wor
     )
 
 
-def _way(row: PlanRow) -> Row:
-    return Row(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
+def _way(row: PlanRow) -> ForecastRow:
+    return ForecastRow(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
 
 
 def _strategies(gpus: int) -> tuple[Strategy, ...]:
@@ -182,7 +184,7 @@ def _strategies(gpus: int) -> tuple[Strategy, ...]:
     return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
 
 
-def _fit(found: MemoryParts, device: Device, doubt: float) -> Fit:
+def _fit(found: MemoryParts, device: PlannedGpu, doubt: float) -> Fit:
     if doubt * found.total <= device.memory:
         return "fits"
     # What the allocator does not use it gives back first, which costs time.
@@ -218,7 +220,7 @@ def _roomiest(places: Sequence[int], rows: Sequence[PlanRow]) -> int:
     return min(places, key=lambda place: rows[place].parts.total)
 
 
-def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: Device) -> str:
+def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: PlannedGpu) -> str:
     least = min(rows, key=lambda row: row.parts.total)
     if best is None:
         return (

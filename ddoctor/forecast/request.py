@@ -11,14 +11,14 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
 from ddoctor.forecast import devices, measured, of_a_run, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
-from ddoctor.forecast.devices import Device
+from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.forecaster import Forecaster
-from ddoctor.forecast.measured import Measured
-from ddoctor.forecast.planning import Work
+from ddoctor.forecast.measured import MeasuredStep
+from ddoctor.forecast.planning import PlannedWork
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PlanRequest:
     """The options of ``ddoctor plan``, by their names."""
 
     params: str | None
@@ -44,7 +44,7 @@ class Request:
     measured: tuple[Path, ...]
 
 
-def plan(wanted: Request) -> Plan:
+def plan(wanted: PlanRequest) -> Plan:
     """The plan for it.
 
     Raises:
@@ -75,7 +75,7 @@ def plan(wanted: Request) -> Plan:
 
 
 def _read(
-    wanted: Request, precision: Precision, optimizer: Optimizer
+    wanted: PlanRequest, precision: Precision, optimizer: Optimizer
 ) -> tuple[Model, Forecaster | None]:
     """The model, and how it is forecast; None: in numbers, since it cannot be run without data."""
     for option in ("trainable", "layers"):
@@ -128,7 +128,7 @@ def _known(option: str) -> DoctorError:
     return DoctorError(f"--{option} goes with --params: of a model it is known")
 
 
-def _activations(wanted: Request) -> int:
+def _activations(wanted: PlanRequest) -> int:
     """Bytes; 0: it was not said."""
     said = wanted.activations
     return 0 if said is None else units.size("--activations", said)
@@ -141,7 +141,9 @@ def _checkpointing(said: str) -> Checkpointing:
     return found[0]
 
 
-def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimizer | None) -> Model:
+def _in_numbers(
+    wanted: PlanRequest, precision: Precision | None, optimizer: Optimizer | None
+) -> Model:
     if wanted.sequence is not None:
         raise DoctorError("--sequence goes with --model: of --params say --activations")
     if wanted.checkpointing != "none":
@@ -172,7 +174,7 @@ def _in_numbers(wanted: Request, precision: Precision | None, optimizer: Optimiz
     )
 
 
-def _kinds(wanted: Request) -> tuple[Precision | None, Optimizer | None]:
+def _kinds(wanted: PlanRequest) -> tuple[Precision | None, Optimizer | None]:
     """As they were said."""
     precision: list[Precision] = [one for one in get_args(Precision) if one == wanted.precision]
     optimizer: list[Optimizer] = [one for one in get_args(Optimizer) if one == wanted.optimizer]
@@ -183,7 +185,7 @@ def _kinds(wanted: Request) -> tuple[Precision | None, Optimizer | None]:
     return precision[0] if precision else None, optimizer[0] if optimizer else None
 
 
-def _device(wanted: Request) -> Device:
+def _device(wanted: PlanRequest) -> PlannedGpu:
     if wanted.gpu is None and wanted.device_memory is None and wanted.measured:
         return measured.device(wanted.measured)
     if (wanted.gpu is None) == (wanted.device_memory is None):
@@ -191,14 +193,14 @@ def _device(wanted: Request) -> Device:
     if wanted.gpu is not None:
         return devices.find(wanted.gpu)
     size = wanted.device_memory or ""
-    return Device(name=f"a GPU with {size}", memory=units.size("--device-memory", size))
+    return PlannedGpu(name=f"a GPU with {size}", memory=units.size("--device-memory", size))
 
 
 def _gpus(text: str) -> tuple[int, ...]:
     return tuple(units.product("--gpus", one) for one in text.split(","))
 
 
-def _measured(wanted: Request, device: Device) -> Measured | None:
+def _measured(wanted: PlanRequest, device: PlannedGpu) -> MeasuredStep | None:
     if wanted.measured and wanted.step is not None:
         raise DoctorError("say how long a step takes in one way: --step, or --measured BUNDLE")
     if wanted.loading is not None and wanted.step is None:
@@ -208,14 +210,14 @@ def _measured(wanted: Request, device: Device) -> Measured | None:
     return measured.read(wanted.measured, device, wanted.micro_batch)
 
 
-def _work(wanted: Request, step: Measured | None) -> Work:
+def _work(wanted: PlanRequest, step: MeasuredStep | None) -> PlannedWork:
     if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
         raise DoctorError("--samples and --global-batch need --micro-batch, too")
     loading = wanted.loading or 0.0
     if wanted.epochs <= 0 or loading < 0 or (wanted.step is not None and wanted.step <= 0):
         raise DoctorError("--epochs and --step are above zero, --loading is not below")
     in_numbers = wanted.model is None and wanted.workload is None
-    return Work(
+    return PlannedWork(
         # So many are read off a model, too.
         micro_batch=wanted.micro_batch or (None if in_numbers else 1),
         global_batch=wanted.global_batch,

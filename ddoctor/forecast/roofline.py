@@ -14,7 +14,7 @@ from ddoctor.evidence.known_hardware import GpuModel
 from ddoctor.evidence.plan import StepTime, Strategy
 from ddoctor.forecast import exchange
 from ddoctor.forecast.closed_form import Model, Precision
-from ddoctor.forecast.devices import Device
+from ddoctor.forecast.devices import PlannedGpu
 
 # Where no training on this GPU was published: what H100s reach, 37 to 46 % in llm-foundry and 33 to
 # 39 % in torchtitan, which is the least of those that were.
@@ -27,7 +27,7 @@ SHARE_OF_FLOATS = 0.6
 SMALLEST = 125e6
 
 
-class Rate(NamedTuple):
+class ComputeRate(NamedTuple):
     """At which a GPU trains."""
 
     share: float
@@ -40,7 +40,7 @@ class Rate(NamedTuple):
         return model.flops / (self.share * self.peak)
 
 
-def rate(model: Model, device: Device, *, tf32: bool = False) -> Rate | None:
+def rate(model: Model, device: PlannedGpu, *, tf32: bool = False) -> ComputeRate | None:
     """None: the model is small, or its FLOPs are not known, or the GPU's peak.
 
     With TF32 the matrix products of floats have units of their own, as those of halves: half as
@@ -53,12 +53,12 @@ def rate(model: Model, device: Device, *, tf32: bool = False) -> Rate | None:
         return None
     usual = fmean(gpu.trained) if gpu.trained is not None else USUAL_SHARE
     vectors = model.precision == "fp32" and not tf32
-    return Rate(share=SHARE_OF_FLOATS if vectors else usual, peak=1e12 * peak)
+    return ComputeRate(share=SHARE_OF_FLOATS if vectors else usual, peak=1e12 * peak)
 
 
 def step(
     model: Model,
-    device: Device,
+    device: PlannedGpu,
     strategy: Strategy,
     gpus: int,
     accumulation: int,

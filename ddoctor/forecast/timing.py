@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from ddoctor.evidence.plan import GPUS_PER_HOST, PlanRow, StepTime
 from ddoctor.forecast import exchange, roofline
 from ddoctor.forecast.closed_form import Model
-from ddoctor.forecast.devices import Device
-from ddoctor.forecast.forecaster import Row
-from ddoctor.forecast.measured import Measured
+from ddoctor.forecast.devices import PlannedGpu
+from ddoctor.forecast.forecaster import ForecastRow
+from ddoctor.forecast.measured import MeasuredStep
 
 
-def step(model: Model, device: Device, row: Row, measured: Measured | None) -> StepTime | None:
+def step(
+    model: Model, device: PlannedGpu, row: ForecastRow, measured: MeasuredStep | None
+) -> StepTime | None:
     """Of a row; None: it is not known, nor is the optimizer's step on a CPU."""
     if row.strategy == "fsdp-offload":
         return None
@@ -20,7 +22,7 @@ def step(model: Model, device: Device, row: Row, measured: Measured | None) -> S
     return known(model, device, row.strategy, row.gpus, row.accumulation)
 
 
-def with_tf32(model: Model, device: Device, row: PlanRow) -> StepTime | None:
+def with_tf32(model: Model, device: PlannedGpu, row: PlanRow) -> StepTime | None:
     """Of a row of floats, if their matrix products took TF32; None: it has none, or its step was
     measured."""
     if model.precision != "fp32" or row.step is None or row.step.source != "by roofline":
@@ -28,7 +30,9 @@ def with_tf32(model: Model, device: Device, row: PlanRow) -> StepTime | None:
     return roofline.step(model, device, row.strategy, row.gpus, row.accumulation, tf32=True)
 
 
-def links(model: Model, device: Device, rows: Sequence[PlanRow], measured: Measured | None) -> str:
+def links(
+    model: Model, device: PlannedGpu, rows: Sequence[PlanRow], measured: MeasuredStep | None
+) -> str:
     """How fast those are that were measured or supposed, and which that a row needs are not known;
     empty: none, or no row has the time of a step anyway."""
     if measured is not None:

@@ -21,7 +21,7 @@ Placed = Callable[[str, int, str], Frame]
 """Makes a frame of its file, line and function."""
 
 
-class _Frame(msgspec.Struct):
+class _RecordedFrame(msgspec.Struct):
     name: str
     filename: str
     line: int
@@ -37,7 +37,7 @@ class _Entry(msgspec.Struct):
     retired: bool = False
     input_sizes: list[tuple[int, ...]] = []
     input_dtypes: list[str] = []
-    frames: list[_Frame] = []
+    frames: list[_RecordedFrame] = []
 
 
 class _Group(msgspec.Struct):

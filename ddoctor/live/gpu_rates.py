@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from statistics import mean
 
-from ddoctor.collect.nvml import Device, session
+from ddoctor.collect.nvml import NvmlDevice, session
 from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 
 # Longer than most steps; PCIe is asked so often meanwhile, 20 ms each time and direction (nvml.h).
@@ -42,15 +42,15 @@ def gpu_rates() -> GpuRates:
     )
 
 
-def _devices() -> Iterator[Device]:
+def _devices() -> Iterator[NvmlDevice]:
     import pynvml
 
     for index in range(pynvml.nvmlDeviceGetCount()):
         with suppress(pynvml.NVMLError):
-            yield Device(index, pynvml.nvmlDeviceGetHandleByIndex(index))
+            yield NvmlDevice(index, pynvml.nvmlDeviceGetHandleByIndex(index))
 
 
-def _over_pcie(device: Device) -> tuple[int | None, int | None]:
+def _over_pcie(device: NvmlDevice) -> tuple[int | None, int | None]:
     """KiB per second that it receives and sends in these moments."""
     import pynvml
 
@@ -60,7 +60,7 @@ def _over_pcie(device: Device) -> tuple[int | None, int | None]:
     )
 
 
-def _over_nvlink(device: Device) -> tuple[int | None, int | None]:
+def _over_nvlink(device: NvmlDevice) -> tuple[int | None, int | None]:
     """KiB that it has received and sent so far, over all its links."""
     import pynvml
 
@@ -70,7 +70,7 @@ def _over_nvlink(device: Device) -> tuple[int | None, int | None]:
     )
 
 
-def _counted(device: Device, field: int) -> int | None:
+def _counted(device: NvmlDevice, field: int) -> int | None:
     import pynvml
 
     fields = [(field, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]

@@ -34,7 +34,7 @@ UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 
 
-class _Frame(msgspec.Struct):
+class _SampledFrame(msgspec.Struct):
     name: str
     file: str = ""
     line: int | None = None
@@ -46,7 +46,7 @@ class _Profile(msgspec.Struct):
 
 
 class _Shared(msgspec.Struct):
-    frames: list[_Frame]
+    frames: list[_SampledFrame]
 
 
 class _Speedscope(msgspec.Struct):
@@ -192,12 +192,12 @@ def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread
     return tuple(threads)
 
 
-def _is_native(one: _Frame) -> bool:
+def _is_native(one: _SampledFrame) -> bool:
     """Without debug information it has no line, with it the file is none of Python's."""
     return not one.line or NATIVE.search(one.file) is not None
 
 
-def _frame(one: _Frame, source: Source) -> Frame:
+def _frame(one: _SampledFrame, source: Source) -> Frame:
     if _is_native(one):
         return Frame(file=one.file, line=one.line or 0, function=one.name, of_user=False)
     return source.frame(one.file, one.line or 0, one.name)

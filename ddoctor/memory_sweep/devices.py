@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from ddoctor.probing.world import World
+    from ddoctor.probing.world import ProbeWorld
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Played:
         meter.reserved = max(meter.held)
 
 
-class Gpu:
+class GpuMemory:
     """What CUDA's caching allocator tells."""
 
     def __init__(self, device: torch.device, size: int | None) -> None:
@@ -96,14 +96,14 @@ class Gpu:
         meter.retries = allocated.retries
 
 
-def device(world: World, size: int | None) -> Played | Gpu:
+def device(world: ProbeWorld, size: int | None) -> Played | GpuMemory:
     """This rank's.
 
     Raises:
         DoctorError: there is no GPU, and nobody said how much memory to play.
     """
     if world.on_gpu:
-        return Gpu(world.device, size)
+        return GpuMemory(world.device, size)
     if size is None:
         raise DoctorError(
             "there is no GPU to measure: say how much memory one would have: --device-memory 24GiB"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddoctor.memory_sweep.work import Work
+from ddoctor.memory_sweep.work import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Exchange(ABC):
     """Of one rank's part of the model, which it may make anew."""
 
-    work: Work
+    work: Workload
 
     @property
     @abstractmethod
@@ -66,7 +66,7 @@ class Exchange(ABC):
 class NoExchange(Exchange):
     """One rank alone."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Workload) -> None:
         self.work = work
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ddoctor.memory_sweep.search import NEAR
 
 
-class Lines:
+class MemoryLines:
     """One rank, by the sizes that fitted there."""
 
     def __init__(self) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddoctor.errors import DoctorError
 from ddoctor.memory_sweep.exchange import NoExchange
-from ddoctor.memory_sweep.work import Work
+from ddoctor.memory_sweep.work import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ddoctor.probing.world import World
+    from ddoctor.probing.world import ProbeWorld
 
 # DDP puts its buckets into the order of the first backward pass before the second forward pass.
 SETTLED = 2
@@ -25,7 +25,7 @@ class Replicas(NoExchange):
     Which these are is known from the step before.
     """
 
-    def __init__(self, world: World, work: Work) -> None:
+    def __init__(self, world: ProbeWorld, work: Workload) -> None:
         super().__init__(work)
         self._world = world
         self._wrapped: nn.Module = work.model

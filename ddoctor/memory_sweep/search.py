@@ -1,8 +1,8 @@
 """Which micro-batch to try next, until the largest one that fits is known.
 
 Pure: sizes in, sizes out. Two sizes foretell where the limit is (``ddoctor.memory_sweep.lines``),
-and what is tried there, on both sides of it, tells exactly. What the allocator rounds, and kernels that
-take another way from some size on, make the forecast miss; then the misses narrow it down.
+and what is tried there, on both sides of it, tells exactly. What the allocator rounds, and kernels
+that take another way from some size on, make the forecast miss; then the misses narrow it down.
 """
 
 from __future__ import annotations

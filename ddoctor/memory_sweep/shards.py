@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddoctor.errors import DoctorError
 from ddoctor.memory_sweep.exchange import Exchange
-from ddoctor.memory_sweep.work import Work
+from ddoctor.memory_sweep.work import Workload
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from ddoctor.probing.world import World
+    from ddoctor.probing.world import ProbeWorld
 
 
-class Call(NamedTuple):
+class ShardCall(NamedTuple):
     """One collective."""
 
     gathers: bool
@@ -29,21 +29,21 @@ class Call(NamedTuple):
     dtype: torch.dtype
 
 
-class Shards(Exchange):
+class ShardedExchange(Exchange):
     """FSDP's collectives, in their order, made or left out.
 
     Without them a rank computes with its own shard in place of all others': other numbers, but
     tensors of the same sizes, made and freed at the same moments.
     """
 
-    def __init__(self, world: World, make: Callable[[], Work]) -> None:
+    def __init__(self, world: ProbeWorld, make: Callable[[], Workload]) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
         self._world, self._make = world, make
         self._mesh = init_device_mesh(world.device.type, (world.size,))
         self._exchanges = False
-        self._seen: list[Call] = []
-        self._known: Sequence[Call] = ()
+        self._seen: list[ShardCall] = []
+        self._known: Sequence[ShardCall] = ()
         self._done = 0
         """Of the step that was left."""
         self.work = self._sharded()
@@ -92,7 +92,7 @@ class Shards(Exchange):
         self._known, self._seen = self._seen or self._known, []
         self._exchanges = exchanges
 
-    def _sharded(self) -> Work:
+    def _sharded(self) -> Workload:
         import torch
         from torch.distributed.fsdp import fully_shard
 
@@ -116,7 +116,7 @@ class Shards(Exchange):
         """Everybody's part, or this rank's own in all places."""
         import torch.distributed as dist
 
-        self._seen.append(Call(True, whole.numel(), own.numel(), own.dtype))
+        self._seen.append(ShardCall(True, whole.numel(), own.numel(), own.dtype))
         if self._exchanges:
             return dist.all_gather_into_tensor(whole, own, group=group, async_op=not wait)
         for part in whole.view(self._world.size, -1):
@@ -128,7 +128,7 @@ class Shards(Exchange):
         """The sum of everybody's gradients for this rank's part, or its own for it."""
         import torch.distributed as dist
 
-        self._seen.append(Call(False, own.numel(), whole.numel(), own.dtype))
+        self._seen.append(ShardCall(False, own.numel(), whole.numel(), own.dtype))
         if self._exchanges:
             return dist.reduce_scatter_tensor(own, whole, op=how, group=group, async_op=not wait)
         own.view(-1).copy_(whole.view(self._world.size, -1)[self._world.rank])
@@ -138,7 +138,7 @@ class Shards(Exchange):
 class _Memory:
     """As FSDP itself allocates it."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: ShardedExchange) -> None:
         self._shards = shards
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:

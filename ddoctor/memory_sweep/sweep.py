@@ -14,7 +14,7 @@ from ddoctor.evidence.memory_headroom import (
     StepRate,
     Stopped,
 )
-from ddoctor.memory_sweep.lines import Lines
+from ddoctor.memory_sweep.lines import MemoryLines
 from ddoctor.memory_sweep.search import Search
 from ddoctor.memory_sweep.training import Use
 from ddoctor.probing.world import MEMORY_SHARE
@@ -22,8 +22,8 @@ from ddoctor.probing.world import MEMORY_SHARE
 if TYPE_CHECKING:
     from torch import nn
 
-    from ddoctor.memory_sweep.devices import Gpu, Played
-    from ddoctor.probing.world import World
+    from ddoctor.memory_sweep.devices import GpuMemory, Played
+    from ddoctor.probing.world import ProbeWorld
 
 # More samples at a time nobody trains with.
 MOST = 2**16
@@ -35,14 +35,14 @@ TIMED = 5
 HOST_SHARE = 2
 
 
-class Sweep:
+class MemorySweep:
     """Each method is called by all ranks, at the same time."""
 
     def __init__(
         self,
-        world: World,
-        device: Played | Gpu,
-        lines: Lines,
+        world: ProbeWorld,
+        device: Played | GpuMemory,
+        lines: MemoryLines,
         *,
         workload: str,
         current: int | None,

@@ -19,15 +19,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddoctor.errors import DoctorError
-from ddoctor.memory_sweep.devices import Gpu, Meter, Played
+from ddoctor.memory_sweep.devices import GpuMemory, Meter, Played
 from ddoctor.memory_sweep.exchange import Exchange
-from ddoctor.memory_sweep.lines import Lines
-from ddoctor.memory_sweep.work import Shape, Work
+from ddoctor.memory_sweep.lines import MemoryLines
+from ddoctor.memory_sweep.work import Shape, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ddoctor.probing.world import World
+    from ddoctor.probing.world import ProbeWorld
 
 
 class Use(NamedTuple):
@@ -40,11 +40,11 @@ class Use(NamedTuple):
     seconds: float
 
 
-class Training:
+class TrainingSteps:
     """One workload on all ranks together."""
 
     def __init__(
-        self, world: World, device: Played | Gpu, exchange: Exchange, lines: Lines
+        self, world: ProbeWorld, device: Played | GpuMemory, exchange: Exchange, lines: MemoryLines
     ) -> None:
         self._world, self._device, self._exchange = world, device, exchange
         self._has_states = False
@@ -171,7 +171,7 @@ def out_of_memory(error: RuntimeError) -> bool:
     return bool(import_module("accelerate.utils.memory").should_reduce_batch_size(error))
 
 
-def _loss(work: Work, model: nn.Module, shape: Shape) -> Tensor:
+def _loss(work: Workload, model: nn.Module, shape: Shape) -> Tensor:
     from torch import Tensor
 
     loss = work.loss(model, *shape.told)

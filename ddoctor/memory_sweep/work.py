@@ -19,7 +19,7 @@ WAITING = {"FSDPModule", "FullyShardedDataParallel", "DistributedDataParallel", 
 CONTRACT = "return a model, its optimizer, and a function loss(model, samples)"
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """What a factory returns."""
 
     model: nn.Module
@@ -54,7 +54,7 @@ def factory(name: str, folder: str) -> Callable[[], object]:
     return made
 
 
-def checked(name: str, made: Any) -> Work:
+def checked(name: str, made: Any) -> Workload:
     """What the factory returned.
 
     Raises:
@@ -77,7 +77,7 @@ def checked(name: str, made: Any) -> Work:
             f"--workload {name}: the forward pass of {_kind(waits)} waits for the other ranks: "
             "give the model as it is before it is wrapped, and without SyncBatchNorm"
         )
-    return Work(model, optimizer, loss)
+    return Workload(model, optimizer, loss)
 
 
 class Shape(NamedTuple):
@@ -93,7 +93,7 @@ class Shape(NamedTuple):
         return (self.samples,) if self.tokens is None else (self.samples, self.tokens)
 
 
-def check_loss(work: Work, shape: Shape) -> None:
+def check_loss(work: Workload, shape: Shape) -> None:
     """Whether it takes that.
 
     Raises:

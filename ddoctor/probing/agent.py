@@ -23,7 +23,7 @@ EXITS_FILE = "exits.json"
 RANKS_WITHOUT_GPU = 2
 
 
-class Crew(msgspec.Struct, frozen=True, kw_only=True):
+class StartedRanks(msgspec.Struct, frozen=True, kw_only=True):
     """How many ranks were started, and on what."""
 
     ranks: int
@@ -56,11 +56,11 @@ def main() -> int:
     count = usable_gpus()
     hands_off = occupied() if count and not arguments.force else ""
     if hands_off:
-        crew = Crew(ranks=1, backend="gloo")
+        crew = StartedRanks(ranks=1, backend="gloo")
     elif count:
-        crew = Crew(ranks=count, backend="nccl")
+        crew = StartedRanks(ranks=count, backend="nccl")
     else:
-        crew = Crew(ranks=RANKS_WITHOUT_GPU, backend="gloo")
+        crew = StartedRanks(ranks=RANKS_WITHOUT_GPU, backend="gloo")
     _write(arguments.folder / CREW_FILE, crew)
     # torchrun would set it to 1, which no sensible run uses.
     threads = max(1, int(_cpus() / crew.ranks))

@@ -16,8 +16,8 @@ import msgspec
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
-from ddoctor.probing.agent import CREW_FILE, EXITS_FILE, Crew, Exit
-from ddoctor.probing.journal import Follower, Line
+from ddoctor.probing.agent import CREW_FILE, EXITS_FILE, Exit, StartedRanks
+from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
 
 # The probes stop by themselves within 8 s; a loaded machine may need somewhat longer.
@@ -28,7 +28,7 @@ HELD = ("stopped", "tracing-stop", "disk-sleep")
 """psutil's names for a process that a signal, a debugger or the kernel holds."""
 
 
-class Flight:
+class ProbeLaunch:
     """What is known of one launch; ``watch`` returns when it has ended or must be ended."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], mark: Mapping[str, str]) -> None:
@@ -38,16 +38,16 @@ class Flight:
         """The environment variable that all processes of this launch carry."""
         self.agent_output = folder / "agent.txt"
         self.outcome: Literal["completed", "hung", "crashed", "interrupted"] = "interrupted"
-        self.crew: Crew | None = None
+        self.crew: StartedRanks | None = None
         self.sections: list[Section] = []
         self.began: dict[str, float] = {}
         """When the first rank began each probe, by the monotonic clock."""
         self.survivors: tuple[int, ...] = ()
         """Processes that could not be ended."""
         self._followers: list[Follower] = []
-        self._last: dict[int, Line] = {}
+        self._last: dict[int, JournalLine] = {}
         self._steps: dict[int, int] = {}
-        self._ends: dict[str, dict[int, Line]] = {name: {} for name in names}
+        self._ends: dict[str, dict[int, JournalLine]] = {name: {} for name in names}
         self._states: tuple[RankState, ...] = ()
         self._agent_words = ""
 
@@ -84,7 +84,7 @@ class Flight:
         """Take in what was written since."""
         crew = self.folder / CREW_FILE
         if self.crew is None and crew.exists():
-            self.crew = msgspec.json.decode(crew.read_bytes(), type=Crew)
+            self.crew = msgspec.json.decode(crew.read_bytes(), type=StartedRanks)
             self._followers = [Follower(self.folder, rank) for rank in range(self.crew.ranks)]
         for rank, follower in enumerate(self._followers):
             for line in follower.new_lines():
@@ -110,7 +110,7 @@ class Flight:
             )
         return told
 
-    def _take(self, rank: int, line: Line) -> None:
+    def _take(self, rank: int, line: JournalLine) -> None:
         self._last[rank] = line
         self._steps[rank] = self._steps.get(rank, 0) + 1
         if line.probe:
@@ -167,13 +167,13 @@ class Flight:
             if rank not in self._last:
                 for process in processes.carrying(**self.mark, RANK=str(rank)):
                     age = time.time() - process.create_time()
-                    line = Line(
+                    line = JournalLine(
                         time=time.monotonic() - age, pid=process.pid, probe="", doing="starting"
                     )
                     self._last[rank] = line
                     self._steps[rank] = 0
 
-    def _words(self, rank: int, line: Line, code: int | None) -> str:
+    def _words(self, rank: int, line: JournalLine, code: int | None) -> str:
         if line.outcome == "failed":
             return line.reason
         if code is None:

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank."""
 
     time: float
@@ -49,7 +49,7 @@ class Journal:
         section: object = None,
     ) -> None:
         """Write one line; it is in the file when this returns."""
-        line = Line(
+        line = JournalLine(
             time=time.monotonic(),
             pid=self._pid,
             probe=self.probe,
@@ -68,7 +68,7 @@ class Follower:
         self._path = _path(folder, rank)
         self._read = 0
 
-    def new_lines(self) -> Iterator[Line]:
+    def new_lines(self) -> Iterator[JournalLine]:
         """The lines that were completed since the last call."""
         try:
             with self._path.open("rb") as file:
@@ -81,7 +81,7 @@ class Follower:
             yield _decoder.decode(line)
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(JournalLine)
 
 
 def _path(folder: Path, rank: int) -> Path:

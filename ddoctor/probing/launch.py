@@ -21,8 +21,8 @@ import msgspec
 
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Section
-from ddoctor.probing.agent import Crew
-from ddoctor.probing.follower import Flight
+from ddoctor.probing.agent import StartedRanks
+from ddoctor.probing.follower import ProbeLaunch
 from ddoctor.proc import processes
 
 # After a probe hung or crashed, the others are launched anew only when this much time is left:
@@ -87,7 +87,7 @@ def launch(
     deadline = time.monotonic() + limit
     sections: list[Section] = []
     runs: list[ProbeRun] = []
-    crew = Crew(ranks=0, backend="")
+    crew = StartedRanks(ranks=0, backend="")
     waiting = list(names)
     if waiting and find_spec("torch") is None:
         why = "torch is not installed here: pip install torch, or use the run's own environment"
@@ -127,11 +127,11 @@ def _fly(
     data: Path,
     force: bool,
     started: Callable[[str], None],
-) -> Flight:
+) -> ProbeLaunch:
     mark = uuid.uuid4().hex
     agent: subprocess.Popen[bytes] | None = None
     with TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True) as folder:
-        flight = Flight(Path(folder), tuple(names), {MARK: mark})
+        flight = ProbeLaunch(Path(folder), tuple(names), {MARK: mark})
         try:
             agent = _start(flight, mark, data, force)
             flight.watch(agent.poll, deadline, started)
@@ -150,7 +150,7 @@ def _fly(
         return flight
 
 
-def _start(flight: Flight, mark: str, data: Path, force: bool) -> subprocess.Popen[bytes]:
+def _start(flight: ProbeLaunch, mark: str, data: Path, force: bool) -> subprocess.Popen[bytes]:
     # PET_… are torchrun's own options, set by an outer launcher, say a Kubernetes operator.
     outer = ("PET_", "TORCHELASTIC_")
     environment = {name: v for name, v in os.environ.items() if not name.startswith(outer)}

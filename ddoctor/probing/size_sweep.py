@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from ddoctor.evidence.probes import SweepPoint
-from ddoctor.probing.world import ROUNDS, WARM_UPS, World, percentile
+from ddoctor.probing.world import ROUNDS, WARM_UPS, ProbeWorld, percentile
 
 # The published curves end there, and are flat.
 LARGEST = 2**33
@@ -20,7 +20,7 @@ STEADY_FROM = {"nccl": 2**28, "gloo": 2**22}
 
 
 def sizes(
-    world: World, points: Sequence[SweepPoint], *, first: int, top: int, seconds: float
+    world: ProbeWorld, points: Sequence[SweepPoint], *, first: int, top: int, seconds: float
 ) -> Iterator[tuple[int, float]]:
     """Sizes in bytes, each with the seconds that are left, as long as another one may show more.
 
@@ -40,7 +40,7 @@ def largest(bytes_free: int) -> int:
 
 
 def point(
-    world: World,
+    world: ProbeWorld,
     what: str,
     work: Callable[[], object],
     *,

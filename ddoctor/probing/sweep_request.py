@@ -16,7 +16,7 @@ from ddoctor.errors import DoctorError
 PROBE = "memory_headroom"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """It travels to the process that measures as JSON."""
 
     workload: str = ""
@@ -85,7 +85,7 @@ def asked(arguments: Namespace, probes: Sequence[str]) -> str:
             "installed"
         )
     samples, tokens = arguments.micro_batch, arguments.sequence
-    wanted = Request(
+    wanted = SweepRequest(
         workload=arguments.workload,
         folder=folder,
         micro_batch=None if samples is None else units.product("--micro-batch", samples),

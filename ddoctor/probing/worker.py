@@ -12,8 +12,8 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.probing.journal import Journal
-from ddoctor.probing.sweep_request import Request
-from ddoctor.probing.world import BURN_SECONDS, Skip, World, end_with_parent, join, usable_gpus
+from ddoctor.probing.sweep_request import SweepRequest
+from ddoctor.probing.world import BURN_SECONDS, ProbeWorld, Skip, end_with_parent, join, usable_gpus
 
 # Of the usual time: smaller largest sizes, fewer rounds of the large ones.
 QUICK = 0.25
@@ -60,11 +60,11 @@ def main() -> int:
     return 0
 
 
-def _request(text: str) -> Request:
-    return msgspec.json.decode(text, type=Request)
+def _request(text: str) -> SweepRequest:
+    return msgspec.json.decode(text, type=SweepRequest)
 
 
-def _run(name: str, world: World, hands_off: str) -> None:
+def _run(name: str, world: ProbeWorld, hands_off: str) -> None:
     world.doing(f"beginning {name}")
     module = import_module(name if "." in name else f"ddoctor.probes.{name}")
     try:

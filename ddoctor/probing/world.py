@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
-    from ddoctor.probing.sweep_request import Request
+    from ddoctor.probing.sweep_request import SweepRequest
 
 Agreed = TypeVar("Agreed")
 
@@ -57,7 +57,7 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class ProbeWorld:
     """All ranks of the probes, seen from one of them."""
 
     rank: int
@@ -77,7 +77,7 @@ class World:
     """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
     burn: float = BURN_SECONDS
     """Seconds for which the ranks compute without a break, where that is asked for."""
-    headroom: Request | None = None
+    headroom: SweepRequest | None = None
     """The training whose memory is swept, where that is asked for."""
     group: ProcessGroup | None = None
     """Of those ranks alone that ``within`` has chosen; None: all."""
@@ -146,7 +146,7 @@ class World:
         name = boot.read_text().strip() if boot.exists() else self.host
         return tuple((name, cpus) for name, cpus in self.gather((name, os.cpu_count() or 1)))
 
-    def within(self, ranks: Sequence[int], name: str) -> World:
+    def within(self, ranks: Sequence[int], name: str) -> ProbeWorld:
         """The world of some of the ranks, of which this is one; ``name`` is its own."""
         import torch.distributed as dist
         from torch.distributed.distributed_c10d import PrefixStore
@@ -267,8 +267,8 @@ def join(
     meeting: str = "",
     share_of_time: float = 1.0,
     burn: float = BURN_SECONDS,
-    headroom: Request | None = None,
-) -> World:
+    headroom: SweepRequest | None = None,
+) -> ProbeWorld:
     """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
     NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``meeting`` tells these
@@ -304,7 +304,7 @@ def join(
         device_id=device if gpus else None,
     )
     journal.write("joined")
-    return World(
+    return ProbeWorld(
         rank=rank,
         local_rank=local_rank,
         size=size,

@@ -28,7 +28,7 @@ from ddoctor.recorder.timeline import Timeline
 MOST_PLACES = 200
 
 
-class Call:
+class WatchedCall:
     """What is known of one line that calls a collective."""
 
     __slots__ = ("bytes", "calls", "of_user", "seconds", "steps")
@@ -41,14 +41,14 @@ class Call:
         """Step, calls, bytes and seconds until then; one entry a step."""
 
 
-class Collectives:
+class CollectiveWatch:
     """Times every collective of ``torch.distributed`` that Python code calls."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._depth = 0
         self._called = 0
-        self.places: dict[tuple[str, str], Call] = {}
+        self.places: dict[tuple[str, str], WatchedCall] = {}
         self._groups: dict[int, float] = {}
         self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
 
@@ -158,7 +158,9 @@ class Collectives:
             if len(self.places) >= MOST_PLACES:
                 return
             direct = frame.f_code.co_filename == caller.f_code.co_filename
-            row = self.places[key] = Call(direct and places.of_user(caller.f_code.co_filename))
+            row = self.places[key] = WatchedCall(
+                direct and places.of_user(caller.f_code.co_filename)
+            )
         row.calls += 1
         row.seconds += self._last
         row.bytes += _bytes((*args, *kwargs.values()))

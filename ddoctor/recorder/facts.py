@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
-from ddoctor.recorder.collectives import Collectives
+from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import CallFacts, DeviceMemory
@@ -159,7 +159,7 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
 
 
-def calls(collectives: Collectives) -> Iterator[CallFacts]:
+def calls(collectives: CollectiveWatch) -> Iterator[CallFacts]:
     """Each line that calls a collective."""
     for (operation, place), call in list(collectives.places.items()):
         yield CallFacts(

@@ -30,13 +30,13 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from ddoctor.memory_sweep import devices
 from ddoctor.memory_sweep.devices import Meter
-from ddoctor.memory_sweep.lines import Lines
-from ddoctor.memory_sweep.sweep import TIMED, Sweep
+from ddoctor.memory_sweep.lines import MemoryLines
+from ddoctor.memory_sweep.sweep import TIMED, MemorySweep
 from ddoctor.memory_sweep.training import Use
 from ddoctor.memory_tracking.operators import Rationed
 from ddoctor.probing.journal import Journal
-from ddoctor.probing.sweep_request import Request
-from ddoctor.probing.world import World
+from ddoctor.probing.sweep_request import SweepRequest
+from ddoctor.probing.world import ProbeWorld
 from ddoctor.recorder import outermost, recorded
 from ddoctor.recorder.batches import Batches
 from ddoctor.recorder.outermost import Outermost
@@ -53,20 +53,20 @@ SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
 WATCHED_STEPS = 2
 
 
-class Growth:
+class BatchGrowth:
     """One rank's part."""
 
-    _world: World
-    _device: devices.Played | devices.Gpu
-    _sweep: Sweep
+    _world: ProbeWorld
+    _device: devices.Played | devices.GpuMemory
+    _sweep: MemorySweep
 
     def __init__(
-        self, folder: Path, request: Request, stepping: Stepping, models: Outermost
+        self, folder: Path, request: SweepRequest, stepping: Stepping, models: Outermost
     ) -> None:
         self._folder, self._request = folder, request
         self._stepping, self._models = stepping, models
         self._batches = Batches(models.training)
-        self._lines = Lines()
+        self._lines = MemoryLines()
         self._grown = recorded.Grown()
         self._course = self._grow()
         self._due = 0
@@ -108,7 +108,7 @@ class Growth:
         memory = self._request.memory_of(world.local_rank, local_size)
         self._device = devices.device(world, memory)
         current = min(world.gather(batches.given))
-        self._sweep = sweep = Sweep(
+        self._sweep = sweep = MemorySweep(
             world,
             self._device,
             self._lines,
@@ -190,7 +190,7 @@ class Growth:
             yield meter
         meter.held, meter.reserved = tracker.held, max(tracker.held)
 
-    def _joined(self) -> World:
+    def _joined(self) -> ProbeWorld:
         """The ranks as the script has joined them."""
         joined = dist.is_available() and dist.is_initialized()
         store = _get_default_store() if joined else HashStore()
@@ -200,7 +200,7 @@ class Growth:
         device = (
             torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         )
-        return World(
+        return ProbeWorld(
             rank=rank,
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             size=dist.get_world_size() if joined else 1,

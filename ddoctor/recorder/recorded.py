@@ -56,7 +56,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Step, calls, bytes and seconds up to its end."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A line at which the main thread was met."""
 
     file: str
@@ -85,7 +85,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[LoaderFacts, ...] = ()
     calls: tuple[CallFacts, ...] = ()
     flags: RankFlags | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[CodePlace, ...] = ()
     samples: tuple[tuple[float, int, int], ...] = ()
     """Time, phase and place of each look at the main thread."""
     memory: tuple[tuple[float, int, float, float], ...] = ()

@@ -25,7 +25,7 @@ from ddoctor.recorder import (
     transfers,
     trial,
 )
-from ddoctor.recorder.collectives import Collectives
+from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
@@ -39,7 +39,7 @@ from ddoctor.recorder.tape import COUNT, LOADER
 from ddoctor.recorder.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ddoctor.recorder.growth import Growth
+    from ddoctor.recorder.growth import BatchGrowth
 
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
@@ -71,13 +71,13 @@ class Recorder:
         self._isolate = isolate
         self._stepping = Stepping(timeline)
         self._outermost = Outermost(timeline)
-        self._collectives = Collectives(timeline)
+        self._collectives = CollectiveWatch(timeline)
         self._gradients = Gradients(timeline)
         self._loaders = Loaders(timeline, self._outermost.training)
         self._inspection = Inspection(timeline)
         self._precision = Precision()
         self._sampler = Sampler(timeline, self.write)
-        self._growth: Growth | None = None
+        self._growth: BatchGrowth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
         self._graphs_before: tuple[int | None, int | None] = (None, None)
         self._graphs: tuple[int | None, int | None] = (None, None)
@@ -103,12 +103,12 @@ class Recorder:
         if request := os.environ.get(recorded.GROW):
             self._growth = self._grow(request)
 
-    def _grow(self, request: str) -> Growth:
-        from ddoctor.probing.sweep_request import Request
-        from ddoctor.recorder.growth import Growth
+    def _grow(self, request: str) -> BatchGrowth:
+        from ddoctor.probing.sweep_request import SweepRequest
+        from ddoctor.recorder.growth import BatchGrowth
 
-        wanted = msgspec.json.decode(request, type=Request)
-        growth = Growth(self._folder, wanted, self._stepping, self._outermost)
+        wanted = msgspec.json.decode(request, type=SweepRequest)
+        growth = BatchGrowth(self._folder, wanted, self._stepping, self._outermost)
         growth.install()
         return growth
 

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 
 from ddoctor.proc.memory import held
 from ddoctor.recorder import places
-from ddoctor.recorder.recorded import Place
+from ddoctor.recorder.recorded import CodePlace
 from ddoctor.recorder.timeline import Timeline
 
 EVERY_SECONDS = 0.05
@@ -60,10 +60,10 @@ class Sampler:
         self._over.set()
         self._thread.join(STOP_SECONDS)
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[CodePlace, ...]:
         """Where the main thread was met, by the numbers in ``samples``."""
         return tuple(
-            Place(
+            CodePlace(
                 file=places.short(code.co_filename),
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,

@@ -66,7 +66,7 @@ MEETINGS_AT = HEAD_BYTES + ROWS * ROW.size
 SIZE = MEETINGS_AT + MEETING_ROWS * MEETING.size
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class StepRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One step."""
 
     number: int
@@ -96,7 +96,7 @@ class Tape:
             os.close(file)
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[StepRow]:
         """The steps that were recorded and are still there, in order, with their meetings."""
         done = int(self.head[DONE])
         met_in_all = int(self.head[MEETINGS])
@@ -116,7 +116,7 @@ class Tape:
             # Those of steps before it that were not recorded are none of its own.
             meetings = (one for one in met if one[0] == number)
             before = until
-            yield Row(
+            yield StepRow(
                 number=number,
                 begin=cells[1],
                 end=cells[2],

@@ -15,7 +15,7 @@ ALL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class EndingRow:
     """One rank."""
 
     rank: int
@@ -29,17 +29,17 @@ class Ending:
     """Where its stack left the user's own code."""
 
 
-def endings(evidence: Evidence) -> tuple[Ending, ...]:
+def endings(evidence: Evidence) -> tuple[EndingRow, ...]:
     """The ranks: those that failed of themselves, those that followed, the others."""
     return tuple(one for run in evidence.all(TrainingRun) for one in _endings(run))
 
 
-def _endings(run: TrainingRun) -> Iterator[Ending]:
+def _endings(run: TrainingRun) -> Iterator[EndingRow]:
     bad = badly(run)
     others = [one for one in run.ranks if one not in bad]
     for one in (*bad, *others)[: ALL if bad else 0]:
         frame = one.place
-        yield Ending(
+        yield EndingRow(
             rank=one.rank,
             ended=went(one),
             time=quantity(one.time, "s") if one.time else "",

@@ -26,7 +26,7 @@ SHADES = (APART, 0.75, 0.5, 0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class HeatCell:
     """One direction between two, at its best."""
 
     sender: str
@@ -44,14 +44,14 @@ class Heat:
 
     names: tuple[str, ...]
     """Rows, which send, and columns, which receive."""
-    links: Mapping[tuple[str, str], Link]
+    links: Mapping[tuple[str, str], HeatCell]
     usual: float
     """Median of all links in GB/s."""
     total: int
     """Ends that were measured."""
 
     @property
-    def slow(self) -> tuple[Link, ...]:
+    def slow(self) -> tuple[HeatCell, ...]:
         """The links that stand apart, the slowest first."""
         found = (link for link in self.links.values() if link.rate < APART * self.usual)
         return tuple(sorted(found, key=lambda link: link.rate))
@@ -61,7 +61,7 @@ class Heat:
         """Whether there is room for the figures."""
         return len(self.names) <= WITH_FIGURES
 
-    def shade(self, link: Link) -> int:
+    def shade(self, link: HeatCell) -> int:
         """0: as usual; the deeper, the slower."""
         return sum(link.rate < share * self.usual for share in SHADES)
 
@@ -76,10 +76,10 @@ def _heat(section: Pairs) -> Iterator[Heat]:
     names = {
         end.place.rank: end.place.host if several else place_name(end.place) for end in section.ends
     }
-    links: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], HeatCell] = {}
     for flow in section.flows:
         if flow.rates and flow.sender in names and flow.receiver in names:
-            link = Link(
+            link = HeatCell(
                 sender=names[flow.sender], receiver=names[flow.receiver], rate=max(flow.rates)
             )
             known = links.get((link.sender, link.receiver))

@@ -33,7 +33,7 @@ THROTTLED_BY = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class HostRow:
     """One property, and its value of each column."""
 
     label: str
@@ -57,7 +57,7 @@ class HostTable:
     """Hosts side by side, a column of each row per host."""
 
     hosts: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[HostRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +104,15 @@ def host_table(evidence: Evidence) -> HostTable:
 
 def _row(
     evidence: Evidence, hosts: Sequence[str], label: str, of: Callable[[Evidence, str], str]
-) -> Row:
-    return Row(label=label, values=tuple(of(evidence, host) for host in hosts))
+) -> HostRow:
+    return HostRow(label=label, values=tuple(of(evidence, host) for host in hosts))
 
 
-def gpu_rows(gpus: Gpus) -> tuple[Row, ...]:
+def gpu_rows(gpus: Gpus) -> tuple[HostRow, ...]:
     """What NVML tells of each GPU, a column per GPU; properties that none tells are left out."""
     rows = (
-        Row(label=label, values=tuple(of(gpu) for gpu in gpus.gpus)) for label, of in GPU_PROPERTIES
+        HostRow(label=label, values=tuple(of(gpu) for gpu in gpus.gpus))
+        for label, of in GPU_PROPERTIES
     )
     return tuple(row for row in rows if any(row.values))
 

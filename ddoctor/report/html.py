@@ -117,7 +117,7 @@ def _details_of_run(evidence: Evidence) -> dict[str, dict[str, tuple[Detail, ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class SweepChart:
     """An all-reduce over sizes, drawn and in figures."""
 
     section: AllReduce
@@ -127,7 +127,7 @@ class Sweep:
     healthy: expectation.Healthy | None
 
 
-def _sweep(section: AllReduce) -> Sweep:
+def _sweep(section: AllReduce) -> SweepChart:
     from markupsafe import Markup
 
     points = tuple(sorted(section.points, key=lambda point: point.bytes))
@@ -142,7 +142,7 @@ def _sweep(section: AllReduce) -> Sweep:
         )
         for pixels in (charts.WIDE, charts.NARROW)
     )
-    return Sweep(section=section, wide=wide, narrow=narrow, points=points, healthy=healthy)
+    return SweepChart(section=section, wide=wide, narrow=narrow, points=points, healthy=healthy)
 
 
 def _file(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddoctor.analysis.live_state import Standing, gone, named, phase, standing
+from ddoctor.analysis.live_state import LiveRankState, gone, named, phase, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
@@ -42,7 +42,7 @@ def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
     """The ranks that were looked at; of many, those together that do the same."""
     every = standing(evidence.all(LiveLook))
     if len(every) > MOST_ROWS:
-        groups: dict[str, list[Standing]] = {}
+        groups: dict[str, list[LiveRankState]] = {}
         for one in every:
             groups.setdefault(_mostly(one), []).append(one)
         return tuple(_row(_names(rows), doing, rows) for doing, rows in groups.items())
@@ -53,7 +53,7 @@ def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
     )
 
 
-def _row(rank: str, doing: str, rows: Sequence[Standing]) -> LiveRow:
+def _row(rank: str, doing: str, rows: Sequence[LiveRankState]) -> LiveRow:
     return LiveRow(
         rank=rank,
         first=rows[0].rank,
@@ -64,13 +64,13 @@ def _row(rank: str, doing: str, rows: Sequence[Standing]) -> LiveRow:
     )
 
 
-def _turns(one: Standing) -> Iterator[Slice]:
+def _turns(one: LiveRankState) -> Iterator[Slice]:
     for turn in one.seen.turns:
         share = turn.samples / one.seen.samples
         yield Slice(phase=phase(turn.name), seconds=share * one.seconds, share=share)
 
 
-def _slices(rows: Sequence[Standing]) -> tuple[Slice, ...]:
+def _slices(rows: Sequence[LiveRankState]) -> tuple[Slice, ...]:
     """The mean of several ranks."""
     means = ((name, fmean(one.shares.get(name, 0.0) for one in rows)) for name in PHASES)
     seconds = rows[0].seconds
@@ -79,7 +79,7 @@ def _slices(rows: Sequence[Standing]) -> tuple[Slice, ...]:
     )
 
 
-def _names(rows: Sequence[Standing]) -> str:
+def _names(rows: Sequence[LiveRankState]) -> str:
     told = named(rows)
     return told if len(told) <= LONGEST_NAMES else f"{len(rows)} ranks"
 
@@ -107,13 +107,13 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         )
 
 
-def _mostly(one: Standing) -> str:
+def _mostly(one: LiveRankState) -> str:
     if one.stands:
         return _doing(one)
     return f"mostly {one.doing}"
 
 
-def _doing(one: Standing) -> str:
+def _doing(one: LiveRankState) -> str:
     if one.seen.unseen:
         return one.seen.unseen
     if one.seen.still:
@@ -126,7 +126,7 @@ def _doing(one: Standing) -> str:
     return ", ".join(told[:MOST_SHARES])
 
 
-def _state(rows: Sequence[Standing]) -> str:
+def _state(rows: Sequence[LiveRankState]) -> str:
     held = {one.seen.state for one in rows if one.held}
     if held:
         return " or ".join(sorted(held))

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import Standing, gone, hung, named, places, standing
+from ddoctor.analysis.live_state import LiveRankState, gone, hung, named, places, standing
 from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class LiveWait:
     """Some ranks that stand at one place, and for whom."""
 
     who: str
@@ -23,7 +23,7 @@ class Wait:
     """Where those are, and what they do."""
 
 
-def waits(evidence: Evidence) -> tuple[Wait, ...]:
+def waits(evidence: Evidence) -> tuple[LiveWait, ...]:
     """All that a look tells; none where the ranks keep pace."""
     looks = evidence.all(LiveLook)
     every = standing(looks)
@@ -34,7 +34,7 @@ def waits(evidence: Evidence) -> tuple[Wait, ...]:
         return ()
     at = f" at {endings.place(found.line)}" if found.line is not None else ""
     return (
-        Wait(
+        LiveWait(
             who=named([one for one in every if one is not found.one]),
             where=f"{found.lost:.0%} of the time",
             whom=named([found.one]),
@@ -43,7 +43,7 @@ def waits(evidence: Evidence) -> tuple[Wait, ...]:
     )
 
 
-def _standing(every: Sequence[Standing], looks: Sequence[LiveLook]) -> Iterator[Wait]:
+def _standing(every: Sequence[LiveRankState], looks: Sequence[LiveLook]) -> Iterator[LiveWait]:
     apart = [one for one in every if not one.waits]
     missing = gone(looks)
     groups = places(one for one in every if one.waits)
@@ -57,13 +57,13 @@ def _standing(every: Sequence[Standing], looks: Sequence[LiveLook]) -> Iterator[
             whom, doing = named(others), "waits " + " or ".join(places(others))
         else:
             continue
-        yield Wait(who=named(rows), where=where, whom=whom, doing=doing)
+        yield LiveWait(who=named(rows), where=where, whom=whom, doing=doing)
     for one in apart:
         for worker in one.seen.workers:
             if one.doing != "loader-wait" or not worker.stuck:
                 continue
             at = endings.place(worker.line)
-            yield Wait(
+            yield LiveWait(
                 who=named([one]),
                 where=one.where,
                 whom=f"its worker (pid {worker.pid})",

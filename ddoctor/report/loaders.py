@@ -27,7 +27,7 @@ class AtWorkers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class CurveRow:
     """One loader over the numbers of workers that were tried."""
 
     name: str
@@ -46,7 +46,7 @@ class Curve:
         return found if found is not self.points[-1] else None
 
 
-def curves(evidence: Evidence) -> tuple[Curve, ...]:
+def curves(evidence: Evidence) -> tuple[CurveRow, ...]:
     """Of each loader that was run alone."""
     found: dict[str, dict[int, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
     for section in evidence.all(LoaderCurve):
@@ -56,7 +56,7 @@ def curves(evidence: Evidence) -> tuple[Curve, ...]:
     return tuple(_curve(name, tried, evidence) for name, tried in found.items())
 
 
-def _curve(name: str, tried: Mapping[int, Sequence[CurvePoint]], evidence: Evidence) -> Curve:
+def _curve(name: str, tried: Mapping[int, Sequence[CurvePoint]], evidence: Evidence) -> CurveRow:
     needs = [
         feed.need
         for steps in evidence.all(Steps)
@@ -70,7 +70,7 @@ def _curve(name: str, tried: Mapping[int, Sequence[CurvePoint]], evidence: Evide
         for loader in loading.loaders
         if loader.name == name
     }
-    return Curve(
+    return CurveRow(
         name=name,
         points=tuple(
             AtWorkers(

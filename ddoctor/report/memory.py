@@ -20,7 +20,7 @@ DRAWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class MemoryRow:
     """One kind of memory of one rank."""
 
     rank: int
@@ -41,11 +41,11 @@ class Panel:
     """One kind of memory of all ranks."""
 
     kind: str
-    lines: tuple[Line, ...]
+    lines: tuple[MemoryRow, ...]
     """The one that grew most first."""
 
     @property
-    def drawn(self) -> tuple[Line, ...]:
+    def drawn(self) -> tuple[MemoryRow, ...]:
         return self.lines[:DRAWN]
 
     @property
@@ -66,8 +66,8 @@ def panels(evidence: Evidence) -> tuple[Panel, ...]:
     return tuple(found)
 
 
-def _line(growth: Growth, amounts: tuple[float, ...]) -> Line:
-    return Line(
+def _line(growth: Growth, amounts: tuple[float, ...]) -> MemoryRow:
+    return MemoryRow(
         rank=growth.rank,
         times=growth.times[: len(amounts)],
         amounts=amounts,

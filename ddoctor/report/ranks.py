@@ -24,7 +24,7 @@ SHARES = (("lowest", 0.0), ("1 %", 0.01), ("10 %", 0.1), ("90 %", 0.9), ("highes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class RateRow:
     """What one rank reached."""
 
     text: str
@@ -39,9 +39,9 @@ class Ranks:
     """A row per rank, a column per comparison."""
 
     comparisons: tuple[Comparison, ...]
-    medians: tuple[Rate, ...]
-    rows: tuple[tuple[str, tuple[Rate | None, ...]], ...]
-    spread: tuple[tuple[str, tuple[Rate, ...]], ...] = ()
+    medians: tuple[RateRow, ...]
+    rows: tuple[tuple[str, tuple[RateRow | None, ...]], ...]
+    spread: tuple[tuple[str, tuple[RateRow, ...]], ...] = ()
     """How the rates of all ranks are spread, where not every one is shown."""
     total: int
     apart: int
@@ -90,12 +90,12 @@ class _Column:
         """The rate at this place of all."""
         return self._sorted[round(share * (len(self._sorted) - 1))]
 
-    def of(self, rank: int) -> Rate | None:
+    def of(self, rank: int) -> RateRow | None:
         rate = self.rates.get(rank)
         return None if rate is None else self.cell(rate)
 
-    def cell(self, rate: float) -> Rate:
-        return Rate(
+    def cell(self, rate: float) -> RateRow:
+        return RateRow(
             text=wording.quantity(rate),
             share=rate / self._longest if self._longest else 0.0,
             behind=1 - rate / self.median if rate < APART * self.median else None,

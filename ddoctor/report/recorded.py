@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import charts, loaders, memory, training_charts
 from ddoctor.report.anatomy import Anatomy, Bar, anatomies
-from ddoctor.report.endings import Ending, endings
-from ddoctor.report.loaders import Curve
+from ddoctor.report.endings import EndingRow, endings
+from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import Panel
 from ddoctor.report.scale import Scale, scales
 from ddoctor.report.waits import WaitMatrix, wait_matrices
@@ -37,22 +37,22 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class RecordedTraining:
     """A recorded run, drawn and in figures; empty where nothing was recorded."""
 
-    endings: tuple[Ending, ...]
+    endings: tuple[EndingRow, ...]
     steps: tuple[tuple[Anatomy, tuple[Bar, ...], Chart], ...]
     waits: tuple[WaitMatrix, ...]
     scales: tuple[Scale, ...]
-    loaders: tuple[tuple[Curve, Chart], ...]
+    loaders: tuple[tuple[CurveRow, Chart], ...]
     memory: tuple[Panel, ...]
     memory_chart: Chart | None
 
 
-def training(evidence: Evidence) -> Training:
+def training(evidence: Evidence) -> RecordedTraining:
     """All that was recorded."""
     panels = memory.panels(evidence)
-    return Training(
+    return RecordedTraining(
         endings=endings(evidence),
         steps=tuple(
             (anatomy, anatomy.shown(ALL, LATEST), _steps(f"steps {number}", anatomy))
@@ -77,7 +77,7 @@ def _steps(name: str, anatomy: Anatomy) -> Chart:
     return _chart(lambda pixels: training_charts.steps(name, anatomy, ranks, pixels[0]))
 
 
-def _loader(name: str, curve: Curve) -> Chart:
+def _loader(name: str, curve: CurveRow) -> Chart:
     return _chart(lambda pixels: training_charts.loader(name, curve, pixels))
 
 

@@ -10,7 +10,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
 from ddoctor.report.anatomy import TENTHS, Anatomy, anatomies
-from ddoctor.report.loaders import Curve, curves
+from ddoctor.report.loaders import CurveRow, curves
 from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scales
 from ddoctor.report.wording import counted, proof, quantity
@@ -71,7 +71,7 @@ def _step(anatomy: Anatomy) -> str:
     return text
 
 
-def _alone(curve: Curve) -> str:
+def _alone(curve: CurveRow) -> str:
     """The rate of the slowest rank at each number of workers, and what the step could use."""
     rates = ", ".join(f"{quantity(at.rate)} ({at.num_workers})" for at in curve.points)
     text = f"{curve.name}: {rates} batches/s (workers)"

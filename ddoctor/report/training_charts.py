@@ -21,8 +21,8 @@ from ddoctor.report.charts import (
     drawn,
     dress,
 )
-from ddoctor.report.loaders import Curve
-from ddoctor.report.memory import Line, Panel
+from ddoctor.report.loaders import CurveRow
+from ddoctor.report.memory import MemoryRow, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def _stack(axes: Axes, rank: RankSteps, edges: Sequence[int], per_second: float)
             below = above
 
 
-def loader(name: str, curve: Curve, pixels: tuple[int, int]) -> str:
+def loader(name: str, curve: CurveRow, pixels: tuple[int, int]) -> str:
     """Batches per second over the number of workers, with the knee, and what the step could use."""
     workers = [point.num_workers for point in curve.points]
     rates = [point.rate for point in curve.points]
@@ -126,7 +126,7 @@ def loader(name: str, curve: Curve, pixels: tuple[int, int]) -> str:
     return drawn(name, pixels, draw)
 
 
-def _marks(curve: Curve) -> Iterator[tuple[str, int]]:
+def _marks(curve: CurveRow) -> Iterator[tuple[str, int]]:
     """The points that are named: where the script stands, and the knee."""
     knee = curve.knee and curve.knee.num_workers
     for workers in (point.num_workers for point in curve.points):
@@ -160,7 +160,7 @@ def memory(name: str, panels: Sequence[Panel], pixels: tuple[int, int]) -> str:
     return drawn(name, (width, height), draw)
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+def _limits(lines: Sequence[MemoryRow]) -> tuple[float, float]:
     low = min(min(line.amounts) for line in lines)
     high = max(max(line.amounts) for line in lines)
     room = max(0.0, MARGIN * high - (high - low)) / 2 + 0.02 * (high - low)

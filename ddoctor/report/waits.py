@@ -22,7 +22,7 @@ slowdown (docs/decisions.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
+class WaitedFor:
     """One rank that others waited for."""
 
     rank: int
@@ -55,14 +55,14 @@ class WaitMatrix:
         return sum(seconds >= share * self.step for share in SHADES)
 
     @property
-    def latest(self) -> tuple[Late, ...]:
+    def latest(self) -> tuple[WaitedFor, ...]:
         """The ranks that were waited for, the one that cost the others most first."""
         whole: dict[int, float] = defaultdict(float)
         for (_, late), seconds in self.seconds.items():
             whole[late] += seconds
         others = self.total - 1
         return tuple(
-            Late(rank=rank, seconds=seconds / others, share=seconds / others / self.step)
+            WaitedFor(rank=rank, seconds=seconds / others, share=seconds / others / self.step)
             for rank, seconds in sorted(whole.items(), key=lambda item: -item[1])
         )
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from ddoctor.analysis.live_state import Standing, standing
+from ddoctor.analysis.live_state import LiveRankState, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
@@ -40,7 +40,7 @@ class History:
         return tuple(self._letters.get(rank, ()))
 
 
-def _letter(one: Standing) -> tuple[str, str]:
+def _letter(one: LiveRankState) -> tuple[str, str]:
     if one.stands and not one.waits:
         return STANDS
     phase = max(one.shares, key=lambda name: one.shares[name], default="")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddoctor.recorder.tape import Row
+from ddoctor.recorder.tape import StepRow
 
 Meetings = Mapping[int, Sequence[tuple[float, float, float, float]]]
 """Of each rank: arrival, seconds, group, operation."""
@@ -27,7 +27,7 @@ class Between:
     """Seconds of (waiter, late), over all steps."""
 
 
-def between(steps: Sequence[Mapping[int, Row]]) -> Between:
+def between(steps: Sequence[Mapping[int, StepRow]]) -> Between:
     """Split the time in collectives of each step; each is given by rank."""
     found = Between()
     for rows in steps:

@@ -20,7 +20,7 @@ from types import FrameType
 
 import msgspec
 
-from ddoctor.cluster.launcher_environment import Place
+from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame
 from ddoctor.proc import usage
@@ -40,11 +40,11 @@ from ddoctor.recorder.tape import (
     SINCE,
     STOP_AT,
     WORLD,
-    Row,
+    StepRow,
     Tape,
 )
+from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.stderr import STDERR, Stderr
-from ddoctor.training.words import Now, Record, Turn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -65,7 +65,7 @@ class Child:
     """Starts the script, reads its tape, passes signals on, and ends it where it must be ended."""
 
     def __init__(
-        self, words: Sequence[str], mine: Place, *, turn: int, order: Turn, host: str
+        self, words: Sequence[str], mine: LaunchedRank, *, turn: int, order: TurnOrder, host: str
     ) -> None:
         self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
@@ -252,7 +252,7 @@ class Child:
         phase = int(head[PHASE])
         return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[StepRow]:
         return list(self._tape.rows())[-MOST_ROWS:]
 
     def _crash(self) -> tuple[Frame, ...]:
@@ -276,7 +276,7 @@ def _interpreter_options() -> list[str]:
     return words[: words.index("-m")] if "-m" in words else []
 
 
-def _environment(turn: int, order: Turn) -> dict[str, str]:
+def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
     environment = dict(os.environ)
     environment[recorded.SAFE_PATH] = environment.get("PYTHONSAFEPATH", "")
     environment["PYTHONSAFEPATH"] = "1"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ddoctor.cluster.store import FINISHED, Fleet
-from ddoctor.cluster.supervisor import Conductor, tick_seconds
+from ddoctor.cluster.store import FINISHED, ClusterStore
+from ddoctor.cluster.supervisor import CoordinatorHeartbeat, tick_seconds
 from ddoctor.training.child import Child
-from ddoctor.training.words import (
+from ddoctor.training.messages import (
     Stop,
-    Turn,
+    TurnOrder,
     end_key,
     now_key,
     packed,
@@ -22,7 +22,7 @@ from ddoctor.training.words import (
 # The steps must not feel it: each look takes about a millisecond.
 TICK_SECONDS = 0.5
 
-NewChild = Callable[[int, Turn], Child]
+NewChild = Callable[[int, TurnOrder], Child]
 
 
 def pause(ranks: int) -> float:
@@ -30,7 +30,7 @@ def pause(ranks: int) -> float:
     return max(TICK_SECONDS, tick_seconds(ranks))
 
 
-def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
+def follow(fleet: ClusterStore, child: Child, new_child: NewChild) -> int | None:
     """Until rank 0 says that it is over; the exit code of the script in its first turn.
 
     Raises:
@@ -38,7 +38,7 @@ def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
         Lost: the store is gone.
     """
     rank, first_code = child.mine.rank, None
-    conductor = Conductor(fleet)
+    conductor = CoordinatorHeartbeat(fleet)
     turn = 0
     while True:
         _attend(fleet, child, turn, conductor)
@@ -47,7 +47,7 @@ def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
         if turn == 0:
             first_code = 1 if record.ended_by_us else record.exit_code
         turn += 1
-        while (order := fleet.hear(turn_key(turn), Turn)) is None:
+        while (order := fleet.hear(turn_key(turn), TurnOrder)) is None:
             conductor.check()
             time.sleep(TICK_SECONDS)
         if order.over:
@@ -56,7 +56,7 @@ def follow(fleet: Fleet, child: Child, new_child: NewChild) -> int | None:
         child = new_child(turn, order)
 
 
-def _attend(fleet: Fleet, child: Child, turn: int, conductor: Conductor) -> None:
+def _attend(fleet: ClusterStore, child: Child, turn: int, conductor: CoordinatorHeartbeat) -> None:
     key, wait = now_key(turn, child.mine.rank), pause(child.mine.world_size)
     stopping = False
     while not child.over:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.memory_headroom import MemoryHeadroom, MemoryTrial, RankHeadroom
 from ddoctor.evidence.section import Absence, Absent, Section, Unseen
-from ddoctor.probing.sweep_request import Request
+from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.training.lead import Lead
-from ddoctor.training.words import Record
+from ddoctor.training.messages import Record
 
 MOST_TURNS = 4
 # The script is stopped by what grows its batches.
@@ -28,7 +28,9 @@ def worth_it(records: Sequence[Record]) -> bool:
     return not any(endings) or OUT_OF_MEMORY in endings
 
 
-def grow(leader: Lead, request: Request, seconds: float, started: Callable[[str], None]) -> Section:
+def grow(
+    leader: Lead, request: SweepRequest, seconds: float, started: Callable[[str], None]
+) -> Section:
     """What came of it, or why nothing did."""
     found: MemoryHeadroom | None = None
     for turn in range(MOST_TURNS):

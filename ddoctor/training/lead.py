@@ -9,17 +9,16 @@ from math import ceil
 from statistics import median
 from time import perf_counter
 
-from ddoctor.cluster.store import CONDUCTOR, FINISHED, Fleet
-from ddoctor.probing.sweep_request import Request
+from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore
+from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild, pause
-from ddoctor.training.warm_up import settled, warm_up
-from ddoctor.training.words import (
+from ddoctor.training.messages import (
     Now,
     Record,
     Stop,
-    Turn,
+    TurnOrder,
     end_key,
     now_key,
     record_key,
@@ -27,6 +26,7 @@ from ddoctor.training.words import (
     turn_key,
     unpacked,
 )
+from ddoctor.training.warm_up import settled, warm_up
 
 # Until every rank has heard at which step to stop, the fastest may be so far ahead.
 NEWS_SECONDS = 2.0
@@ -45,7 +45,7 @@ FINISH_SECONDS = 5.0
 class Lead:
     """One turn after the other, on all ranks."""
 
-    def __init__(self, fleet: Fleet, child: Child, new_child: NewChild) -> None:
+    def __init__(self, fleet: ClusterStore, child: Child, new_child: NewChild) -> None:
         self._fleet, self._child, self._new_child = fleet, child, new_child
         self._size = child.mine.world_size
         self._turn = 0
@@ -72,11 +72,11 @@ class Lead:
         return records
 
     def again(
-        self, change: Sequence[str], steps: int, seconds: float, grow: Request | None = None
+        self, change: Sequence[str], steps: int, seconds: float, grow: SweepRequest | None = None
     ) -> list[Record]:
         """The script once more, with a change of its settings, or more samples at a time."""
         self._turn += 1
-        order = Turn(change=tuple(change), grow=grow, port=_free_port())
+        order = TurnOrder(change=tuple(change), grow=grow, port=_free_port())
         self._fleet.tell(turn_key(self._turn), order)
         self._child = self._new_child(self._turn, order)
         return self.run(steps, seconds, lambda text: None)
@@ -88,7 +88,7 @@ class Lead:
 
     def finish(self) -> None:
         """Let the others go, and wait until they have gone: torchrun ends them with rank 0."""
-        self._fleet.tell(turn_key(self._turn + 1), Turn(over=True))
+        self._fleet.tell(turn_key(self._turn + 1), TurnOrder(over=True))
         deadline = perf_counter() + FINISH_SECONDS
         others = self._size - 1 - len(self.lost)
         while self._fleet.count(FINISHED, 0) < others and perf_counter() < deadline:
@@ -102,7 +102,7 @@ class Lead:
             for key, text in self._fleet.hear_all(keys, str).items():
                 found[keys.pop(key)] = unpacked(text)
             if keys:
-                self._fleet.count(CONDUCTOR)
+                self._fleet.count(HEARTBEAT)
                 time.sleep(0.1)
         self.lost = tuple(keys.values())
         return [found[rank] for rank in sorted(found)]
@@ -123,7 +123,7 @@ class _Watch:
         turn: int,
         steps: int,
         seconds: float,
-        fleet: Fleet,
+        fleet: ClusterStore,
         started: Callable[[str], None],
     ) -> None:
         self._child, self._turn, self._steps, self._fleet = child, turn, steps, fleet
@@ -163,7 +163,7 @@ class _Watch:
                 self._child.wait(wait)
 
     def _look(self) -> None:
-        self._fleet.count(CONDUCTOR)
+        self._fleet.count(HEARTBEAT)
         keys = {now_key(self._turn, rank): rank for rank in range(1, self._size)}
         for key, now in self._fleet.hear_all(keys, Now).items():
             self._nows[keys[key]] = now

@@ -33,10 +33,10 @@ from ddoctor.evidence.training import (
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts
-from ddoctor.recorder.tape import COUNT, Row
+from ddoctor.recorder.tape import COUNT, StepRow
+from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
 from ddoctor.training.starts import starts
-from ddoctor.training.words import Record
 
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
@@ -160,7 +160,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
     )
 
 
-def _counted(rows: Sequence[Row], name: str) -> tuple[int, ...]:
+def _counted(rows: Sequence[StepRow], name: str) -> tuple[int, ...]:
     return tuple(int(row.counts[COUNT[name]]) for row in rows)
 
 
@@ -266,7 +266,7 @@ def _wrapper(run: Run, record: Record, one: Wrapper) -> Wrapper:
     )
 
 
-def _seconds(rows: Sequence[Row], name: str) -> tuple[float, ...]:
+def _seconds(rows: Sequence[StepRow], name: str) -> tuple[float, ...]:
     return tuple(round(row.counts[COUNT[name]], 7) for row in rows)
 
 

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from ddoctor.cluster.launcher_environment import Place, dialect, leave_it_to_rank_0, place
+from ddoctor.cluster.launcher_environment import LaunchedRank, dialect, leave_it_to_rank_0, place
 from ddoctor.errors import DoctorError
-from ddoctor.probing.sweep_request import Request, sizes
+from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
 from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
-from ddoctor.training.words import Turn
+from ddoctor.training.messages import TurnOrder
 
 if TYPE_CHECKING:
-    from ddoctor.cluster.store import Fleet
+    from ddoctor.cluster.store import ClusterStore
     from ddoctor.report.output import Outputs
     from ddoctor.training.follow import NewChild
 
@@ -43,34 +43,34 @@ def main(words: Sequence[str]) -> int:
     host = socket.gethostname()
     current: list[Child] = []
 
-    def new_child(turn: int, order: Turn) -> Child:
+    def new_child(turn: int, order: TurnOrder) -> Child:
         child = Child(command, mine, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
-    child = new_child(0, Turn())
+    child = new_child(0, TurnOrder())
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:
         fleet = _connect(mine)
         if mine.rank or outputs is None:
             return _follow(fleet, child, new_child)
-        from ddoctor.cluster.store import Lost
+        from ddoctor.cluster.store import StoreLost
         from ddoctor.training.report import lead
 
         try:
             code = lead(fleet, child, new_child, arguments, command, outputs)
-        except Lost as error:
+        except StoreLost as error:
             raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
     finally:
         current[0].end(look=False)
     return _like(code)
 
 
-def _place() -> Place:
+def _place() -> LaunchedRank:
     if dialect(os.environ) is not None:
         return place()
-    return Place(
+    return LaunchedRank(
         rank=0,
         world_size=1,
         local_rank=0,
@@ -83,7 +83,7 @@ def _place() -> Place:
 
 
 def _asked(
-    words: Sequence[str], mine: Place
+    words: Sequence[str], mine: LaunchedRank
 ) -> tuple[Namespace, tuple[str, ...], Outputs | None] | None:
     """The options, the words of the script, and where the report goes; None: they make no sense,
     and another rank says so."""
@@ -110,8 +110,8 @@ def _asked(
     return arguments, command, outputs
 
 
-def _check_memory(said: str | None, mine: Place) -> None:
-    if Request(device_memory=sizes(said)).memory_of(mine.local_rank, mine.local_size) is None:
+def _check_memory(said: str | None, mine: LaunchedRank) -> None:
+    if SweepRequest(device_memory=sizes(said)).memory_of(mine.local_rank, mine.local_size) is None:
         if usable_gpus():
             return
         raise DoctorError(
@@ -131,8 +131,8 @@ def _outputs(arguments: Namespace) -> Outputs:
     )
 
 
-def _connect(mine: Place) -> Fleet:
-    from ddoctor.cluster.store import Lost, connect
+def _connect(mine: LaunchedRank) -> ClusterStore:
+    from ddoctor.cluster.store import StoreLost, connect
 
     # Where there is no store yet, the script itself will open one at the port that it was given.
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -145,18 +145,18 @@ def _connect(mine: Place) -> Fleet:
             limit=JOIN_SECONDS,
             prefix=f"run/{mine.run}",
         )
-    except Lost as error:
+    except StoreLost as error:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
 
 
-def _follow(fleet: Fleet, child: Child, new_child: NewChild) -> int:
-    from ddoctor.cluster.store import Lost
-    from ddoctor.cluster.supervisor import ConductorLost
+def _follow(fleet: ClusterStore, child: Child, new_child: NewChild) -> int:
+    from ddoctor.cluster.store import StoreLost
+    from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
     try:
         return _like(follow(fleet, child, new_child) or 0)
-    except (Lost, ConductorLost) as error:
+    except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {child.mine.rank}: {error}") from error
 
 

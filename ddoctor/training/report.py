@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ddoctor import engine
 from ddoctor.cluster.launcher_environment import explain_failure
-from ddoctor.cluster.store import Fleet
+from ddoctor.cluster.store import ClusterStore
 from ddoctor.control_arms import trial_candidates
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
@@ -22,16 +22,16 @@ from ddoctor.training import growing, merge
 from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild
 from ddoctor.training.lead import Lead
+from ddoctor.training.messages import Record
 from ddoctor.training.options import TRIAL_SECONDS
 from ddoctor.training.run import Run
-from ddoctor.training.words import Record
 
 TRIAL_STEPS = 30
 TURNS = 2
 
 
 def lead(
-    fleet: Fleet,
+    fleet: ClusterStore,
     child: Child,
     new_child: NewChild,
     arguments: Namespace,
@@ -53,7 +53,7 @@ def lead(
                 report = engine.examine(evidence, "run")
             if arguments.memory and not leader.interrupted and growing.worth_it(records):
                 memory = sweep_request.sizes(arguments.device_memory)
-                wanted = sweep_request.Request(device_memory=memory)
+                wanted = sweep_request.SweepRequest(device_memory=memory)
                 swept = growing.grow(leader, wanted, arguments.seconds, started)
                 evidence = evidence.with_sections(swept)
                 report = engine.examine(evidence, "run")

@@ -9,9 +9,9 @@ from statistics import fmean
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.recorder.recorded import Facts
-from ddoctor.recorder.tape import COUNT, Row
+from ddoctor.recorder.tape import COUNT, StepRow
 from ddoctor.training.between import Between, between
-from ddoctor.training.words import Now, Record
+from ddoctor.training.messages import Now, Record
 
 FEWEST_STEPS = 2
 
@@ -32,7 +32,7 @@ class Run:
     """How each rank was when that was decided."""
 
     @cached_property
-    def steps(self) -> list[Mapping[int, Row]]:
+    def steps(self) -> list[Mapping[int, StepRow]]:
         """The judged steps: after the warm-up, recorded on all ranks, and on none looked into."""
         by_rank = [{row.number: row for row in record.rows} for record in self.records]
         common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()

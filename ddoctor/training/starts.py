@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddoctor.evidence.training import RankStart, Starts
 from ddoctor.recorder.recorded import Facts
+from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
-from ddoctor.training.words import Record
 
 MIB = 2**20
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.analysis.figures import Figure, Measured, figures
+from ddoctor.analysis.figures import Figure, MeasuredFigure, figures
 from ddoctor.evidence.collectives import Collectives, Sweep
 from ddoctor.evidence.pairs import End, Flow, Pairs
 from ddoctor.evidence.probes import RankPlace
@@ -51,8 +51,8 @@ def test_each_direction_between_hosts() -> None:
     ends = tuple(End(place=place) for place in PLACES)
     told = figures(Evidence([Pairs(backend="gloo", ends=ends, flows=flows)]))
     assert {(figure.host, figure.name): measured for figure, measured in told.items()} == {
-        ("node-0", "sending to node-1 over gloo"): Measured(rate=2.0, spread=2.0),
-        ("node-1", "sending to node-0 over gloo"): Measured(rate=5.0),
+        ("node-0", "sending to node-1 over gloo"): MeasuredFigure(rate=2.0, spread=2.0),
+        ("node-1", "sending to node-0 over gloo"): MeasuredFigure(rate=5.0),
     }
 
 

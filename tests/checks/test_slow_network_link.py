@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from ddoctor.evidence.arms import ControlArm, ControlArms, Turn
+from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
 from ddoctor.evidence.interfaces import Address, Interface
 from ddoctor.evidence.live import LiveLink, LiveLook
@@ -297,8 +297,8 @@ def test_a_faster_interface_that_was_tried_in_vain_is_no_finding(findings: Findi
     tried = ControlArm(
         environment=("GLOO_SOCKET_IFNAME=eth1",),
         bytes=2**20,
-        without=(Turn(rate=0.02), Turn(rate=0.021)),
-        with_it=(Turn(rate=0.02), Turn(rate=0.022)),
+        without=(ArmTurn(rate=0.02), ArmTurn(rate=0.021)),
+        with_it=(ArmTurn(rate=0.02), ArmTurn(rate=0.022)),
     )
     assert findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1]), ControlArms(arms=(tried,))) == ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.cluster.launcher_environment import Place, place
+from ddoctor.cluster.launcher_environment import LaunchedRank, place
 from ddoctor.errors import DoctorError
 
 TORCHRUN = {
@@ -44,7 +44,7 @@ OPEN_MPI = {
 MPICH = {"MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
 
 
-def told(found: Place) -> tuple[int, int, int, int, str, int, bool]:
+def told(found: LaunchedRank) -> tuple[int, int, int, int, str, int, bool]:
     ranks = (found.rank, found.world_size, found.local_rank, found.local_size)
     return (*ranks, found.address, found.port, found.hosts_store)
 

@@ -6,20 +6,20 @@ import socket
 
 import pytest
 
-from ddoctor.cluster.store import Lost, connect
+from ddoctor.cluster.store import StoreLost, connect
 
 
 def test_a_port_that_takes_connections_and_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(Lost, match=f"127.0.0.1:{port}: .* of silence"):
+        with pytest.raises(StoreLost, match=f"127.0.0.1:{port}: .* of silence"):
             connect("127.0.0.1", port, host_it=False, limit=0.0)
 
 
 def test_a_port_where_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(Lost, match=f"cannot reach the store at 127.0.0.1:{port}"):
+    with pytest.raises(StoreLost, match=f"cannot reach the store at 127.0.0.1:{port}"):
         connect("127.0.0.1", port, host_it=False, limit=0.0)
 
 

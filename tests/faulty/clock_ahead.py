@@ -5,13 +5,13 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 from tests.faulty import two_hosts
 
 AHEAD = 5.0
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     module = import_module("ddoctor.probes.clock_skew")
     with patch.object(module, "now", lambda: time.time() + AHEAD * world.rank):
         return two_hosts.measure(world)

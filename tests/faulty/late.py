@@ -5,10 +5,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> None:
+def measure(world: ProbeWorld) -> None:
     if world.rank == 1:
         time.sleep(1000)
     world.doing("the collective")

@@ -6,10 +6,10 @@ import sys
 import torch
 import torch.distributed as dist
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> None:
+def measure(world: ProbeWorld) -> None:
     if world.rank == 1:
         print("leaving early", file=sys.stderr, flush=True)
         os._exit(3)

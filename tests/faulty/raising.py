@@ -3,10 +3,10 @@
 import torch
 import torch.distributed as dist
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> None:
+def measure(world: ProbeWorld) -> None:
     if world.rank == 1:
         raise ValueError("no such luck")
     dist.all_reduce(torch.ones(1))

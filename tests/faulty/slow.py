@@ -2,10 +2,10 @@
 
 import time
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> None:
+def measure(world: ProbeWorld) -> None:
     for step in range(10_000):
         world.doing(f"step {step}")
         time.sleep(0.1)

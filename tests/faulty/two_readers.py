@@ -4,9 +4,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     own = replace(world, host=f"node-{world.rank}")
     return import_module("ddoctor.probes.storage_read").measure(own)

@@ -4,10 +4,10 @@ import time
 from functools import partial
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> StorageRead | None:
+def measure(world: ProbeWorld) -> StorageRead | None:
     seconds = world.rounds("sleep", partial(time.sleep, 0.05), seconds=0.5)
     same = len(set(world.gather(len(seconds)))) == 1
     in_order = world.gather(world.rank) == list(range(world.size))

@@ -6,13 +6,13 @@ from unittest.mock import patch
 
 import torch
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 from tests.faulty import short_burn
 
 WRONG = 5
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     right, numbers = torch.mm, count()
 
     def mm(left: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> None:

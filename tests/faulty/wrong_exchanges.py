@@ -7,10 +7,10 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     right = dist.all_to_all_single
 
     def all_to_all(output: torch.Tensor, given: torch.Tensor, group: Any = None) -> None:

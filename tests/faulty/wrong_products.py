@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import torch
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     right = torch.mm
 
     def mm(left: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> None:

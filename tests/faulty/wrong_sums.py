@@ -7,10 +7,10 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from ddoctor.probing.world import World
+from ddoctor.probing.world import ProbeWorld
 
 
-def measure(world: World) -> Any:
+def measure(world: ProbeWorld) -> Any:
     right = dist.all_reduce
 
     def all_reduce(tensor: torch.Tensor) -> None:

@@ -10,12 +10,12 @@ import transformers
 
 from ddoctor.evidence.plan import MemoryParts
 from ddoctor.forecast.closed_form import Precision
-from ddoctor.forecast.forecaster import Row
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import Forecast
 
 MIB = 2**20
-ONE = Row(strategy="one-gpu", gpus=1)
+ONE = ForecastRow(strategy="one-gpu", gpus=1)
 SMALL: dict[str, Any] = {
     "vocab_size": 2000,
     "hidden_size": 256,

@@ -15,12 +15,12 @@ import pytest
 
 from ddoctor.evidence.plan import Plan, Strategy
 from ddoctor.forecast.closed_form import Model
-from ddoctor.forecast.devices import Device
+from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.launch_files import ARGUMENTS, SCRIPT
 from ddoctor.forecast.launch_folder import LaunchFolder
 from ddoctor.forecast.model.blueprint import from_config
 from ddoctor.forecast.model.reading import read
-from ddoctor.forecast.planning import Work, plan
+from ddoctor.forecast.planning import PlannedWork, plan
 from tests.conftest import free_port
 from tests.forecast.small_models import written
 from tests.training.conftest import LIMIT_SECONDS, Training
@@ -42,7 +42,9 @@ def planned(folder: Path, strategy: Strategy, gpus: int = 2) -> Plan:
         layers=found.layers,
         blocks=found.blocks,
     )
-    whole = plan(model, Device(name="T9", memory=80 * 10**9), (gpus,), Work(micro_batch=2))
+    whole = plan(
+        model, PlannedGpu(name="T9", memory=80 * 10**9), (gpus,), PlannedWork(micro_batch=2)
+    )
     place = [row.strategy for row in whole.rows].index(strategy)
     return msgspec.structs.replace(whole, chosen=place)
 

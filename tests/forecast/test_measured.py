@@ -18,15 +18,15 @@ from ddoctor.evidence.steps import BETWEEN_RANKS, RankSteps, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast.closed_form import CONTEXT, Model
-from ddoctor.forecast.devices import Device, find
+from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.measured import device, read
-from ddoctor.forecast.planning import Work, plan
+from ddoctor.forecast.planning import PlannedWork, plan
 from tests.healthy import healthy
 from tests.memory_sweep.sample import swept
 from tests.training_steps import USUAL, steps
 from tests.training_steps import Work as RankWork
 
-ANY = Device(name="a GPU", memory=80 * 10**9)
+ANY = PlannedGpu(name="a GPU", memory=80 * 10**9)
 PARAMETERS = 50e6
 SCOPES: tuple[Scope, Scope] = ("all", "across")
 TRANSFER = 0.005
@@ -99,7 +99,7 @@ def planned(
     bundle.write(path, Evidence(sections))
     measured = read([path], ANY, micro_batch)
     measured.check(model())
-    work = Work(micro_batch=measured.micro_batch, samples=8000, measured=measured)
+    work = PlannedWork(micro_batch=measured.micro_batch, samples=8000, measured=measured)
     return plan(model(), ANY, gpus, work)
 
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
-from ddoctor.forecast.forecaster import Row
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.reading import read
@@ -94,7 +94,7 @@ def test_each_strategy(tmp_path: Path) -> None:
         ("fsdp-hybrid", 16),
     )
     one, replicated, two, eight, kept, hybrid = (
-        whole.parts(Row(strategy=strategy, gpus=gpus)) for strategy, gpus in rows
+        whole.parts(ForecastRow(strategy=strategy, gpus=gpus)) for strategy, gpus in rows
     )
     assert replicated.communication == pytest.approx(one.parameters, rel=0.01)
     assert two.optimizer == pytest.approx(one.optimizer / 2, rel=0.01)
@@ -109,7 +109,10 @@ def test_each_strategy(tmp_path: Path) -> None:
 def test_what_fsdp_keeps_on_the_cpu(tmp_path: Path) -> None:
     whole = forecast(written(tmp_path))
     for gpus in (1, 2, 8):
-        on_gpu, on_cpu = Row(strategy="fsdp", gpus=gpus), Row(strategy="fsdp-offload", gpus=gpus)
+        on_gpu, on_cpu = (
+            ForecastRow(strategy="fsdp", gpus=gpus),
+            ForecastRow(strategy="fsdp-offload", gpus=gpus),
+        )
         there, here = whole.parts(on_gpu), whole.parts(on_cpu)
         # Buffers stay.
         assert (here.gradients, here.optimizer) == (0, 0)
@@ -125,9 +128,9 @@ def test_what_fsdp_keeps_on_the_cpu(tmp_path: Path) -> None:
 
 def test_gradients_stay_from_one_micro_batch_to_the_next(tmp_path: Path) -> None:
     whole = forecast(written(tmp_path))
-    two = whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=2))
+    two = whole.parts(ForecastRow(strategy="one-gpu", gpus=1, accumulation=2))
     assert two.gradients == pytest.approx(two.parameters, rel=0.01)
-    assert whole.parts(Row(strategy="one-gpu", gpus=1, accumulation=5)) == two
+    assert whole.parts(ForecastRow(strategy="one-gpu", gpus=1, accumulation=5)) == two
 
 
 @pytest.mark.ward

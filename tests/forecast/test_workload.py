@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.forecaster import Row
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.reading import read
 from ddoctor.forecast.model.sharding import Sharding
@@ -90,7 +90,7 @@ def test_what_is_read_off_it() -> None:
         blueprint=from_factory(NAME), precision="fp32", optimizer="adamw", samples=8, length=1
     )
     assert forecast.sequence is None
-    assert forecast.parts(Row(strategy="fsdp", gpus=4)).parameters * 4 == pytest.approx(
+    assert forecast.parts(ForecastRow(strategy="fsdp", gpus=4)).parameters * 4 == pytest.approx(
         4 * found.parameters, rel=0.01
     )
 

@@ -8,7 +8,7 @@ from math import ceil, sqrt
 
 import pytest
 
-from ddoctor.memory_sweep.lines import Lines
+from ddoctor.memory_sweep.lines import MemoryLines
 from ddoctor.memory_sweep.search import MOST_TRIALS, TRIALS, Search
 
 GIB = 2**30
@@ -20,7 +20,7 @@ Memory = Callable[[int], float]
 
 def searched(*ranks: Memory, first: int = 1, limits: tuple[int, ...] = (LIMIT,)) -> Search:
     search = Search(first=first, most=MOST)
-    known = [Lines() for _ in ranks]
+    known = [MemoryLines() for _ in ranks]
     while (size := search.next()) is not None:
         used = [round(memory(size)) for memory in ranks]
         search.record(size, fits=all(one <= limit for one, limit in zip(used, limits, strict=True)))
@@ -31,7 +31,7 @@ def searched(*ranks: Memory, first: int = 1, limits: tuple[int, ...] = (LIMIT,))
     return search
 
 
-def foretell(search: Search, known: list[Lines], limits: tuple[int, ...]) -> None:
+def foretell(search: Search, known: list[MemoryLines], limits: tuple[int, ...]) -> None:
     both = list(zip(known, limits, strict=True))
     reached = [found for lines, limit in both if (found := lines.reach(limit)) is not None]
     search.foretell(min(reached, default=None), sure=min(one.sure(limit) for one, limit in both))

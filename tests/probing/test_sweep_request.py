@@ -8,13 +8,13 @@ import pytest
 from ddoctor.errors import DoctorError
 from ddoctor.probe import parser
 from ddoctor.probing import launch
-from ddoctor.probing.sweep_request import PROBE, Request, asked
+from ddoctor.probing.sweep_request import PROBE, SweepRequest, asked
 
 GIB = 2**30
 
 
-def read(*words: str, probes: tuple[str, ...] = (PROBE,)) -> Request:
-    return msgspec.json.decode(asked(parser().parse_args(words), probes), type=Request)
+def read(*words: str, probes: tuple[str, ...] = (PROBE,)) -> SweepRequest:
+    return msgspec.json.decode(asked(parser().parse_args(words), probes), type=SweepRequest)
 
 
 def test_what_was_said() -> None:

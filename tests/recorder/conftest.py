@@ -18,7 +18,7 @@ import pytest
 from ddoctor.recorder import recorded
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.script import Ending
-from ddoctor.recorder.tape import COUNTS, DONE, LEAVING, PHASES, STOP_AT, Row, Tape
+from ddoctor.recorder.tape import COUNTS, DONE, LEAVING, PHASES, STOP_AT, StepRow, Tape
 from tests.conftest import STEERING
 
 LIMIT_SECONDS = 240
@@ -37,7 +37,7 @@ class Ran:
 class Recorded(Ran):
     """And what was recorded of it."""
 
-    rows: Sequence[Row]
+    rows: Sequence[StepRow]
     done: int
     left: bool
     """Whether it was at the step at which it was told to stop."""

@@ -15,7 +15,7 @@ from ddoctor.recorder.tape import (
     LOADER,
     PHASES,
     REST,
-    Row,
+    StepRow,
     Tape,
 )
 from ddoctor.recorder.timeline import Timeline
@@ -83,7 +83,7 @@ def step(timeline: Timeline, stream: Stream, *, waits: float = 0.0) -> None:
     timeline.end_step()
 
 
-def rows(timeline: Timeline, tmp_path: Path) -> list[Row]:
+def rows(timeline: Timeline, tmp_path: Path) -> list[StepRow]:
     return list(Tape(tmp_path / "tape").rows())
 
 

@@ -16,7 +16,7 @@ from ddoctor.report import html, markdown, memory, recorded, scale, training, tr
 from ddoctor.report.anatomy import anatomies
 from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
 from ddoctor.report.endings import endings
-from ddoctor.report.loaders import Curve, curves
+from ddoctor.report.loaders import CurveRow, curves
 from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrices
 from tests.report import sample, training_sample
 from tests.report.test_html import STYLE
@@ -159,7 +159,7 @@ def test_no_matrix_without_waits() -> None:
     assert wait_matrices(training_sample.alone()) == ()
 
 
-def curve(*points: tuple[int, float], now: int | None = None) -> Curve:
+def curve(*points: tuple[int, float], now: int | None = None) -> CurveRow:
     """Seconds per batch by the number of workers."""
     sections = [
         LoaderCurve(

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ON_CPU, Optimizer, Precision
-from ddoctor.forecast.forecaster import Forecaster, Row
+from ddoctor.forecast.forecaster import Forecaster, ForecastRow
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.sharding import Sharding
@@ -62,7 +62,7 @@ class Forecast(Forecaster):
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def parts(self, row: Row) -> MemoryParts:
+    def parts(self, row: ForecastRow) -> MemoryParts:
         """What lies on each of so many GPUs at the peak.
 
         Raises:
@@ -80,7 +80,7 @@ class Forecast(Forecaster):
             beside = 2 * found.block // row.gpus
         return _parts(found, row.gpus, beside)
 
-    def host(self, row: Row) -> int:
+    def host(self, row: ForecastRow) -> int:
         """What FSDP keeps there of parameters, gradients and states."""
         if row.strategy != "fsdp-offload":
             return 0
@@ -88,14 +88,14 @@ class Forecast(Forecaster):
         lying = shares.peaks[-1].parts
         return lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
 
-    def moment(self, row: Row) -> str:
+    def moment(self, row: ForecastRow) -> str:
         """When in the step the peak comes: the phase, and the module."""
         peak = self._spread(row).peak
         module = peak.module.partition(".")[2]
         at = f", at {module}" if module and peak.phase != "optimizer" else ""
         return f"{PHASES[peak.phase]}{at}"
 
-    def most_samples(self, row: Row, memory: int) -> int:
+    def most_samples(self, row: ForecastRow, memory: int) -> int:
         """How many a GPU with so many bytes can compute at a time; 0: not even one.
 
         In each phase what tensors take grows evenly with the samples, so that two sizes tell it;
@@ -123,13 +123,13 @@ class Forecast(Forecaster):
         near = replace(self, samples=found).parts(row)
         return most(near.unused / near.used)
 
-    def without_checkpointing(self, row: Row) -> MemoryParts | None:
+    def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
         """The same if no block were computed again; None: none is."""
         if self.checkpointing == "none":
             return None
         return replace(self, checkpointing="none").parts(row)
 
-    def gains(self, row: Row) -> Mapping[Remedy, int]:
+    def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Bytes that each remedy saves of a GPU."""
         others: dict[Remedy, Forecast] = {}
         if self.samples % 2 == 0:
@@ -164,7 +164,7 @@ class Forecast(Forecaster):
         model = self.blueprint.build()
         return model.to(torch.bfloat16) if self.precision == "bf16" else model
 
-    def _spread(self, row: Row) -> Footprint:
+    def _spread(self, row: ForecastRow) -> Footprint:
         # With a third micro-batch nothing is there that was not with the second.
         turns = min(row.accumulation, 2)
         if not row.strategy.startswith("fsdp"):

@@ -14,7 +14,7 @@ USUAL_LENGTH = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ModelReading:
     """A model, without a step of it."""
 
     parameters: int
@@ -26,7 +26,7 @@ class Reading:
     length: int
 
 
-def read(blueprint: Blueprint, length: int | None) -> Reading:
+def read(blueprint: Blueprint, length: int | None) -> ModelReading:
     """From the model as it is built, without weights.
 
     Raises:
@@ -42,7 +42,7 @@ def read(blueprint: Blueprint, length: int | None) -> Reading:
     except Exception as error:  # the model's own code, to which its config may not fit
         raise DoctorError(f"{blueprint.name} cannot be built: {said(error)}") from None
     found = tuple(rows(model))
-    return Reading(
+    return ModelReading(
         parameters=sum(one.numel() for one in model.parameters()),
         trainable=sum(one.numel() for one in model.parameters() if one.requires_grad),
         layers=max(map(len, found), default=1),

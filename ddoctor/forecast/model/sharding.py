@@ -74,7 +74,7 @@ def units(model: nn.Module) -> Sequence[tuple[nn.Module, int]]:
     return [*sizes, (model, whole - sum(size for _, size in sizes))]
 
 
-class Shards:
+class ShardedModel:
     """The parameters of one rank as plain tensors.
 
     An optimizer works on them as on DTensors, without the whole tensors that DTensor's propagation

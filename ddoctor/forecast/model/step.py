@@ -19,7 +19,7 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
 from ddoctor.forecast.model.materials import as_fake, on_meta
 from ddoctor.forecast.model.recomputing import recompute
-from ddoctor.forecast.model.sharding import Sharding, Shards, apart, shard, units
+from ddoctor.forecast.model.sharding import ShardedModel, Sharding, apart, shard, units
 from ddoctor.forecast.model.unpacked import unpacked
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_cpu, on_gpu
@@ -122,7 +122,7 @@ def footprint(
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
             shard(model, sharding, mesh)
-        shards = Shards([one for one in model.parameters() if one.requires_grad])
+        shards = ShardedModel([one for one in model.parameters() if one.requires_grad])
         steps = optimizer(shards.parameters)
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from ddoctor.evidence.training import Frame, RankHost
-from ddoctor.probing.sweep_request import Request
+from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.recorded import Facts, Grown
 from ddoctor.recorder.script import Ending
-from ddoctor.recorder.tape import Row
+from ddoctor.recorder.tape import StepRow
 
 
 def now_key(turn: int, rank: int) -> str:
@@ -63,12 +63,12 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The script once more, or nothing more."""
 
     change: tuple[str, ...] = ()
     """As in ``Fix.settings``."""
-    grow: Request | None = None
+    grow: SweepRequest | None = None
     """With more and more samples at a time."""
     port: int = 0
     """Where the scripts meet: each turn at a port of its own, because a store keeps its words."""
@@ -89,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """It was at the step at which it was told to stop."""
     seconds: float
     done: int
-    rows: tuple[Row, ...]
+    rows: tuple[StepRow, ...]
     facts: Facts | None
     ending: Ending | None
     grown: Grown | None
