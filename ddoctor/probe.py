@@ -135,7 +135,7 @@ def main() -> int:
 
     try:
         from ddoctor.cluster.launcher_environment import place
-        from ddoctor.probing.world import end_with_parent
+        from ddoctor.proc.parent import end_with_parent
 
         end_with_parent()
         mine = place()

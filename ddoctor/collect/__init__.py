@@ -1,9 +1,9 @@
 """Collectors: they look and never touch, need no root, and say what they could not see.
 
 A collector is a function without arguments (or with defaults only) that returns one section. Each
-module of this package lists its own in ``COLLECTORS``. A collector that cannot make its section
-raises `CannotSee` with the reason; a field that it cannot fill stays None and is named in the
-section's ``unseen``.
+module of this package that has any lists them in ``COLLECTORS``. A collector that cannot make its
+section raises `CannotSee` with the reason; a field that it cannot fill stays None and is named in
+the section's ``unseen``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CannotSee(Exception):
 def collectors() -> Iterator[Collector]:
     """Every collector there is."""
     for module in iter_modules(__path__):
-        yield from import_module(f"{__name__}.{module.name}").COLLECTORS
+        yield from getattr(import_module(f"{__name__}.{module.name}"), "COLLECTORS", ())
 
 
 def collect(

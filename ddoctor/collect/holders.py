@@ -10,7 +10,6 @@ from typing import Literal
 
 import psutil
 
-from ddoctor.collect import Collector
 from ddoctor.evidence.gpus import GpuProcess
 
 LOOK_SECONDS = 0.5
@@ -106,6 +105,3 @@ def _orphaned(process: psutil.Process, reapers: frozenset[str]) -> bool:
     """Whether the parent is one that adopts; without a parent it was put into a container."""
     parent = process.parent()
     return parent is not None and parent.name() in reapers
-
-
-COLLECTORS: tuple[Collector, ...] = ()

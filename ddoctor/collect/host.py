@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.collect import CannotSee, cgroup
+from ddoctor.collect import CannotSee
 from ddoctor.evidence.host import (
     Clock,
     Cpus,
@@ -21,6 +21,7 @@ from ddoctor.evidence.host import (
     SharedMemory,
 )
 from ddoctor.evidence.section import Unseen
+from ddoctor.proc import cgroup
 
 LOOK_SECONDS = 1.0
 """Ten periods of the kernel's default quota period of 100 ms."""

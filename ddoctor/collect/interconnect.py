@@ -7,7 +7,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from ddoctor.collect import Collector
 from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name
 from ddoctor.evidence.gpus import NvLink, PcieLink, PeerPath
 
@@ -134,6 +133,3 @@ def peers(devices: Sequence[NvmlDevice]) -> tuple[PeerPath, ...] | None:
             )
         )
     return tuple(paths) or None
-
-
-COLLECTORS: tuple[Collector, ...] = ()

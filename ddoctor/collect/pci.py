@@ -7,10 +7,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddoctor.collect import Collector
-
-COLLECTORS: tuple[Collector, ...] = ()
-
 # Class codes and registers: PCI Code and ID Assignment Specification; linux/pci_regs.h.
 DISPLAY, ACCELERATOR = "0x03", "0x12"
 GPU_VENDORS = ("0x10de", "0x1002")

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ddoctor.probing.world import end_with_parent
+from ddoctor.proc.parent import end_with_parent
 
 
 def describe() -> dict[str, Any]:

@@ -124,7 +124,8 @@ def _report(apart: HostsMissing, arguments: Namespace) -> int:
 
 
 def _torchrun(place: Sequence[str], arguments: Namespace, rest: Sequence[str]) -> int:
-    from ddoctor.probing.world import end_with_parent, usable_gpus
+    from ddoctor.probing.world import usable_gpus
+    from ddoctor.proc.parent import end_with_parent
 
     ranks = arguments.nproc_per_node or usable_gpus() or RANKS_WITHOUT_GPU
     mark = uuid.uuid4().hex

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from ddoctor.collect import cgroup
-from ddoctor.probing.world import end_with_parent
+from ddoctor.proc import cgroup
+from ddoctor.proc.parent import end_with_parent
 
 CREW_FILE = "crew.json"
 EXITS_FILE = "exits.json"

@@ -13,7 +13,8 @@ import msgspec
 from ddoctor.errors import DoctorError
 from ddoctor.probing.journal import Journal
 from ddoctor.probing.sweep_request import SweepRequest
-from ddoctor.probing.world import BURN_SECONDS, ProbeWorld, Skip, end_with_parent, join, usable_gpus
+from ddoctor.probing.world import BURN_SECONDS, ProbeWorld, Skip, join, usable_gpus
+from ddoctor.proc.parent import end_with_parent
 
 # Of the usual time: smaller largest sizes, fewer rounds of the large ones.
 QUICK = 0.25

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from ddoctor.collect import cgroup
 from ddoctor.evidence.probes import RankPlace, RankRate
 from ddoctor.probing import nccl_log
 from ddoctor.probing.journal import Journal
+from ddoctor.proc import cgroup
 
 if TYPE_CHECKING:
     import torch
@@ -328,13 +325,6 @@ def usable_gpus() -> int:
 
     count: int = torch.cuda.device_count()
     return count if dist.is_nccl_available() else 0
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone, however that ended."""
-    if sys.platform == "linux":
-        death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
-        ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import psutil
 
-from ddoctor.collect import cgroup
 from ddoctor.evidence.training import RankHost
+from ddoctor.proc import cgroup
 from ddoctor.proc.memory import held
 
 MIB = 2**20

@@ -52,7 +52,7 @@ def _then(loader: Loader, call: Callable[[], None]) -> None:
 
 def main() -> None:
     """Run the script; its own end is the end of this process."""
-    from ddoctor.probing.world import end_with_parent
+    from ddoctor.proc.parent import end_with_parent
 
     end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]

@@ -26,7 +26,7 @@ print(child.pid, flush=True)
 FOLLOWING = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
-from ddoctor.probing.world import end_with_parent
+from ddoctor.proc.parent import end_with_parent
 import time
 end_with_parent()
 print("ready", flush=True)

@@ -10,10 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ddoctor.collect import Collector
-
-COLLECTORS: tuple[Collector, ...] = ()
-
 UNLIMITED_BYTES = 2**62
 """cgroup v1 writes the largest page-aligned 63-bit number for "no limit"."""
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddoctor.collect import cgroup
 from ddoctor.collect.host import cpus, memory
 from ddoctor.evidence.host import Cpus
+from ddoctor.proc import cgroup
 
 GIB = 2**30
 HYBRID_MOUNTS = """\
