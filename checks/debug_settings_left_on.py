@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.environment_fixes import unset
+from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.known_variables import KnownVariables
 from ddoctor.models import Confidence, Finding, Observation, Severity
@@ -20,10 +22,10 @@ from ddoctor.models import Confidence, Finding, Observation, Severity
 def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
     for setting in known.debugging:
         value = environment.get(setting.name)
-        if value is None or not known.holds(setting.name, value, setting.values):
+        if value is None or not holds(known, setting.name, value, setting.values):
             continue
         if not all(
-            known.holds(name, environment.get(name), values)
+            holds(known, name, environment.get(name), values)
             for name, values in setting.only_with.items()
         ):
             continue
@@ -42,5 +44,5 @@ def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding
                     source=known.sources[setting.source].text,
                 ),
             ),
-            fixes=(environment.unset(setting.name),),
+            fixes=(unset(environment, setting.name),),
         )

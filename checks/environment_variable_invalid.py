@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ddoctor.analysis.environment_fixes import rewrite, unset
+from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
 from ddoctor.evidence.environment import HIDDEN, Environment, Variable
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_software import within
-from ddoctor.evidence.known_variables import KnownVariable, KnownVariables, c_integer
+from ddoctor.evidence.known_variables import KnownVariable, KnownVariables
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -33,7 +35,7 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
         foreign = name.startswith(tuple(one.prefix for one in known.foreign))
         if name in known.by_name or foreign or variable.value == HIDDEN:
             continue
-        meant = known.intended(name)
+        meant = intended_name(known, name)
         if meant is not None and environment.get(meant) is None:
             yield _finding(
                 Severity.WARNING,
@@ -42,7 +44,7 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
                 variable,
                 expected=meant,
                 source=known.sources[known.by_name[meant].source].text,
-                fix=environment.rewrite(name, meant, variable.value),
+                fix=rewrite(environment, name, meant, variable.value),
             )
         elif name.startswith(known.families):
             yield _finding(
@@ -62,9 +64,9 @@ def outdated_names(
         reader, source = known.reader(row), known.sources[row.source].text
         version = installed.get(reader)
         replacement = (
-            environment.rewrite(variable.name, row.now, variable.value)
+            rewrite(environment, variable.name, row.now, variable.value)
             if row.now and environment.get(row.now) is None
-            else environment.unset(variable.name)
+            else unset(environment, variable.name)
         )
         if row.removed and (version is None or within(version, f">={row.removed}")):
             yield _finding(
@@ -92,7 +94,7 @@ def outdated_names(
                 f"{reader} {version} does not read {_set(variable)}, which came with {row.since}",
                 variable,
                 source=source,
-                fix=environment.unset(variable.name),
+                fix=unset(environment, variable.name),
             )
 
 
@@ -102,22 +104,22 @@ def misread_values(
     nccl = software.version("nccl") if software is not None else None
     for variable, row in _rows(environment, known):
         reader, newest = known.reader(row), known.sources[row.source].newest
-        misread = row.misread(variable.value, reader)
-        if misread is not None:
-            severity = Severity.ERROR if misread.fatal else Severity.WARNING
+        wrong = misread(row, variable.value, reader)
+        if wrong is not None:
+            severity = Severity.ERROR if wrong.fatal else Severity.WARNING
             newer = bool(newest and nccl and within(nccl, f">{newest}"))
             yield _finding(
                 Severity.NOTE if newer else severity,
                 Confidence.POSSIBLE if newer else Confidence.CERTAIN,
-                f"{_set(variable)}: {misread.happens}"
+                f"{_set(variable)}: {wrong.happens}"
                 + (f"; so it is up to {newest}, and {nccl} is installed" if newer else ""),
                 variable,
-                expected=misread.intended or "",
+                expected=wrong.intended or "",
                 source=known.sources[row.source].text,
                 fix=(
-                    environment.rewrite(row.name, row.name, misread.intended)
-                    if misread.intended is not None
-                    else environment.unset(row.name)
+                    rewrite(environment, row.name, row.name, wrong.intended)
+                    if wrong.intended is not None
+                    else unset(environment, row.name)
                 ),
             )
 
@@ -133,20 +135,20 @@ def missing_files(environment: Environment, known: KnownVariables) -> Iterator[F
                 f"{_set(variable)}, and {what}",
                 variable,
                 source=known.sources[row.source].text,
-                fix=environment.unset(row.name),
+                fix=unset(environment, row.name),
             )
 
 
 def contradictions(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
     for row in known.contradictions:
         values = {name: environment.get(name) for name in row.settings}
-        if all(known.holds(name, values[name], row.settings[name]) for name in row.settings):
+        if all(holds(known, name, values[name], row.settings[name]) for name in row.settings):
             yield Finding(
                 severity=Severity(row.severity),
                 confidence=Confidence.LIKELY,
                 because=f"{_both(values)}: {row.effect}",
                 evidence=tuple(_observations(values, known.sources[row.source].text)),
-                fixes=(environment.unset(row.unset),),
+                fixes=(unset(environment, row.unset),),
             )
     for bounds in known.bounds:
         values = {name: environment.get(name) for name in (bounds.lower, bounds.upper)}
@@ -157,7 +159,7 @@ def contradictions(environment: Environment, known: KnownVariables) -> Iterator[
                 confidence=Confidence.CERTAIN,
                 because=f"{_both(values)}: the least is more than the most",
                 evidence=tuple(_observations(values, known.sources[bounds.source].text)),
-                fixes=(environment.unset(bounds.lower),),
+                fixes=(unset(environment, bounds.lower),),
             )
 
 
@@ -192,7 +194,7 @@ def invisible_devices(environment: Environment, gpus: Gpus) -> Iterator[Finding]
                 source="CUDA C++ Programming Guide, CUDA Environment Variables",
             ),
         ),
-        fixes=(environment.rewrite(VISIBLE, VISIBLE, every),),
+        fixes=(rewrite(environment, VISIBLE, VISIBLE, every),),
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.interface_choice import gloo_choice
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.joining import HostJoining
 from ddoctor.evidence.network import Network, Rendezvous
@@ -29,7 +30,7 @@ THIS_HOST_ALONE = ("localhost", "127.0.0.1", "::1")
 def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     name = network.own_name
     nodes = rendezvous.several_nodes if rendezvous is not None else ""
-    told = bool(network.gloo_socket_ifname and network.gloo.interfaces)
+    told = bool(network.gloo_socket_ifname and gloo_choice(network).interfaces)
     if name.error:
         severity = Severity.ERROR if nodes and not told else Severity.WARNING
         because = (
@@ -42,7 +43,7 @@ def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Findin
         severity = Severity.WARNING if nodes else Severity.NOTE
         because = (
             f"the own name {name.name} resolves to {', '.join(name.addresses)}, so gloo listens on "
-            f"{network.gloo.interfaces[0]}, where no other node can reach it"
+            f"{gloo_choice(network).interfaces[0]}, where no other node can reach it"
         )
     yield Finding(
         severity=severity,
@@ -137,7 +138,7 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
 
 
 def _loops_back(network: Network) -> bool:
-    bound = (network.interface(name) for name in network.gloo.interfaces)
+    bound = (network.interface(name) for name in gloo_choice(network).interfaces)
     return any(interface is not None and interface.kind == "loopback" for interface in bound)
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ddoctor.analysis.interface_choice import matches, names_of
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.interfaces import matches, names_of
 from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

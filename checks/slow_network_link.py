@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median, median_low
 
 from ddoctor.analysis import slow_rails
+from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
 from ddoctor.analysis.live_stragglers import together
 from ddoctor.analysis.slow_links import Analysis, Slow
 from ddoctor.evidence.arms import ControlArms
@@ -119,7 +120,7 @@ def a_faster_interface(
     if nccl and not any("NET/Socket" in (one.transport or "") for one in all_reduces or ()):
         return
     variable, sign = ("NCCL_SOCKET_IFNAME", "=") if nccl else ("GLOO_SOCKET_IFNAME", "")
-    choices = {(one.nccl if nccl else one.gloo).interfaces[:1] for one in networks}
+    choices = {(nccl_choice(one) if nccl else gloo_choice(one)).interfaces[:1] for one in networks}
     if len(choices) != 1 or not (taken := choices.pop()):
         return
     rates = interface_rates[0]
@@ -253,7 +254,7 @@ def _interface(section: Pairs, network: Network) -> Interface | None:
     """The one that the transfers took, where it is known."""
     if section.backend == "nccl" and "NET/Socket" not in (section.transport or ""):
         return None
-    choice = network.nccl if section.backend == "nccl" else network.gloo
+    choice = nccl_choice(network) if section.backend == "nccl" else gloo_choice(network)
     return network.interface(choice.interfaces[0]) if choice.interfaces else None
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from ddoctor.evidence.interfaces import Interface, matches, names_of
+from ddoctor.analysis.interface_choice import matches, names_of, nccl_choice
+from ddoctor.evidence.interfaces import Interface
 from ddoctor.evidence.network import Network, Rdma, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -28,7 +29,7 @@ EXPLAINS = ("dead-rank", "network-unreachable")
 def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     value = network.nccl_socket_ifname
     # NCCL passes over a value of one character, and so does torch for gloo.
-    if value is None or len(value) < 2 or network.nccl.interfaces:
+    if value is None or len(value) < 2 or nccl_choice(network).interfaces:
         return
     if value.startswith("^"):
         because = f"NCCL_SOCKET_IFNAME={value} leaves out every interface that is up"
@@ -69,13 +70,14 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
     if not rendezvous.several_nodes or toward is None:
         return
     # The socket transport uses all of them; with RDMA only the bootstrap uses sockets: the first.
-    used = network.nccl.interfaces[: 1 if rdma is not None and rdma.fabric else None]
+    choice = nccl_choice(network)
+    used = choice.interfaces[: 1 if rdma is not None and rdma.fabric else None]
     interfaces = (network.interface(name) for name in used)
     astray = [one.name for one in interfaces if one and _stays_here(one, toward)]
     if not astray:
         return
     because = (
-        f"NCCL takes {', '.join(used)} ({network.nccl.rule}); {', '.join(astray)} "
+        f"NCCL takes {', '.join(used)} ({choice.rule}); {', '.join(astray)} "
         f"{'lead' if len(astray) > 1 else 'leads'} to no other node, and this run spans nodes "
         f"({rendezvous.several_nodes})"
     )

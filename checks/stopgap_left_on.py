@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.environment_fixes import unset
+from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import SharedMemory
@@ -37,7 +39,7 @@ def switched_off(
 ) -> Iterator[Finding]:
     for stopgap in known.stopgaps:
         value = environment.get(stopgap.name)
-        if value is None or not known.holds(stopgap.name, value, stopgap.values):
+        if value is None or not holds(known, stopgap.name, value, stopgap.values):
             continue
         if stopgap.unless and environment.any_with(stopgap.unless):
             continue
@@ -58,7 +60,7 @@ def switched_off(
                         source=known.sources[stopgap.source].text,
                     ),
                 ),
-                fixes=(environment.unset(stopgap.name),),
+                fixes=(unset(environment, stopgap.name),),
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddoctor.evidence.interfaces import Choice, Interface, gloo_choice, nccl_choice
+from ddoctor.evidence.interfaces import Interface
 from ddoctor.evidence.section import Part, Section
 
 
@@ -29,7 +29,7 @@ class ResolvedName(Part, frozen=True, kw_only=True):
 
 
 class Network(Section, frozen=True, kw_only=True):
-    """Interfaces, the default route and the own name of a host, and what NCCL and gloo make of it.
+    """Interfaces, the default route and the own name of a host, and what steers NCCL and gloo.
 
     The variables are those in force, from the environment or from NCCL's own files.
     """
@@ -45,25 +45,6 @@ class Network(Section, frozen=True, kw_only=True):
     nccl_socket_family: str | None = None
     nccl_comm_id: str | None = None
     gloo_socket_ifname: str | None = None
-
-    @property
-    def nccl(self) -> Choice:
-        """The interfaces that NCCL takes for its sockets."""
-        return nccl_choice(
-            self.interfaces,
-            ifname=self.nccl_socket_ifname,
-            comm_id=self.nccl_comm_id,
-            family=self.nccl_socket_family,
-        )
-
-    @property
-    def gloo(self) -> Choice:
-        """The interfaces that gloo takes for its sockets."""
-        return gloo_choice(
-            self.interfaces,
-            ifname=self.gloo_socket_ifname,
-            own_addresses=self.own_name.addresses,
-        )
 
     def interface(self, name: str) -> Interface | None:
         """The interface of that name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, Memory
 from ddoctor.evidence.network import Network, Rdma
@@ -76,7 +77,7 @@ def _network(evidence: Evidence, host: str) -> str:
     network = evidence.of(Network, host)
     if network is None:
         return ""
-    choices = (("NCCL", network.nccl), ("gloo", network.gloo))
+    choices = (("NCCL", nccl_choice(network)), ("gloo", gloo_choice(network)))
     return "; ".join(
         f"{library} takes {listed(choice.interfaces) or 'no interface'} ({choice.rule})"
         for library, choice in choices

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ddoctor.analysis.interface_choice import nccl_choice
 from ddoctor.collect import network as collector
 from ddoctor.evidence.network import Network
 from tests.namespace import Within, namespace, run, wire
@@ -142,4 +143,4 @@ def test_a_resolver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyP
 def test_a_setting_in_nccls_own_file_counts(tmp_path: Path) -> None:
     (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=lo\n")
     seen = look(NCCL_CONF_FILE=str(tmp_path / "nccl.conf"))
-    assert seen.nccl.interfaces == ("lo",)
+    assert nccl_choice(seen).interfaces == ("lo",)

@@ -13,9 +13,10 @@ from tests.namespace import named, namespace, run, wire
 
 TOLD = """
 import json
+from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
 from ddoctor.collect.network import network
-told = network()
-print(json.dumps([told.nccl.interfaces, told.gloo.interfaces]))
+seen = network()
+print(json.dumps([nccl_choice(seen).interfaces, gloo_choice(seen).interfaces]))
 """
 GLOO = """
 import json, sys

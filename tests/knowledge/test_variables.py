@@ -12,8 +12,9 @@ from packaging.version import Version
 
 from ddoctor import knowledge
 from ddoctor.analysis.misspelling import intended
+from ddoctor.analysis.variable_values import c_integer, misread
 from ddoctor.evidence.environment import HIDDEN
-from ddoctor.evidence.known_variables import Kind, KnownVariables, c_integer
+from ddoctor.evidence.known_variables import Kind, KnownVariables
 
 KNOWN = knowledge.load(KnownVariables)
 NAMES = tuple(row.name for row in KNOWN.variables)
@@ -74,7 +75,7 @@ def test_the_values_that_are_judged_are_taken_by_the_reader() -> None:
         for value in values
     ]
     for name, value in judged:
-        assert KNOWN.by_name[name].misread(value, "the reader") is None, (name, value)
+        assert misread(KNOWN.by_name[name], value, "the reader") is None, (name, value)
 
 
 def test_a_contradiction_names_what_to_unset() -> None:

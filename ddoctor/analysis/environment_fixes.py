@@ -1,0 +1,49 @@
+"""Fixes that change the environment that ranks run in."""
+
+from __future__ import annotations
+
+import shlex
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.models import Fix
+
+SCRIPTS = "and in the script, job file or profile that sets it"
+ADMINISTRATOR = "the file belongs to the administrator"
+
+
+def unset(environment: Environment, name: str) -> Fix:
+    """The line that takes a variable back, in the shell or in the file that sets it."""
+    origin = environment.origin(name)
+    if not origin:
+        return Fix(
+            summary=f"unset {name}",
+            paste=f"unset {name}",
+            caution=SCRIPTS,
+            environment=(name,),
+        )
+    return Fix(
+        summary=f"take {name} out of {origin}",
+        paste=f"sed -i '/^{name}=/d' {origin}",
+        caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
+    )
+
+
+def rewrite(environment: Environment, name: str, new_name: str, value: str) -> Fix:
+    """The lines that put another name or value in place of a variable."""
+    origin = environment.origin(name)
+    setting = f"{new_name}={value}"
+    if not origin:
+        drop = f"unset {name}\n" if new_name != name else ""
+        quoted = shlex.quote(value)
+        return Fix(
+            summary=f"set {setting}",
+            paste=f"{drop}export {new_name}={quoted}",
+            caution=SCRIPTS,
+        )
+    old = environment.get(name) or ""
+    return Fix(
+        summary=f"write {setting} in {origin}",
+        paste=f"-{name}={old}\n+{setting}",
+        language="diff",
+        caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
+    )

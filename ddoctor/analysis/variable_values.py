@@ -1,0 +1,148 @@
+"""What the reader of an environment variable makes of its value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddoctor.analysis.misspelling import intended
+from ddoctor.evidence.known_variables import KnownVariable, KnownVariables
+
+TRUE = ("1", "y", "yes", "t", "true")
+FALSE = ("0", "n", "no", "f", "false")
+# torch/csrc/distributed/c10d/Utils.hpp (getCvarBool) and accelerate/utils/environment.py
+# (str_to_bool): both raise on any other word.
+BOOLEANS: Mapping[str, tuple[str, ...]] = {
+    "torch-boolean": (*TRUE, *FALSE),
+    "accelerate-boolean": (*TRUE, "on", *FALSE, "off"),
+}
+UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misread:
+    """A value that its reader does not take as it was meant."""
+
+    happens: str
+    """What the reader makes of it, with the reader as the subject."""
+    intended: str | None = None
+    """What was probably meant, as the reader takes it."""
+    fatal: bool = False
+    """The reader raises, so the run ends."""
+
+
+def misread(variable: KnownVariable, value: str, reader: str) -> Misread | None:
+    """How the reader fails to understand this value; None: it understands it."""
+    match variable.kind:
+        case "integer":
+            return _misread_number(variable, value, reader) if value else None
+        case "torch-integer":
+            if re.match(r"\s*[+-]?\d", value):
+                return _out_of_bounds(variable, c_integer(value)[0], reader, fatal=True)
+            return Misread(happens=f"{reader} takes a number and raises an error", fatal=True)
+        case "torch-boolean" | "accelerate-boolean":
+            return _not_one_of(variable, BOOLEANS[variable.kind], value, reader, fatal=True)
+        case "counts":
+            if all(re.fullmatch(r"\s*0*[1-9]\d*\s*", one) for one in value.split(",")):
+                return None
+            return Misread(happens=f"{reader} takes positive numbers and ignores it")
+        case "choice" | "exact":
+            fatal = variable.otherwise == "fails"
+            return _not_one_of(variable, variable.values, value, reader, fatal=fatal)
+        case "list" | "per-function-list":
+            return _misread_list(variable, value, reader)
+        case _:
+            return None
+
+
+def _misread_number(variable: KnownVariable, value: str, reader: str) -> Misread | None:
+    taken, rest = c_integer(value)
+    if rest.strip():
+        happens = f"{reader} takes a number and reads it as {taken}"
+        unit = re.fullmatch(r"\s*([kmg])i?b?", rest.lower())
+        if unit:
+            return Misread(happens=happens, intended=str(taken * UNITS[unit[1]]))
+        if value.lower() in (*FALSE, "off"):
+            return None
+        return Misread(happens=happens, intended="1" if value.lower() in (*TRUE, "on") else None)
+    return _out_of_bounds(variable, taken, reader)
+
+
+def _out_of_bounds(
+    variable: KnownVariable, taken: int, reader: str, *, fatal: bool = False
+) -> Misread | None:
+    if variable.minimum is not None and taken < variable.minimum:
+        return Misread(happens=f"{reader} takes at least {variable.minimum}", fatal=fatal)
+    if variable.maximum is not None and taken > variable.maximum:
+        return Misread(happens=f"{reader} takes at most {variable.maximum}", fatal=fatal)
+    return None
+
+
+def _not_one_of(
+    variable: KnownVariable, values: tuple[str, ...], value: str, reader: str, *, fatal: bool
+) -> Misread | None:
+    exact = variable.kind == "exact"
+    if value in values or (not exact and value.lower() in [one.lower() for one in values]):
+        return None
+    meant = next((one for one in values if one.lower() == value.lower()), None)
+    return Misread(
+        happens=f"{reader} takes {', '.join(values)}, and "
+        + ("raises an error at anything else" if fatal else "ignores anything else"),
+        intended=meant or intended(value, values),
+        fatal=fatal,
+    )
+
+
+def _misread_list(variable: KnownVariable, value: str, reader: str) -> Misread | None:
+    parts = value.split(";") if variable.kind == "per-function-list" else [value]
+    known = {one.lower() for one in variable.values}
+    for part in parts:
+        for word in part.rpartition(":")[2].removeprefix("^").split(","):
+            if word and word.lower() not in known:
+                meant = intended(word, tuple(one.upper() for one in variable.values))
+                return Misread(
+                    happens=f"{reader} does not know {word!r} (it knows "
+                    f"{', '.join(variable.values)}) and "
+                    + ("refuses the whole" if variable.otherwise == "fails" else "ignores it"),
+                    intended=meant and value.replace(word, meant),
+                    fatal=variable.otherwise == "fails",
+                )
+    return None
+
+
+def intended_name(known: KnownVariables, name: str) -> str | None:
+    """The name in use that this unknown one is a slip of."""
+    return intended(name, tuple(one.name for one in known.variables if not one.removed))
+
+
+def normal(known: KnownVariables, name: str, value: str) -> str:
+    """A value as its reader takes it, so that 01 and 1, or true and 1, compare equal."""
+    variable = known.by_name.get(name)
+    kind = variable.kind if variable is not None else "text"
+    if kind == "integer":
+        return str(c_integer(value)[0])
+    if kind in BOOLEANS:
+        return "1" if value.lower() in (*TRUE, "on") else "0"
+    return value.strip().lower()
+
+
+def holds(known: KnownVariables, name: str, value: str | None, values: tuple[str, ...]) -> bool:
+    """Whether a variable is set to one of these values (``*``: to any)."""
+    if value is None:
+        return False
+    wanted = {normal(known, name, one) for one in values}
+    variable = known.by_name.get(name)
+    listed = variable is not None and variable.kind == "list"
+    given = {normal(known, name, one) for one in (value.split(",") if listed else [value])}
+    return "*" in values or not wanted.isdisjoint(given)
+
+
+def c_integer(text: str) -> tuple[int, str]:
+    """What C's ``strtoll(text, &rest, 0)`` returns, and the rest."""
+    number = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)
+    if number is None:
+        return 0, text
+    digits = number[2].lower()
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    return int(number[1] + digits, base), text[number.end() :]
