@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import others, standing
+from ddoctor.analysis.live_ranks import others, standing
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where

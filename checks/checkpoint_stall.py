@@ -14,7 +14,7 @@ from math import ceil
 from statistics import fmean
 
 from ddoctor.analysis.endings import place
-from ddoctor.analysis.live_state import AGAIN, moves, named, standing, way_there
+from ddoctor.analysis.live_ranks import AGAIN, moves, named, standing, way_there
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, recurs, saving
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps

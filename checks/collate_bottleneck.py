@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.analysis import endings, live_data_starvation, live_state
+from ddoctor.analysis import endings, live_data_starvation, live_ranks
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, feeds, place, starved
 from ddoctor.analysis.loader_workers import advise, worker_fix
 from ddoctor.evidence.live import LiveLook
@@ -76,7 +76,7 @@ def longer_than_the_items(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
+    every = live_ranks.standing(live)
     rows = live_data_starvation.hungry(every)
     frame = live_data_starvation.collating(rows)
     if frame is None:
@@ -90,7 +90,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{live_state.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
+            f"{live_ranks.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
             f"and {f'the {workers} workers are' if workers else 'there it is'} mostly met putting "
             f"batches together, {where}, not reading their items"
         ),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.analysis.cpu_contention import have_their_cpus
-from ddoctor.analysis.live_state import standing
+from ddoctor.analysis.live_ranks import standing
 from ddoctor.analysis.live_stragglers import together
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY, typical_step
 from ddoctor.evidence.live import LiveLook

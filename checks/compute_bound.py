@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import LiveRankState, moves, standing, whole
+from ddoctor.analysis.live_ranks import LiveRankState, moves, standing, whole
 from ddoctor.analysis.live_stragglers import IN_MODEL, late
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity

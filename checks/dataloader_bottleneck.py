@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_data_starvation, live_state, live_stragglers
+from ddoctor.analysis import endings, live_data_starvation, live_ranks, live_stragglers
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     Feed,
@@ -72,7 +72,7 @@ def too_slow_for_the_step(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
+    every = live_ranks.standing(live)
     rows = live_data_starvation.hungry(every)
     if not rows or live_data_starvation.collating(rows) is not None:
         return
@@ -83,7 +83,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         yield _live(rows, min(map(live_data_starvation.at_the_loader, rows)), "")
 
 
-def _live(rows: Sequence[live_state.LiveRankState], lost: float, meanwhile: str) -> Finding:
+def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str) -> Finding:
     first = rows[0]
     line = next(
         (
@@ -96,7 +96,7 @@ def _live(rows: Sequence[live_state.LiveRankState], lost: float, meanwhile: str)
     at = f" at {endings.place(line)}" if line is not None else ""
     workers = len(first.seen.workers)
     share = live_data_starvation.at_the_loader(first)
-    who = first.who if len(rows) == 1 else live_state.named(rows)
+    who = first.who if len(rows) == 1 else live_ranks.named(rows)
     sure = live_data_starvation.again(rows)
     doubt = "" if sure else "; look again: it was met there once, which may be one batch"
     what = "waits for batches of its workers" if workers else "loads batches itself"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import WORKS, LiveRankState, hung, others, standing
+from ddoctor.analysis.live_ranks import WORKS, LiveRankState, hung, others, standing
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import cuda_oom, endings
-from ddoctor.analysis.live_state import gone, hung, others, standing
+from ddoctor.analysis.live_ranks import gone, hung, others, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun

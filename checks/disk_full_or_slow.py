@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import AGAIN, LiveRankState, moves, named, standing
+from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, moves, named, standing
 from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates
 from ddoctor.evidence.live import LiveLook

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.analysis.live_state import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
+from ddoctor.analysis.live_ranks import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
 from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.analysis.work_imbalance import spent

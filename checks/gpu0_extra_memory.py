@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.analysis.cuda_oom import NOTABLE
-from ddoctor.analysis.live_state import LiveRankState, standing
+from ddoctor.analysis.live_ranks import LiveRankState, standing
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from ddoctor.analysis.live_state import moves, standing
+from ddoctor.analysis.live_ranks import moves, standing
 from ddoctor.analysis.trend import trend
 from ddoctor.evidence.host import Memory, cpu_list
 from ddoctor.evidence.live import LiveLook, LiveRank

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import LiveRankState, gone, moves, named, standing
+from ddoctor.analysis.live_ranks import LiveRankState, gone, moves, named, standing
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook

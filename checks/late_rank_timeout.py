@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import named, others, standing, way_there
+from ddoctor.analysis.live_ranks import named, others, standing, way_there
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit, waits
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
-from ddoctor.analysis.live_state import hung, named, others, places, standing, whole
+from ddoctor.analysis.live_ranks import hung, named, others, places, standing, whole
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun

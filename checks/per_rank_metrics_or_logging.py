@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from ddoctor.analysis import endings, live_state
-from ddoctor.analysis.live_state import LiveRankState
+from ddoctor.analysis import endings, live_ranks
+from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from ddoctor.evidence.training import Frame
@@ -61,8 +61,8 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
-    if len(every) < 2 or not live_state.moves(every):
+    every = live_ranks.standing(live)
+    if len(every) < 2 or not live_ranks.moves(every):
         return
     shares: dict[Frame, list[float]] = {}
     for one in every:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_state, live_stragglers
+from ddoctor.analysis import endings, live_ranks, live_stragglers
 from ddoctor.analysis.stragglers import PARTS, Straggler, late, own_line
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
@@ -28,7 +28,7 @@ def beside_the_training(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
+    every = live_ranks.standing(live)
     found = live_stragglers.late(every)
     if found is None or not found.beside_the_training or not found.again:
         return
@@ -48,7 +48,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             _beside(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
-            *(live_state.way_there(found.one, found.calls) if found.calls else ()),
+            *(live_ranks.way_there(found.one, found.calls) if found.calls else ()),
         ),
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import (
+from ddoctor.analysis.live_ranks import (
     LiveRankState,
     asks_for_a_rank,
     hung,

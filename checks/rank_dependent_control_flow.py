@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
-from ddoctor.analysis.live_state import hung, named, places, stack, standing
+from ddoctor.analysis.live_ranks import hung, named, places, stack, standing
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import RankEnding, TrainingRun

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import live_state
+from ddoctor.analysis import live_ranks
 from ddoctor.analysis.endings import ranks
 from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
 from ddoctor.evidence.live import LiveLook
@@ -21,7 +21,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("rank-stuck-outside-collective",)
 
-HELD = {state: f"is {why}" for state, why in live_state.HELD.items()} | {
+HELD = {state: f"is {why}" for state, why in live_ranks.HELD.items()} | {
     "silent": "is not heard of any more: stopped as a whole, cut off, or its host is down",
 }
 FEW = 8
@@ -72,9 +72,9 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     """Nobody leaves the making of the process group before all have come to it."""
-    every = live_state.standing(live)
+    every = live_ranks.standing(live)
     away = live[0].world - len(every)
-    if away <= 0 or live_state.gone(live) or not live_state.hung(every):
+    if away <= 0 or live_ranks.gone(live) or not live_ranks.hung(every):
         return
     if any(one.doing != "joining" or one.seen.age_seconds < USUAL_SECONDS for one in every):
         return

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.flight_records import RECORDER, Awaited, awaited, by_nccl, named
-from ddoctor.analysis.live_state import (
+from ddoctor.analysis.live_ranks import (
     HELD,
     LiveRankState,
     hung,

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_data_starvation import LOADING, at_the_loader
-from ddoctor.analysis.live_state import LiveRankState, moves, named, standing
+from ddoctor.analysis.live_ranks import LiveRankState, moves, named, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from ddoctor.analysis.live_state import (
+from ddoctor.analysis.live_ranks import (
     DISTRIBUTED,
     LiveRankState,
     asks_for_a_rank,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_state import LiveRankState, named, others, standing, way_there, whole
+from ddoctor.analysis.live_ranks import LiveRankState, named, others, standing, way_there, whole
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where

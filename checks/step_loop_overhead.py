@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings, live_state
+from ddoctor.analysis import endings, live_ranks
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
@@ -89,14 +89,14 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
-    if not live_state.moves(every):
+    every = live_ranks.standing(live)
+    if not live_ranks.moves(every):
         return
     met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in every}
     shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in every]
     share = min(shares, default=0.0)
     # Of a rank that is there nearly always, it is not seen how often it comes there.
-    if share < NOTABLE or max(one.seen.visits("rest") for one in every) < live_state.AGAIN:
+    if share < NOTABLE or max(one.seen.visits("rest") for one in every) < live_ranks.AGAIN:
         return
     lines = [row.line for row in met[every[0].rank] if row.line is not None][:FEW]
     told = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
@@ -117,7 +117,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
 
 def _extra(met: Activity) -> bool:
     """Whether it was at a line beside the model that needs to run in few steps only."""
-    beside = met.name in ("rest", live_state.IN_COLLECTION)
+    beside = met.name in ("rest", live_ranks.IN_COLLECTION)
     return beside and met.line is not None and bool(_does(met.line))
 
 

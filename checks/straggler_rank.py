@@ -20,7 +20,7 @@ from math import ceil
 from statistics import median, median_low
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import phase, stack, standing
+from ddoctor.analysis.live_ranks import phase, stack, standing
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
 from ddoctor.analysis.live_stragglers import late as late_in_a_look
 from ddoctor.analysis.straggler_reason import Reason, why

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor.analysis import endings, live_state
+from ddoctor.analysis import endings, live_ranks
 from ddoctor.analysis.data_overlap import by_name, named, place, synchronised
-from ddoctor.analysis.live_state import LiveRankState
+from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.evidence.live import Block, LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Steps
@@ -75,10 +75,10 @@ def batches_differ(
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
-    if not live_state.hung(every) or not all(one.waits for one in every):
+    every = live_ranks.standing(live)
+    if not live_ranks.hung(every) or not all(one.waits for one in every):
         return
-    ended = [one.rank for one in live_state.gone(live) if one.finished]
+    ended = [one.rank for one in live_ranks.gone(live) if one.finished]
     loops = {block: one for one in every for block in one.within if block.loop}
     for loop in loops:
         ahead = [one for one in every if one.is_past(loop)]
@@ -97,7 +97,7 @@ def _left_the_loop(
     told = [f"{endings.ranks(ended)} came to the end of the script"] if ended else []
     if ahead:
         verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
-        told.append(f"{live_state.named(ahead)} {verb} {ahead[0].where}")
+        told.append(f"{live_ranks.named(ahead)} {verb} {ahead[0].where}")
     still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
     left = (*ended, *(one.rank for one in ahead))
     return Finding(
@@ -105,12 +105,12 @@ def _left_the_loop(
         confidence=Confidence.LIKELY,
         because=(
             f"of the loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
-            f"{', '.join(told)}, while {live_state.named(behind)} {still} {behind[0].where}; "
+            f"{', '.join(told)}, while {live_ranks.named(behind)} {still} {behind[0].where}; "
             f"nothing moved for {behind[0].seconds:.0f} s"
         ),
         evidence=(
             Observation(name="left the loop", value=endings.ranks(left)),
-            Observation(name="still in it", value=live_state.named(behind)),
+            Observation(name="still in it", value=live_ranks.named(behind)),
         ),
         where=Where(ranks=tuple(sorted(left))),
         fixes=(_together(f"at line {loop.line}"), _joined()),

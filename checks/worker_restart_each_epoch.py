@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_state, live_stragglers
+from ddoctor.analysis import endings, live_ranks, live_stragglers
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     feeds,
@@ -93,10 +93,10 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
 
 
 def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_state.standing(live)
-    if not live_state.moves(every):
+    every = live_ranks.standing(live)
+    if not live_ranks.moves(every):
         return
-    rows = [one for one in every if one.seen.visits(STARTING) >= live_state.AGAIN]
+    rows = [one for one in every if one.seen.visits(STARTING) >= live_ranks.AGAIN]
     rows = [one for one in rows if one.seen.share(STARTING) >= live_stragglers.NOTABLE]
     if not rows:
         return
@@ -107,7 +107,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{live_state.named(rows)}: the main thread starts loader workers again and again"
+            f"{live_ranks.named(rows)}: the main thread starts loader workers again and again"
             f"{f' at {at}' if at else ''}, {share:.0%} of the time"
         ),
         evidence=tuple(

@@ -15,7 +15,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ddoctor import knowledge
-from ddoctor.analysis import live_state
+from ddoctor.analysis import live_ranks
 from ddoctor.analysis.flight_records import by_nccl
 from ddoctor.control_arms import proven
 from ddoctor.errors import DoctorError
@@ -319,7 +319,7 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
     """Why a training tells nothing, where no finding does: it is not to be called healthy."""
     looks = evidence.all(LiveLook)
-    if looks and (why := live_state.unjudged(looks)):
+    if looks and (why := live_ranks.unjudged(looks)):
         said = " ".join(str(row.value) for row in by_nccl(evidence.all(FlightRecords)))
         yield Crashed(check=JUDGING, error=f"{why}; NCCL says: {said}" if said else why)
     for run in evidence.all(TrainingRun):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import SHORTEST_SECONDS, LiveRankState, hung, standing
+from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState, hung, standing
 from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Observation

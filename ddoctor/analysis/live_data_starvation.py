@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ddoctor.analysis.live_state import AGAIN, LiveRankState, moves
+from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, moves
 from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddoctor.analysis.live_state import (
+from ddoctor.analysis.live_ranks import (
     AGAIN,
     FOR_OTHERS,
     IN_COLLECTION,

@@ -10,7 +10,7 @@ from math import inf
 
 import psutil
 
-from ddoctor.analysis.live_state import hung, standing
+from ddoctor.analysis.live_ranks import hung, standing
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, ras, worker_server

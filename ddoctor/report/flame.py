@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import phase, standing
+from ddoctor.analysis.live_ranks import phase, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddoctor.analysis.live_state import LiveRankState, gone, named, phase, standing
+from ddoctor.analysis.live_ranks import LiveRankState, gone, named, phase, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_state import LiveRankState, gone, hung, named, places, standing
+from ddoctor.analysis.live_ranks import LiveRankState, gone, hung, named, places, standing
 from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import start_http_server
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from ddoctor.analysis.live_state import standing
+from ddoctor.analysis.live_ranks import standing
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from ddoctor.analysis.live_state import LiveRankState, standing
+from ddoctor.analysis.live_ranks import LiveRankState, standing
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.analysis.live_state import hung, standing, unjudged
+from ddoctor.analysis.live_ranks import hung, standing, unjudged
 from ddoctor.analysis.live_stragglers import late
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
