@@ -13,27 +13,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import others, standing
-from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit
-from ddoctor.evidence.live import LiveLook
+from ddoctor.analysis.live_ranks import others
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import keeps_all_waiting, longer_limit
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("checkpoint-stall", "late-rank-timeout")
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    found = late(every)
-    if found is None or found.activity != "checkpoint" or not keeps_all_waiting(found.one, every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    found = live.straggler
+    if (
+        found is None
+        or found.activity != "checkpoint"
+        or not keeps_all_waiting(found.rank, live.ranks)
+    ):
         return
-    one = found.one
+    one = found.rank
     at = f" at {endings.place(found.line)}" if found.line is not None else ""
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{one.who} has been saving{at} for all of the {one.seconds:.0f} s, "
-            f"{one.seen.moved / one.seconds:.3g} MiB/s{others(every, [one])}, until that "
+            f"{one.seen.moved / one.seconds:.3g} MiB/s{others(live.ranks, [one])}, until that "
             "collective's limit is over"
         ),
         evidence=(

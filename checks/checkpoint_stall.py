@@ -14,9 +14,9 @@ from math import ceil
 from statistics import fmean
 
 from ddoctor.analysis.endings import place
-from ddoctor.analysis.live_ranks import AGAIN, moves, named, standing, way_there
+from ddoctor.analysis.live_ranks import AGAIN, named, way_there
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, recurs, saving
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -68,14 +68,13 @@ def saving_stops_the_steps(
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not moves(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.moves:
         return
-    savers = [one for one in every if one.seen.share("checkpoint") >= NOTABLE]
+    savers = [rank for rank in live.ranks if rank.seen.share("checkpoint") >= NOTABLE]
     if not savers:
         return
-    most = max(savers, key=lambda one: one.seen.share("checkpoint"))
+    most = max(savers, key=lambda rank: rank.seen.share("checkpoint"))
     share, visits = most.seen.share("checkpoint"), most.seen.visits("checkpoint")
     calls = most.seen.calls("checkpoint")
     at = f" at {place(calls[-1])}" if calls else ""
@@ -89,13 +88,13 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         ),
         evidence=tuple(
             Observation(
-                name=f"saving, rank {one.rank}",
-                value=round(100 * one.seen.share("checkpoint")),
+                name=f"saving, rank {rank.rank}",
+                value=round(100 * rank.seen.share("checkpoint")),
                 unit="% of time",
             )
-            for one in savers
+            for rank in savers
         ),
-        where=Where.of(savers, every=every),
+        where=Where.of(savers, every=live.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_asynchronously(share), *(way_there(most, calls) if calls else ())),
     )

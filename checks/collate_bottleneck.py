@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis import endings, live_data_starvation, live_ranks
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, feeds, place, starved
 from ddoctor.analysis.loader_workers import advise, worker_fix
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
@@ -75,16 +75,15 @@ def longer_than_the_items(
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    rows = live_data_starvation.hungry(every)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    rows = live_data_starvation.hungry(live)
     frame = live_data_starvation.collating(rows)
     if frame is None:
         return
     share = min(map(live_data_starvation.at_the_loader, rows))
     workers = len(rows[0].seen.workers)
     met = rows[0].seen.activities
-    line = next((one.line for one in met if one.name in live_data_starvation.LOADING), None)
+    line = next((rank.line for rank in met if rank.name in live_data_starvation.LOADING), None)
     where = endings.place(frame) if frame.of_user else f"in {frame.function} of torch"
     yield Finding(
         severity=Severity.WARNING,

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.analysis.cpu_contention import have_their_cpus
-from ddoctor.analysis.live_ranks import standing
-from ddoctor.analysis.live_stragglers import together
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY, typical_step
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -75,24 +73,24 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every, share = standing(live), together(live)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    share = live.together
     if not share:
         return
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"all {len(every)} ranks are in collectives for at least {share:.0%} of the time, and "
-            "none of them keeps the others waiting"
+            f"all {len(live.ranks)} ranks are in collectives for at least {share:.0%} of the time, "
+            "and none of them keeps the others waiting"
         ),
         evidence=tuple(
             Observation(
-                name=f"in collectives, rank {one.rank}",
-                value=round(100 * one.waiting),
+                name=f"in collectives, rank {rank.rank}",
+                value=round(100 * rank.waiting),
                 unit="% of time",
             )
-            for one in every
+            for rank in live.ranks
         ),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(

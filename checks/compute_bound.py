@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_ranks import LiveRankState, moves, standing, whole
-from ddoctor.analysis.live_stragglers import IN_MODEL, late
-from ddoctor.evidence.live import LiveLook
+from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 # Of the time of a look: of the rest, as much as counts as a slowdown (10 %) and as much again as is
@@ -26,14 +26,13 @@ MOST = 0.8
 NOTABLE = 0.1
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not whole(live) or not moves(every) or late(every) is not None:
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.whole or not live.moves or live.straggler is not None:
         return
-    shares = list(map(_computing, every))
-    if min(shares) < MOST or any(one.seen.on_gpu or not one.works for one in every):
+    shares = list(map(_computing, live.ranks))
+    if min(shares) < MOST or any(rank.seen.on_gpu or not rank.works for rank in live.ranks):
         return
-    ranks = f"all {len(every)} ranks compute" if len(every) > 1 else "the run computes"
+    ranks = f"all {len(live.ranks)} ranks compute" if len(live.ranks) > 1 else "the run computes"
     yield Finding(
         severity=Severity.NOTE,
         confidence=Confidence.LIKELY,
@@ -41,24 +40,24 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             f"{ranks} for at least {min(shares):.0%} of the time, and wait for nothing: what makes "
             "the step shorter is less to compute, or more to compute it with"
         ),
-        evidence=tuple(_rows(every, shares)),
-        fixes=(_compiled(), _half(), *_fused(every)),
+        evidence=tuple(_rows(live.ranks, shares)),
+        fixes=(_compiled(), _half(), *_fused(live.ranks)),
     )
 
 
-def _computing(one: LiveRankState) -> float:
+def _computing(rank: LiveRankState) -> float:
     """In what part of the time it was in the model or the optimizer; 0 to 1."""
-    return sum(one.shares.get(phase, 0.0) for phase in IN_MODEL)
+    return sum(rank.shares.get(phase, 0.0) for phase in IN_MODEL)
 
 
 def _rows(every: Sequence[LiveRankState], shares: Sequence[float]) -> Iterator[Observation]:
-    for one, share in zip(every, shares, strict=True):
+    for rank, share in zip(every, shares, strict=True):
         yield Observation(
-            name=f"computing, rank {one.rank}", value=round(100 * share), unit="% of time"
+            name=f"computing, rank {rank.rank}", value=round(100 * share), unit="% of time"
         )
         yield Observation(
-            name=f"CPUs in use, rank {one.rank}",
-            value=round(one.seen.cpu_seconds / one.seconds, 1),
+            name=f"CPUs in use, rank {rank.rank}",
+            value=round(rank.seen.cpu_seconds / rank.seconds, 1),
         )
 
 
@@ -85,7 +84,7 @@ def _half() -> Fix:
 
 
 def _fused(every: Sequence[LiveRankState]) -> Iterator[Fix]:
-    share = min(one.seen.share("optimizer") for one in every)
+    share = min(rank.seen.share("optimizer") for rank in every)
     if share >= NOTABLE:
         yield Fix(
             summary=f"take a fused optimizer: the steps of this one are {share:.0%} of the time",

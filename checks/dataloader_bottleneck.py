@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddoctor.analysis import endings, live_data_starvation, live_ranks, live_stragglers
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     Feed,
@@ -26,7 +27,6 @@ from ddoctor.analysis.loader_throughput import (
     starved,
 )
 from ddoctor.analysis.loader_workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
@@ -71,14 +71,13 @@ def too_slow_for_the_step(
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    rows = live_data_starvation.hungry(every)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    rows = live_data_starvation.hungry(live)
     if not rows or live_data_starvation.collating(rows) is not None:
         return
-    found = live_stragglers.late(every)
+    found = live.straggler
     if found is not None:
-        yield _live(rows, found.lost, f" {live_stragglers.others_wait(found, every)}")
+        yield _live(rows, found.lost, f" {live_stragglers.others_wait(found, live.ranks)}")
     else:
         yield _live(rows, min(map(live_data_starvation.at_the_loader, rows)), "")
 

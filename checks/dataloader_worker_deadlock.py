@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import WORKS, LiveRankState, hung, others, standing
-from ddoctor.evidence.live import LiveLook, LiveWorker
+from ddoctor.analysis.live_ranks import WORKS, LiveRankState, others
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -33,46 +34,45 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
             yield _finding(run, one, loading, f"waited for {one.doing_seconds:.0f} s")
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not hung(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.hung:
         return
-    for one in every:
-        if one.doing == "loader-wait" and not any(_works(row, one) for row in one.seen.workers):
-            stuck = [worker for worker in one.seen.workers if worker.stuck]
-            yield _standing(one, stuck, every)
+    for rank in live.ranks:
+        if rank.doing == "loader-wait" and not any(_works(row, rank) for row in rank.seen.workers):
+            stuck = [worker for worker in rank.seen.workers if worker.stuck]
+            yield _standing(rank, stuck, live.ranks)
 
 
-def _works(worker: LiveWorker, one: LiveRankState) -> bool:
+def _works(worker: LiveWorker, rank: LiveRankState) -> bool:
     """Whether it computes: the batch takes long, and comes."""
-    return worker.cpu_seconds > WORKS * one.seconds
+    return worker.cpu_seconds > WORKS * rank.seconds
 
 
 def _standing(
-    one: LiveRankState, stuck: Sequence[LiveWorker], every: Sequence[LiveRankState]
+    rank: LiveRankState, stuck: Sequence[LiveWorker], every: Sequence[LiveRankState]
 ) -> Finding:
     first = stuck[0] if stuck else None
     line = first.line if first is not None else None
     where = f" at {endings.place(line)}" if line is not None else ""
     text = f" (`{line.text}`)" if line is not None and line.text else ""
-    because = f"{one.who} waits for a batch {one.where}"
+    because = f"{rank.who} waits for a batch {rank.where}"
     if first is not None:
-        several = f"{len(stuck)} of its {len(one.seen.workers)} workers stand"
-        its = f"its worker (pid {first.pid}) stands" if len(one.seen.workers) == 1 else several
+        several = f"{len(stuck)} of its {len(rank.seen.workers)} workers stand"
+        its = f"its worker (pid {first.pid}) stands" if len(rank.seen.workers) == 1 else several
         because += f", and {its}{where}{text}"
-    elif one.seen.workers:
+    elif rank.seen.workers:
         because += ", and none of its workers brings one"
     else:
         because += ", and its workers are gone"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first is not None else Confidence.LIKELY,
-        because=f"{because}; nothing moved for {one.seconds:.0f} s{others(every, [one])}",
+        because=f"{because}; nothing moved for {rank.seconds:.0f} s{others(every, [rank])}",
         evidence=tuple(
             Observation(name=f"worker {worker.pid} is", value=worker.state)
-            for worker in one.seen.workers
+            for worker in rank.seen.workers
         ),
-        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
         fixes=(
             *(
                 Fix(

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import cuda_oom, endings
-from ddoctor.analysis.live_ranks import gone, hung, others, standing
-from ddoctor.evidence.live import LiveLook
+from ddoctor.analysis.live_ranks import others
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -102,33 +102,30 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], runs: tuple[TrainingRun, ...] | None
-) -> Iterator[Finding]:
-    every = standing(live)
-    told = {one.rank for run in runs or () for one in run.failures}
-    dead = [one for one in gone(live) if not one.finished and one.rank not in told]
-    if not dead or not hung(every) or not all(one.waits for one in every):
+def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iterator[Finding]:
+    told = {rank.rank for run in runs or () for rank in run.failures}
+    dead = [rank for rank in live.gone if not rank.finished and rank.rank not in told]
+    if not dead or not live.blocked:
         return
-    hosts = tuple(sorted({one.host for one in dead}))
-    who = endings.ranks(one.rank for one in dead)
+    hosts = tuple(sorted({rank.host for rank in dead}))
+    who = endings.ranks(rank.rank for rank in dead)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{who} of {live[0].job} {'is' if len(dead) == 1 else 'are'} not on "
-            f"{' and '.join(hosts[:FEW])} any more; nothing moved for {every[0].seconds:.0f} s"
-            f"{others(every, ())}"
+            f"{who} of {live.job} {'is' if len(dead) == 1 else 'are'} not on "
+            f"{' and '.join(hosts[:FEW])} any more; nothing moved for {live.ranks[0].seconds:.0f} s"
+            f"{others(live.ranks, ())}"
         ),
         evidence=(
             Observation(
                 name="ranks of these hosts",
-                value=len(every),
-                expected=len(every) + len(dead),
+                value=len(live.ranks),
+                expected=len(live.ranks) + len(dead),
                 source="the environment of those that are there",
             ),
         ),
-        where=Where(hosts=hosts, ranks=tuple(one.rank for one in dead)),
+        where=Where(hosts=hosts, ranks=tuple(rank.rank for rank in dead)),
         fixes=(
             Fix(
                 summary="see what ended it: its last words in the log, or the kernel's",
@@ -137,8 +134,8 @@ def in_a_live_run(
             ),
             Fix(
                 summary="have one launcher end all ranks when one fails",
-                paste=f"torchrun --nproc-per-node {len(every) + len(dead)} "
-                f"{' '.join(live[0].command)}",
+                paste=f"torchrun --nproc-per-node {len(live.ranks) + len(dead)} "
+                f"{' '.join(live.command)}",
             ),
         ),
     )

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, moves, named, standing
+from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, named
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates
-from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -63,11 +63,8 @@ def nearly_full(disks: Disks) -> Iterator[Finding]:
             yield _out_of_files(disk, disk.files, disk.files_free)
 
 
-def slow_in_a_live_run(
-    live: tuple[LiveLook, ...], rates: tuple[HostRates, ...]
-) -> Iterator[Finding]:
-    every = standing(live)
-    if not moves(every):
+def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterator[Finding]:
+    if not live.moves:
         return
     for section in rates:
         slow = [
@@ -75,16 +72,18 @@ def slow_in_a_live_run(
             for disk in section.disks
             if disk.busy >= BUSY and disk.read + disk.written < IN_ONE_GO
         ]
-        held = [one for one in every if one.host == section.host and _by_disk(one)]
+        held = [rank for rank in live.ranks if rank.host == section.host and _by_disk(rank)]
         if slow and held:
-            yield _slow(max(slow, key=lambda disk: disk.busy), section, held, every)
+            yield _slow(max(slow, key=lambda disk: disk.busy), section, held, live.ranks)
 
 
-def _by_disk(one: LiveRankState) -> bool:
+def _by_disk(rank: LiveRankState) -> bool:
     """Whether it saves for long, again and again, or waits for workers that are met in reads."""
-    saves = one.seen.share("checkpoint") >= NOTABLE and one.seen.visits("checkpoint") >= AGAIN
-    reads = [worker for worker in one.seen.workers if worker.state == DISK_SLEEP]
-    loads = one.seen.share("loader-wait") >= NOTABLE and 2 * len(reads) >= len(one.seen.workers) > 0
+    saves = rank.seen.share("checkpoint") >= NOTABLE and rank.seen.visits("checkpoint") >= AGAIN
+    reads = [worker for worker in rank.seen.workers if worker.state == DISK_SLEEP]
+    loads = (
+        rank.seen.share("loader-wait") >= NOTABLE and 2 * len(reads) >= len(rank.seen.workers) > 0
+    )
     return saves or loads
 
 

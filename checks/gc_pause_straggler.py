@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.analysis.live_ranks import AGAIN, COLLECTS, collects_by_itself, moves, named, standing
+from ddoctor.analysis.live_ranks import AGAIN, COLLECTS, collects_by_itself, named
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.analysis.work_imbalance import spent
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -60,20 +60,19 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not moves(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.moves:
         return
-    met = [[row for row in one.seen.activities if collects_by_itself(row)] for one in every]
+    met = [[row for row in rank.seen.activities if collects_by_itself(row)] for rank in live.ranks]
     shares = [
-        sum(row.samples for row in rows) / one.seen.samples
-        for one, rows in zip(every, met, strict=True)
+        sum(row.samples for row in rows) / rank.seen.samples
+        for rank, rows in zip(live.ranks, met, strict=True)
     ]
     share = max(shares, default=0.0)
     visits = sum(max((row.visits for row in rows), default=0) for rows in met)
     if share < NOTABLE / 2 or visits < AGAIN:
         return
-    paused = [one for one, part in zip(every, shares, strict=True) if part >= share / 2]
+    paused = [rank for rank, part in zip(live.ranks, shares, strict=True) if part >= share / 2]
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
@@ -83,13 +82,13 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         ),
         evidence=tuple(
             Observation(
-                name=f"in garbage collection, rank {one.rank}",
+                name=f"in garbage collection, rank {rank.rank}",
                 value=round(100 * part),
                 unit="% of time",
             )
-            for one, part in zip(every, shares, strict=True)
+            for rank, part in zip(live.ranks, shares, strict=True)
         ),
-        where=Where.of(paused, every=every),
+        where=Where.of(paused, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_freeze(share),),
     )

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.analysis.cuda_oom import NOTABLE
-from ddoctor.analysis.live_ranks import LiveRankState, standing
+from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -51,10 +51,9 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...], hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
-    every = standing(live)
+def in_a_live_run(live: LiveState, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
     for section in hosts:
-        ranks = {one.seen.pid: one for one in every if one.host == section.host}
+        ranks = {rank.seen.pid: rank for rank in live.ranks if rank.host == section.host}
         for gpu in section.answering:
             guests = _guests(gpu, section, ranks)
             # One alone may do so on purpose.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from ddoctor.analysis.live_ranks import moves, standing
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.trend import trend
 from ddoctor.evidence.host import Memory, cpu_list
 from ddoctor.evidence.live import LiveLook, LiveRank
@@ -88,15 +88,13 @@ def growing(
             yield _finding(leaks, _full(every, free), _cache(leaks, loaders, free), without_gc)
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], hosts: tuple[Memory, ...] | None
-) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator[Finding]:
     """Where memory grows so fast that it is full before anybody has looked again."""
-    if not moves(standing(live)):
+    if not live.moves:
         return
     free = {section.host: _free(section) for section in hosts or ()}
-    for look in live:
-        rows = [(one, workers) for one in look.ranks for workers in (False, True)]
+    for look in live.looks:
+        rows = [(rank, workers) for rank in look.ranks for workers in (False, True)]
         rates = {row: _per_hour(*row, look.seconds) for row in rows}
         growing = {row: rate for row, rate in rates.items() if rate is not None}
         if growing and free.get(look.host, inf) <= AN_HOUR * sum(growing.values()):

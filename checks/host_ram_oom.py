@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import LiveRankState, gone, moves, named, standing
+from ddoctor.analysis.live_ranks import LiveRankState, named
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
@@ -172,38 +173,33 @@ def _evidence(
         )
 
 
-def killed_in_a_live_run(
-    live: tuple[LiveLook, ...], logs: tuple[KernelLog, ...]
-) -> Iterator[Finding]:
+def killed_in_a_live_run(live: LiveState, logs: tuple[KernelLog, ...]) -> Iterator[Finding]:
     kills = {log.host: _of_a_run(log) for log in logs}
-    for one in gone(live):
+    for rank in live.gone:
         # Not whoever came to its own end, and was not killed.
-        if one.finished or not kills.get(one.host):
+        if rank.finished or not kills.get(rank.host):
             continue
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
             because=(
-                f"rank {one.rank} was started on {one.host} and is not there any more, and since "
-                f"the start of the run the kernel log says '{kills[one.host][-1]}'"
+                f"rank {rank.rank} was started on {rank.host} and is not there any more, and since "
+                f"the start of the run the kernel log says '{kills[rank.host][-1]}'"
             ),
-            where=Where(hosts=(one.host,), ranks=(one.rank,)),
+            where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
             fixes=(_FEWER_COPIES,),
         )
 
 
-def swapping_in_a_live_run(
-    live: tuple[LiveLook, ...], hosts: tuple[Memory, ...] | None
-) -> Iterator[Finding]:
-    every = standing(live)
-    rows = [one for one in every if _swaps(one)]
-    if not rows or not moves(every):
+def swapping_in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator[Finding]:
+    rows = [rank for rank in live.ranks if _swaps(rank)]
+    if not rows or not live.moves:
         return
-    worst = max(rows, key=lambda one: one.seen.faults / one.seconds)
+    worst = max(rows, key=lambda rank: rank.seen.faults / rank.seconds)
     short = ", ".join(
         f"{section.host} has {section.available / GIB:.1f} GiB left"
         for section in hosts or ()
-        if section.host in {one.host for one in rows}
+        if section.host in {rank.host for rank in rows}
     )
     yield Finding(
         severity=Severity.WARNING,
@@ -216,22 +212,22 @@ def swapping_in_a_live_run(
         ),
         evidence=tuple(
             Observation(
-                name=f"pages from a disk, rank {one.rank}",
-                value=round(one.seen.faults / one.seconds),
+                name=f"pages from a disk, rank {rank.rank}",
+                value=round(rank.seen.faults / rank.seconds),
                 unit="per second",
                 expected=FAULTS_PER_SECOND,
                 source="majflt of /proc/PID/stat",
             )
-            for one in rows
+            for rank in rows
         ),
-        where=Where.of(rows, every=every),
+        where=Where.of(rows, every=live.ranks),
         fixes=(_FEWER_COPIES,),
     )
 
 
-def _swaps(one: LiveRankState) -> bool:
-    often = one.seen.faults >= FAULTS_PER_SECOND * one.seconds
-    return often and one.seen.swapped >= SWAPPED_MIB
+def _swaps(rank: LiveRankState) -> bool:
+    often = rank.seen.faults >= FAULTS_PER_SECOND * rank.seconds
+    return often and rank.seen.swapped >= SWAPPED_MIB
 
 
 def killed_in_cgroup(
@@ -263,7 +259,7 @@ def killed_by_the_kernel(
     kills = _of_a_run(log)
     if not kills or any(_names(line, one) for one in _killed(run) for line in kills):
         return
-    if live is not None and any(not one.finished for one in gone([live])):
+    if live is not None and live.missing and not live.supervised:
         return
     since = "boot" if live is None else "the start of the run"
     yield Finding(

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import named, others, standing, way_there
-from ddoctor.analysis.live_stragglers import keeps_all_waiting, late, longer_limit, waits
-from ddoctor.evidence.live import LiveLook
+from ddoctor.analysis.live_ranks import named, others, way_there
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import keeps_all_waiting, longer_limit, waits
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
@@ -26,13 +26,12 @@ STARTING = ("import", "loader-start")
 OTHER_CAUSES = ("loader", "checkpoint")
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    found = late(every)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    found = live.straggler
     if found is None or found.in_model or found.activity.startswith((*STARTING, *OTHER_CAUSES)):
         return
-    one, rest = found.one, [row for row in every if row is not found.one]
-    if not keeps_all_waiting(one, every) or not one.works:
+    rank, rest = found.rank, [row for row in live.ranks if row is not found.rank]
+    if not keeps_all_waiting(rank, live.ranks) or not rank.works:
         return
     at = f" at {endings.place(found.line)}" if found.line is not None else ""
     text = f" (`{found.line.text}`)" if found.line is not None and found.line.text else ""
@@ -40,11 +39,11 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{one.who} works{at}{text} for all of the {one.seconds:.0f} s{others(every, [one])}, "
-            "until that collective's limit is over"
+            f"{rank.who} works{at}{text} for all of the {rank.seconds:.0f} s"
+            f"{others(live.ranks, [rank])}, until that collective's limit is over"
         ),
-        evidence=waits(every),
-        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        evidence=waits(live.ranks),
+        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
         fixes=(
             Fix(
                 summary=f"do it before the run, once, so that {named(rest)} need not wait",
@@ -52,6 +51,6 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
                 caution="or on every rank its own part, each with a file of its own",
             ),
             longer_limit(),
-            *(way_there(one, found.calls) if found.calls else ()),
+            *(way_there(rank, found.calls) if found.calls else ()),
         ),
     )

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
-from ddoctor.analysis.live_ranks import hung, named, others, places, standing, whole
+from ddoctor.analysis.live_ranks import named, others, places
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -55,7 +55,7 @@ def brought(run: TrainingRun) -> Iterator[Finding]:
 
 
 def recorded_in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+    live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
     found = differing(live, records)
     if found is None or not found.same_call:
@@ -63,7 +63,7 @@ def recorded_in_a_live_run(
     yield Finding(
         severity=Severity.ERROR,
         confidence=found.confidence,
-        because=f"{found}, as {RECORDER} tells; nothing moved for {live[0].seconds:.0f} s",
+        because=f"{found}, as {RECORDER} tells; nothing moved for {live.seconds:.0f} s",
         evidence=(
             *(
                 Observation(name=f"{endings.ranks(ranks)} brought", value=what, source=RECORDER)
@@ -75,38 +75,37 @@ def recorded_in_a_live_run(
     )
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
-) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
     """Where one rank has left a collective that another still waits in, and no branch leads past
     it: whoever brought less was through sooner."""
     if records and differing(live, records):
         return
-    every = standing(live)
-    if len(every) < 2 or not whole(live) or not hung(every):
+    if len(live.ranks) < 2 or not live.whole or not live.hung:
         return
-    if any(one.doing != "collective" for one in every):
+    if any(one.doing != "collective" for one in live.ranks):
         return
-    waiting = next((one for one in every if all(map(one.is_before, set(every) - {one}))), None)
+    waiting = next(
+        (one for one in live.ranks if all(map(one.is_before, set(live.ranks) - {one}))), None
+    )
     if waiting is None or not waiting.surely:
         return
-    rest = [one for one in every if one is not waiting]
+    rest = [one for one in live.ranks if one is not waiting]
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
             f"{waiting.who} waits {waiting.where}, which {named(rest)} came to as well, for no "
             f"branch leads past it, and {'have' if len(rest) > 1 else 'has'} left"
-            f"{others(every, [waiting])}; nothing moved for {waiting.seconds:.0f} s"
+            f"{others(live.ranks, [waiting])}; nothing moved for {waiting.seconds:.0f} s"
         ),
         evidence=tuple(
-            Observation(name=named(rows), value=where) for where, rows in places(every).items()
+            Observation(name=named(rows), value=where) for where, rows in places(live.ranks).items()
         ),
         where=Where(hosts=(waiting.host,), ranks=(waiting.rank,)),
         fixes=(
             Fix(
                 summary="see each rank's shape and type",
-                paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(live[0].command)}",
+                paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(live.command)}",
                 caution="every collective is compared first, which is slow: for the search only",
             ),
             *_padded(waiting.place),

@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from ddoctor.analysis import endings, live_ranks
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
-from ddoctor.evidence.live import Activity, LiveLook
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Activity
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -60,30 +61,29 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
         )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    if len(every) < 2 or not live_ranks.moves(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if len(live.ranks) < 2 or not live.moves:
         return
     shares: dict[Frame, list[float]] = {}
-    for one in every:
-        for line, samples in _lines(one).items():
-            shares.setdefault(line, []).append(samples / one.seen.samples)
+    for rank in live.ranks:
+        for line, samples in _lines(rank).items():
+            shares.setdefault(line, []).append(samples / rank.seen.samples)
     told = {
         line: median(rows)
         for line, rows in shares.items()
-        if len(rows) == len(every) and min(rows) >= NOTABLE_LIVE
+        if len(rows) == len(live.ranks) and min(rows) >= NOTABLE_LIVE
     }
     if told:
-        line = max(told, key=lambda one: told[one])
-        ranks = tuple(one.rank for one in every)
+        line = max(told, key=lambda rank: told[rank])
+        ranks = tuple(rank.rank for rank in live.ranks)
         yield _finding(endings.place(line), line.text, line.text, ranks, told[line])
 
 
-def _lines(one: LiveRankState) -> Mapping[Frame, int]:
+def _lines(rank: LiveRankState) -> Mapping[Frame, int]:
     """The user's lines at which a rank logs or computes metrics, with the samples there."""
     met: dict[Frame, int] = {}
-    for row in one.seen.activities:
-        if row.line is not None and _is_told(row, on_gpu=one.seen.on_gpu):
+    for row in rank.seen.activities:
+        if row.line is not None and _is_told(row, on_gpu=rank.seen.on_gpu):
             met[row.line] = met.get(row.line, 0) + row.samples
     return met
 

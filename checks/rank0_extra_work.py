@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_ranks, live_stragglers
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import PARTS, Straggler, late, own_line
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -27,9 +27,8 @@ def beside_the_training(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
             yield _finding(one, steps, own_line(lines, 0, PARTS[one.part], 0.0))
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    found = live_stragglers.late(every)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    found = live.straggler
     if found is None or not found.beside_the_training or not found.again:
         return
     line = found.line
@@ -39,16 +38,16 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{found.one.who} {what} for {found.share:.0%} of the time longer "
+            f"{found.rank.who} {what} for {found.share:.0%} of the time longer "
             f"than the others, mostly at {endings.place(line) or 'a line of no file'}{text}, "
-            f"{live_stragglers.others_wait(found, every)}"
+            f"{live_stragglers.others_wait(found, live.ranks)}"
         ),
-        evidence=live_stragglers.waits(every),
-        where=Where(hosts=(found.one.host,), ranks=(0,)),
+        evidence=live_stragglers.waits(live.ranks),
+        where=Where(hosts=(found.rank.host,), ranks=(0,)),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             _beside(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
-            *(live_ranks.way_there(found.one, found.calls) if found.calls else ()),
+            *(live_ranks.way_there(found.rank, found.calls) if found.calls else ()),
         ),
     )
 

@@ -15,24 +15,22 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis.live_ranks import (
     LiveRankState,
     asks_for_a_rank,
-    hung,
     named,
-    standing,
     way_there,
 )
-from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Block
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked")
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not hung(every) or not all(one.waits for one in every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.blocked:
         return
-    for block in {block for one in every for block in one.within}:
-        inside = [one for one in every if block in one.within]
-        outside = [one for one in every if block not in one.within]
+    for block in {block for rank in live.ranks for block in rank.within}:
+        inside = [rank for rank in live.ranks if block in rank.within]
+        outside = [rank for rank in live.ranks if block not in rank.within]
         if asks_for_a_rank(block) and outside:
             yield _finding(block, inside, outside)
 

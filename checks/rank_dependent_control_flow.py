@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
-from ddoctor.analysis.live_ranks import hung, named, places, stack, standing
+from ddoctor.analysis.live_ranks import named, places, stack
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -46,39 +46,38 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
 
 
 def recorded_in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+    live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
     found = differing(live, records)
     if found is None or found.same_call:
         return
     first = {ranks[0] for ranks in found.brought.values()}
     yield _told(
-        f"{found}, as {RECORDER} tells; nothing moved for {live[0].seconds:.0f} s",
+        f"{found}, as {RECORDER} tells; nothing moved for {live.seconds:.0f} s",
         found.confidence,
         [
             *((endings.ranks(ranks), what) for what, ranks in found.brought.items()),
             *((row.name, str(row.value)) for row in by_nccl(records)),
         ],
-        [stack(one) for one in standing(live) if one.rank in first and one.seen.stack][:2],
+        [stack(rank) for rank in live.ranks if rank.rank in first and rank.seen.stack][:2],
     )
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
-) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
     if records and differing(live, records):
         return
-    every = standing(live)
-    apart = places(every)
-    if len(apart) < 2 or not hung(every) or not all(one.waits for one in every):
+    apart = places(live.ranks)
+    if len(apart) < 2 or not live.blocked:
         return
     # What a GPU waits in was begun at another line than that at which its host waits for it.
-    if any(one.at_gpu for one in every):
+    if any(rank.at_gpu for rank in live.ranks):
         return
     told = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
     yield _told(
-        f"all ranks wait, {told}; nothing moved for {every[0].seconds:.0f} s",
-        Confidence.CERTAIN if len({one.operation for one in every}) > 1 else Confidence.LIKELY,
+        f"all ranks wait, {told}; nothing moved for {live.ranks[0].seconds:.0f} s",
+        Confidence.CERTAIN
+        if len({rank.operation for rank in live.ranks}) > 1
+        else Confidence.LIKELY,
         [(named(rows), where) for where, rows in apart.items()],
         [stack(rows[0]) for rows in apart.values()][:2],
     )

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import live_ranks
 from ddoctor.analysis.endings import ranks
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -70,31 +70,30 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
             yield _hosts_missing(joining)
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     """Nobody leaves the making of the process group before all have come to it."""
-    every = live_ranks.standing(live)
-    away = live[0].world - len(every)
-    if away <= 0 or live_ranks.gone(live) or not live_ranks.hung(every):
+    away = live.world - len(live.ranks)
+    if away <= 0 or live.gone or not live.hung:
         return
-    if any(one.doing != "joining" or one.seen.age_seconds < USUAL_SECONDS for one in every):
+    if any(rank.doing != "joining" or rank.seen.age_seconds < USUAL_SECONDS for rank in live.ranks):
         return
     several = away > 1
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{ranks(one.rank for one in every)} of {live[0].job} "
-            f"{'wait' if len(every) > 1 else 'waits'} {every[0].where}, which ends when all "
-            f"{live[0].world} have come; {away} {'were' if several else 'was'} not seen, on other "
+            f"{ranks(rank.rank for rank in live.ranks)} of {live.job} "
+            f"{'wait' if len(live.ranks) > 1 else 'waits'} {live.ranks[0].where}, which ends when "
+            f"all {live.world} have come; {away} {'were' if several else 'was'} not seen, on other "
             f"hosts: {'one of them' if several else 'it'} is not there, or does not reach this one"
         ),
         evidence=tuple(
             Observation(
-                name=f"since its start, rank {one.rank}",
-                value=round(one.seen.age_seconds),
+                name=f"since its start, rank {rank.rank}",
+                value=round(rank.seen.age_seconds),
                 unit="s",
             )
-            for one in every[:FEW]
+            for rank in live.ranks[:FEW]
         ),
         fixes=(
             Fix(

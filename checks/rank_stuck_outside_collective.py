@@ -17,15 +17,12 @@ from ddoctor.analysis.flight_records import RECORDER, Awaited, awaited, by_nccl,
 from ddoctor.analysis.live_ranks import (
     HELD,
     LiveRankState,
-    hung,
     others,
     places,
     stack,
-    standing,
-    whole,
 )
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
@@ -85,35 +82,31 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
 
 
 def recorded_in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...]
+    live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
-    every = standing(live)
     # Where all stacks were seen, these tell more.
-    if any(one.held for one in every) or not any(one.seen.unseen for one in every):
+    if any(rank.held for rank in live.ranks) or not any(rank.seen.unseen for rank in live.ranks):
         return
     found = awaited(live, records)
     if found is not None:
         yield _awaited(found, live, records)
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], records: tuple[FlightRecords, ...] | None
-) -> Iterator[Finding]:
-    every = standing(live)
-    held = [one for one in every if one.held]
+def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
+    held = [rank for rank in live.ranks if rank.held]
     # One that is held stops the others, sooner or later, whether they stand by now or not.
-    apart = held or [one for one in every if not one.waits and one.doing != "loader-wait"]
+    apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
     # Where all of a run stand so, nothing tells who does it; those not seen wait for these.
-    some = len(apart) < len(every) or not whole(live)
-    if not held and not (hung(every) and some):
+    some = len(apart) < len(live.ranks) or not live.whole
+    if not held and not (live.hung and some):
         return
     for where, rows in places(apart).items():
-        finding = _standing(where, rows, every, apart)
+        finding = _standing(where, rows, live.ranks, apart)
         yield replace(finding, evidence=(*finding.evidence, *by_nccl(records)))
 
 
-def _awaited(found: Awaited, live: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Finding:
-    rows = [one for one in standing(live) if one.rank in found.ranks]
+def _awaited(found: Awaited, live: LiveState, records: Sequence[FlightRecords]) -> Finding:
+    rows = [rank for rank in live.ranks if rank.rank in found.ranks]
     first = rows[0]
     last = f"collective {found.last.number} ({named(found.last)})" if found.last else "none"
     wait = "wait" if len(found.waiting) > 1 else "waits"
@@ -150,7 +143,7 @@ def _standing(
     first = rows[0]
     text = f" (`{first.line.text}`)" if first.line is not None and first.line.text else ""
     why = first.held or _for_what(first.seen.stack)
-    subject = first.who if len(rows) == 1 else endings.ranks(one.rank for one in rows)
+    subject = first.who if len(rows) == 1 else endings.ranks(rank.rank for rank in rows)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,

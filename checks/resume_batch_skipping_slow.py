@@ -18,8 +18,8 @@ from itertools import pairwise
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_data_starvation import LOADING, at_the_loader
-from ddoctor.analysis.live_ranks import LiveRankState, moves, named, standing
-from ddoctor.evidence.live import LiveLook
+from ddoctor.analysis.live_ranks import LiveRankState, named
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dataloader-bottleneck", "collate-bottleneck")
@@ -30,15 +30,14 @@ SKIPS = "SkipDataLoader.__iter__"
 LOADERS, ASKS = "accelerate/data_loader.py", "Trainer.get_batch_samples"
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     """Where batches pass, and nothing else: at two to ten of them a second (standing.WAKES), steps
     of 10 ms would be met 2 to 10 times in a hundred samples, on each rank."""
-    every = standing(live)
-    loading = [one for one in every if one.gets_batches]
+    loading = [one for one in live.ranks if one.gets_batches]
     # One rank may load for all, and send them their parts.
-    rest = [one for one in every if one not in loading and one.doing != "collective"]
-    skips = [_in_the_script(one) or _in_a_library(one) for one in every]
-    if rest or not loading or not all(skips) or not moves(every):
+    rest = [one for one in live.ranks if one not in loading and one.doing != "collective"]
+    skips = [_in_the_script(one) or _in_a_library(one) for one in live.ranks]
+    if rest or not loading or not all(skips) or not live.moves:
         return
     first, skip = loading[0], skips[0]
     share = min(map(at_the_loader, loading))
@@ -62,27 +61,27 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             ),
             Observation(name="since it was started", value=round(first.seen.age_seconds), unit="s"),
         ),
-        where=Where.of(loading, every=every),
+        where=Where.of(loading, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of time"),
         fixes=(_ahead_of_the_loader(), _stateful(), *_of_the_trainer(skip)),
     )
 
 
-def _in_the_script(one: LiveRankState) -> str:
+def _in_the_script(rank: LiveRankState) -> str:
     """By what its loop passes over what is left of its body, if it was met nowhere behind that."""
-    met = one.seen.activities
+    met = rank.seen.activities
     only = all(row.name in (*LOADING, "rest") and row.before_skip for row in met)
-    seen = sum(row.samples for row in met) == one.seen.samples
+    seen = sum(row.samples for row in met) == rank.seen.samples
     return f"`{met[0].before_skip}`" if only and seen and met else ""
 
 
-def _in_a_library(one: LiveRankState) -> str:
+def _in_a_library(rank: LiveRankState) -> str:
     """Who passes over the batches, if its main thread was met nowhere but there."""
     # To send the batches to the other ranks is a part of the loading.
-    only = all(row.name in (*LOADING, "collective", "rest") for row in one.seen.activities)
-    if not only or len({row.calls for row in one.seen.activities}) > 1:
+    only = all(row.name in (*LOADING, "collective", "rest") for row in rank.seen.activities)
+    if not only or len({row.calls for row in rank.seen.activities}) > 1:
         return ""
-    for frame, inner in pairwise(one.seen.stack):
+    for frame, inner in pairwise(rank.seen.stack):
         if inner.file.endswith(LOADERS) and inner.function == SKIPS:
             return "accelerate's SkipDataLoader"
         if inner.file.endswith(LOADERS) and frame.function == ASKS:

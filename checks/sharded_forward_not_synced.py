@@ -21,13 +21,12 @@ from ddoctor.analysis.live_ranks import (
     DISTRIBUTED,
     LiveRankState,
     asks_for_a_rank,
-    hung,
     named,
     others,
-    standing,
     way_there,
 )
-from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Block
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -48,13 +47,14 @@ GENERATING = "transformers/generation/"
 COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    if not hung(every) or not all(one.waits for one in every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.blocked:
         return
-    blocks = dict.fromkeys(block for one in every for block in one.within)
+    blocks = dict.fromkeys(block for rank in live.ranks for block in rank.within)
     parting = {
-        block: inside for block in blocks if 0 < len(inside := _in(block, every)) < len(every)
+        block: inside
+        for block in blocks
+        if 0 < len(inside := _in(block, live.ranks)) < len(live.ranks)
     }
     if any(_is_another_cause(block, inside) for block, inside in parting.items()):
         return
@@ -62,15 +62,15 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
     if told:
         # Who has left a loop has left what is around it, too, and was not kept out by that.
         block = next((block for block in told if block.loop), told[0])
-        yield _finding(block.text.removesuffix(":"), _together(block), parting[block], every)
+        yield _finding(block.text.removesuffix(":"), _together(block), parting[block], live.ranks)
         return
-    inside = [one for one in every if _generates(one)]
-    if 0 < len(inside) < len(every) and all(map(_in_a_pass, inside)):
-        yield _finding("generate", _synced(), inside, every)
+    inside = [rank for rank in live.ranks if _generates(rank)]
+    if 0 < len(inside) < len(live.ranks) and all(map(_in_a_pass, inside)):
+        yield _finding("generate", _synced(), inside, live.ranks)
 
 
 def _in(block: Block, every: Sequence[LiveRankState]) -> Sequence[LiveRankState]:
-    return [one for one in every if block in one.within]
+    return [rank for rank in every if block in rank.within]
 
 
 def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:
@@ -87,30 +87,30 @@ def _of_a_model(block: Block, stack: Sequence[Frame]) -> bool:
     return any(map(_is_a_pass, outer))
 
 
-def _in_a_pass(one: LiveRankState) -> bool:
+def _in_a_pass(rank: LiveRankState) -> bool:
     """Whether it waits in a collective that a sharded model itself calls, as it is used."""
 
     def calls(frame: Frame) -> bool:
         return any(part in frame.file for part in CALLS_COLLECTIVES)
 
-    callers = takewhile(calls, reversed(one.seen.stack))
+    callers = takewhile(calls, reversed(rank.seen.stack))
     sharding = any(part in frame.file for frame in callers for part in SHARDING)
-    return sharding and any(map(_is_a_pass, one.seen.stack))
+    return sharding and any(map(_is_a_pass, rank.seen.stack))
 
 
 def _is_a_pass(frame: Frame) -> bool:
     return frame.function.rpartition(".")[2] in PASSES
 
 
-def _generates(one: LiveRankState) -> bool:
+def _generates(rank: LiveRankState) -> bool:
     """Whether it is in the loop of transformers that makes one token after the other."""
-    return any(GENERATING in frame.file for frame in one.seen.stack)
+    return any(GENERATING in frame.file for frame in rank.seen.stack)
 
 
 def _finding(
     what: str, fix: Fix, inside: Sequence[LiveRankState], every: Sequence[LiveRankState]
 ) -> Finding:
-    first, outside = inside[0], [one for one in every if one not in inside]
+    first, outside = inside[0], [rank for rank in every if rank not in inside]
     wait = "wait" if len(inside) > 1 else "waits"
     are = "are" if len(outside) > 1 else "is"
     return Finding(

@@ -15,12 +15,12 @@ from statistics import median, median_low
 
 from ddoctor.analysis import slow_rails
 from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
-from ddoctor.analysis.live_stragglers import together
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.slow_links import Analysis, Slow
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.interface_rates import InterfaceRates
 from ddoctor.evidence.interfaces import Interface
-from ddoctor.evidence.live import LiveLink, LiveLook
+from ddoctor.evidence.live import LiveLink
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
@@ -49,15 +49,15 @@ def between_ranks(
             yield _finding(section, analysis, slow, by_host)
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    share = together(live)
-    every = [(look.host, one) for look in live for one in look.links]
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    share = live.together
+    every = [(look.host, rank) for look in live.looks for rank in look.links]
     # What is not read there is not held up on its way.
-    unread = {(one.remote, one.local) for _, one in every if one.unread >= QUEUED}
+    unread = {(rank.remote, rank.local) for _, rank in every if rank.unread >= QUEUED}
     links = [
-        (host, one)
-        for host, one in every
-        if _carried(one) is not None and (one.local, one.remote) not in unread
+        (host, rank)
+        for host, rank in every
+        if _carried(rank) is not None and (rank.local, rank.remote) not in unread
     ]
     if not share or not links:
         return

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.live_ranks import LiveRankState, named, others, standing, way_there, whole
+from ddoctor.analysis.live_ranks import LiveRankState, named, others, way_there
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
-from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -33,26 +33,23 @@ WAITS, BUILDS = "torch/utils/file_baton.py", "_jit_compile"
 AN_HOUR = 3600.0
 
 
-def in_a_live_run(
-    live: tuple[LiveLook, ...], locks: tuple[BuildLocks, ...] | None
-) -> Iterator[Finding]:
-    every = standing(live)
-    waiting = [one for one in every if _waits(one)]
-    if not waiting or any(_builds(one) for one in every if one not in waiting):
+def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iterator[Finding]:
+    waiting = [rank for rank in live.ranks if _waits(rank)]
+    if not waiting or any(_builds(rank) for rank in live.ranks if rank not in waiting):
         return
     known = [lock for section in locks or () for lock in section.locks]
     stale = [lock for lock in known if lock.holder is None]
     # What a process of this host holds is being built; a lock in a folder of its own is not seen.
-    if stale or (not known and whole(live)):
-        yield _finding(waiting, every, stale)
+    if stale or (not known and live.whole):
+        yield _finding(waiting, live.ranks, stale)
 
 
-def _waits(one: LiveRankState) -> bool:
-    return any(frame.file.endswith(WAITS) for frame in one.seen.stack)
+def _waits(rank: LiveRankState) -> bool:
+    return any(frame.file.endswith(WAITS) for frame in rank.seen.stack)
 
 
-def _builds(one: LiveRankState) -> bool:
-    return any(frame.function == BUILDS for frame in one.seen.stack)
+def _builds(rank: LiveRankState) -> bool:
+    return any(frame.function == BUILDS for frame in rank.seen.stack)
 
 
 def _finding(

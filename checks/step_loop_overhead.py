@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ddoctor.analysis import endings, live_ranks
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
-from ddoctor.evidence.live import Activity, LiveLook
+from ddoctor.evidence.live import Activity
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -88,17 +89,16 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    if not live_ranks.moves(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.moves:
         return
-    met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in every}
-    shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in every]
+    met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in live.ranks}
+    shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in live.ranks]
     share = min(shares, default=0.0)
     # Of a rank that is there nearly always, it is not seen how often it comes there.
-    if share < NOTABLE or max(one.seen.visits("rest") for one in every) < live_ranks.AGAIN:
+    if share < NOTABLE or max(one.seen.visits("rest") for one in live.ranks) < live_ranks.AGAIN:
         return
-    lines = [row.line for row in met[every[0].rank] if row.line is not None][:FEW]
+    lines = [row.line for row in met[live.ranks[0].rank] if row.line is not None][:FEW]
     told = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
     yield Finding(
         severity=Severity.WARNING,
@@ -108,7 +108,7 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
             Observation(
                 name=f"at such lines, rank {one.rank}", value=round(100 * part), unit="% of time"
             )
-            for one, part in zip(every, shares, strict=True)
+            for one, part in zip(live.ranks, shares, strict=True)
         ),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_seldom(lines[0], share),),

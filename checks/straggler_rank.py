@@ -20,13 +20,12 @@ from math import ceil
 from statistics import median, median_low
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import phase, stack, standing
+from ddoctor.analysis.live_ranks import phase, stack
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
-from ddoctor.analysis.live_stragglers import late as late_in_a_look
 from ddoctor.analysis.straggler_reason import Reason, why
 from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, late
 from ddoctor.evidence.host import Cpus, cpu_list
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
@@ -187,17 +186,16 @@ def _is_slowness(one: Straggler) -> bool:
     return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = standing(live)
-    found = late_in_a_look(every)
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    found = live.straggler
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
     if found.collects_by_itself or (found.beside_the_training and found.again):
         return
-    rank, line = found.one, found.line
+    rank, line = found.rank, found.line
     at = f" at {endings.place(line)}" if line is not None else ""
     at += f" (`{line.text}`)" if line is not None and line.text else ""
-    sure = found.again or (found.in_model and keeps_all_waiting(rank, every))
+    sure = found.again or (found.in_model and keeps_all_waiting(rank, live.ranks))
     doubt = "" if sure else "; look again: it was met there once, which may be all"
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
@@ -205,9 +203,9 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         because=(
             f"{rank.who} is in {phase(found.activity)}{at} for "
             f"{found.share:.0%} of the time longer than the others, "
-            f"{others_wait(found, every)}{doubt}"
+            f"{others_wait(found, live.ranks)}{doubt}"
         ),
-        evidence=waits(every),
+        evidence=waits(live.ranks),
         where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(

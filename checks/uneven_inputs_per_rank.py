@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddoctor.analysis import endings, live_ranks
 from ddoctor.analysis.data_overlap import by_name, named, place, synchronised
 from ddoctor.analysis.live_ranks import LiveRankState
-from ddoctor.evidence.live import Block, LiveLook
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Block
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -74,15 +75,14 @@ def batches_differ(
         )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    if not live_ranks.hung(every) or not all(one.waits for one in every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.blocked:
         return
-    ended = [one.rank for one in live_ranks.gone(live) if one.finished]
-    loops = {block: one for one in every for block in one.within if block.loop}
+    ended = [rank.rank for rank in live.gone if rank.finished]
+    loops = {block: rank for rank in live.ranks for block in rank.within if block.loop}
     for loop in loops:
-        ahead = [one for one in every if one.is_past(loop)]
-        behind = [one for one in every if loop in one.within]
+        ahead = [rank for rank in live.ranks if rank.is_past(loop)]
+        behind = [rank for rank in live.ranks if loop in rank.within]
         if (ahead or ended) and behind:
             yield _left_the_loop(loop, ahead, ended, behind)
             return
@@ -99,7 +99,7 @@ def _left_the_loop(
         verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
         told.append(f"{live_ranks.named(ahead)} {verb} {ahead[0].where}")
     still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
-    left = (*ended, *(one.rank for one in ahead))
+    left = (*ended, *(rank.rank for rank in ahead))
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_ranks, live_stragglers
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     feeds,
@@ -21,7 +22,6 @@ from ddoctor.analysis.loader_throughput import (
     place,
     restart,
 )
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -92,15 +92,14 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
     )
 
 
-def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
-    every = live_ranks.standing(live)
-    if not live_ranks.moves(every):
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    if not live.moves:
         return
-    rows = [one for one in every if one.seen.visits(STARTING) >= live_ranks.AGAIN]
-    rows = [one for one in rows if one.seen.share(STARTING) >= live_stragglers.NOTABLE]
+    rows = [rank for rank in live.ranks if rank.seen.visits(STARTING) >= live_ranks.AGAIN]
+    rows = [rank for rank in rows if rank.seen.share(STARTING) >= live_stragglers.NOTABLE]
     if not rows:
         return
-    first = max(rows, key=lambda one: one.seen.share(STARTING))
+    first = max(rows, key=lambda rank: rank.seen.share(STARTING))
     share, calls = first.seen.share(STARTING), first.seen.calls(STARTING)
     at = endings.place(calls[-1]) if calls else ""
     yield Finding(
@@ -112,13 +111,13 @@ def in_a_live_run(live: tuple[LiveLook, ...]) -> Iterator[Finding]:
         ),
         evidence=tuple(
             Observation(
-                name=f"starting workers, rank {one.rank}",
-                value=round(100 * one.seen.share(STARTING)),
+                name=f"starting workers, rank {rank.rank}",
+                value=round(100 * rank.seen.share(STARTING)),
                 unit="% of time",
             )
-            for one in rows
+            for rank in rows
         ),
-        where=Where.of(rows, every=every),
+        where=Where.of(rows, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(

@@ -15,8 +15,9 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ddoctor import knowledge
-from ddoctor.analysis import live_ranks
+from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.flight_records import by_nccl
+from ddoctor.analysis.live_state import LiveState, unjudged
 from ddoctor.control_arms import proven
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
@@ -73,6 +74,9 @@ class Way:
     check: str
     """The name it is reported by: the cause, and the function where there are several."""
     needs: Mapping[str, Need]
+    """By parameter; what a derived parameter needs follows its name, as in ``live.looks``."""
+    asks: Mapping[str, Any]
+    """The types of its parameters."""
     run: Callable[..., Iterator[Finding]]
 
 
@@ -124,6 +128,7 @@ def read(module: ModuleType) -> Check:
                 if len(functions) == 1
                 else f"{name} ({function.__name__.replace('_', ' ')})",
                 needs=_needs(function),
+                asks=_asks(function),
                 run=_named(function, name, title),
             )
             for function in functions
@@ -142,7 +147,8 @@ def diagnose(evidence: Evidence, checks: Iterable[Check]) -> tuple[Result, ...]:
     tables = {need.section for way in ways for need in way.needs.values()}
     known = (knowledge.load(table) for table in tables if issubclass(table, Known))
     informed = evidence.with_sections(*known)
-    return tuple(result for way in ways for result in _run(way, informed))
+    derived: dict[tuple[object, ...], Derived] = {}
+    return tuple(result for way in ways for result in _run(way, informed, derived))
 
 
 def examine(evidence: Evidence, command: Command) -> Report:
@@ -228,12 +234,24 @@ def _named(
     return run
 
 
-def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
+def _asks(function: Callable[..., Any]) -> Mapping[str, Any]:
     hints = get_type_hints(function)
-    return {
-        parameter: _need(hints[parameter], f"{function.__module__}.{function.__name__}")
-        for parameter in inspect.signature(function).parameters
-    }
+    return {parameter: hints[parameter] for parameter in inspect.signature(function).parameters}
+
+
+def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
+    """The sections that a function needs, those that its derived parameters need included."""
+    needs: dict[str, Need] = {}
+    for parameter, hint in _asks(function).items():
+        if _is_derived(hint):
+            needs |= {f"{parameter}.{name}": need for name, need in _needs(hint.derive).items()}
+        else:
+            needs[parameter] = _need(hint, f"{function.__module__}.{function.__qualname__}")
+    return needs
+
+
+def _is_derived(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Derived)
 
 
 def _need(hint: Any, who: str) -> Need:
@@ -248,10 +266,12 @@ def _need(hint: Any, who: str) -> Need:
     raise TypeError(f"{who}: {hint} is no kind of evidence")
 
 
-def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
+def _run(
+    way: Way, evidence: Evidence, derived: dict[tuple[object, ...], Derived]
+) -> Iterator[Result]:
     """One result for all hosts with the same sections, one for all with the same reason to skip."""
     once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
-    groups: dict[tuple[int, ...], tuple[dict[str, object], list[str]]] = {}
+    groups: dict[tuple[object, ...], tuple[dict[str, object], list[str]]] = {}
     skips: dict[str, list[str]] = {}
     for host in ("",) if once else evidence.hosts or ("",):
         given: dict[str, object] = {}
@@ -269,17 +289,48 @@ def _run(way: Way, evidence: Evidence) -> Iterator[Result]:
         if missing is not None:
             skips.setdefault(missing, []).append(host)
         else:
-            same = tuple(map(id, given.values()))
+            same = tuple(map(_identity, given.values()))
             groups.setdefault(same, (given, []))[1].append(host)
     for given, hosts in groups.values():
-        yield _told(way, given, hosts)
+        yield _told(way, given, hosts, derived)
     for reason, hosts in skips.items():
         yield Result(check=way.check, skipped=reason + _which(hosts, evidence.hosts))
 
 
-def _told(way: Way, given: Mapping[str, object], hosts: Sequence[str]) -> Result:
+def _identity(given: object) -> object:
+    """The same for the same sections: those of all hosts come in a new tuple each time."""
+    return tuple(map(id, given)) if isinstance(given, tuple) else id(given)
+
+
+def _arguments(
+    asks: Mapping[str, Any],
+    given: Mapping[str, object],
+    derived: dict[tuple[object, ...], Derived],
+) -> Mapping[str, object]:
+    """The sections as the parameters take them, with what is derived from them: made once."""
+    arguments: dict[str, object] = {}
+    for parameter, hint in asks.items():
+        if not _is_derived(hint):
+            arguments[parameter] = given[parameter]
+            continue
+        start = f"{parameter}."
+        own = {name[len(start) :]: one for name, one in given.items() if name.startswith(start)}
+        key = (hint, *map(_identity, own.values()))
+        if key not in derived:
+            derived[key] = hint.derive(**_arguments(_asks(hint.derive), own, derived))
+        arguments[parameter] = derived[key]
+    return arguments
+
+
+def _told(
+    way: Way,
+    given: Mapping[str, object],
+    hosts: Sequence[str],
+    derived: dict[tuple[object, ...], Derived],
+) -> Result:
     try:
-        findings = tuple(_placed(finding, hosts) for finding in way.run(**given))
+        arguments = _arguments(way.asks, given, derived)
+        findings = tuple(_placed(finding, hosts) for finding in way.run(**arguments))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
@@ -319,7 +370,7 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
     """Why a training tells nothing, where no finding does: it is not to be called healthy."""
     looks = evidence.all(LiveLook)
-    if looks and (why := live_ranks.unjudged(looks)):
+    if looks and (why := unjudged(LiveState.derive(looks))):
         said = " ".join(str(row.value) for row in by_nccl(evidence.all(FlightRecords)))
         yield Crashed(check=JUDGING, error=f"{why}; NCCL says: {said}" if said else why)
     for run in evidence.all(TrainingRun):

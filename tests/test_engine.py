@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from ddoctor import engine
+from ddoctor.analysis.derived import Derived
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
 from ddoctor.evidence.probes import Matmul, ProbeRun, ProbeRuns
@@ -192,3 +193,75 @@ def test_a_probe_that_was_skipped_does_not() -> None:
 def test_a_bare_checkout_says_what_to_do() -> None:
     with pytest.raises(DoctorError, match="pip install -e"):
         engine.names("ddoctor.no_such_package")
+
+
+class Sizes(Derived):
+    """Of all hosts; it counts how often it was made."""
+
+    made = 0
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    @classmethod
+    def derive(cls, clocks: tuple[Clock, ...], joint: SharedMemory | None) -> Sizes:
+        cls.made += 1
+        return cls(tuple(clock.host for clock in clocks))
+
+
+def of_sizes(sizes: Sizes) -> Iterator[Finding]:
+    yield a_finding(where=Where(hosts=sizes.names))
+
+
+def of_sizes_and_host(sizes: Sizes, memory: Memory) -> Iterator[Finding]:
+    yield a_finding()
+
+
+CLOCKS = tuple(Clock(host=host, synchronised=True) for host in "ab")
+
+
+def test_what_is_derived_is_made_once_for_all_ways_and_hosts() -> None:
+    Sizes.made = 0
+    memories = [Memory(host=host, total=1, available=1) for host in "ab"]
+    check = engine.read(module(first=of_sizes_and_host, second=of_sizes_and_host, third=on_all))
+    results = list(engine.diagnose(Evidence([*CLOCKS, *memories]), [check]))
+    assert [f.where.hosts for r in results for f in r.findings] == [("a",), ("b",)] * 2 + [
+        ("a", "b")
+    ]
+    assert Sizes.made == 1
+
+
+def test_other_sections_are_derived_from_again() -> None:
+    Sizes.made = 0
+    (one,) = run(of_sizes, *CLOCKS)
+    (other,) = run(of_sizes, *CLOCKS[:1])
+    assert [f.where.hosts for r in (one, other) for f in r.findings] == [("a", "b"), ("a",)]
+    assert Sizes.made == 2
+
+
+def test_what_is_derived_needs_its_sections() -> None:
+    (way,) = engine.read(module(way=of_sizes_and_host)).ways
+    assert [(need.section, need.every_host, need.optional) for need in way.needs.values()] == [
+        (Clock, True, False),
+        (SharedMemory, False, True),
+        (Memory, False, False),
+    ]
+    Sizes.made = 0
+    (result,) = run(of_sizes_and_host, Memory(host="a", total=1, available=1))
+    assert result.skipped == "no clock evidence: get it with `ddoctor doctor`"
+    assert Sizes.made == 0
+
+
+class Broken(Derived):
+    @classmethod
+    def derive(cls, clocks: tuple[Clock, ...]) -> Broken:
+        raise ZeroDivisionError("of no use")
+
+
+def of_what_is_broken(broken: Broken) -> Iterator[Finding]:
+    yield a_finding()
+
+
+def test_what_cannot_be_derived_is_a_crash_of_the_check() -> None:
+    (result,) = run(of_what_is_broken, *CLOCKS)
+    assert str(result.crashed).startswith("ZeroDivisionError: of no use (test_engine.py:")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState, hung, standing
+from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState, hung
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
-from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Confidence, Observation
 
 # To these all ranks bring equally much, by whichever name torch's libraries record them; to others,
@@ -56,9 +56,9 @@ class Awaited:
     """The last of that group that the first of these ranks has called."""
 
 
-def differing(looks: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Differing | None:
+def differing(live: LiveState, records: Sequence[FlightRecords]) -> Differing | None:
     """Where ranks part in a run that stands still; None: nowhere, or it may get on."""
-    if not stands_still(looks, records):
+    if not stands_still(live, records):
         return None
     for group, rows in _groups(records).items():
         calls = {rank: {one.number: one for one in row.calls} for rank, row in rows.items()}
@@ -67,17 +67,17 @@ def differing(looks: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Di
         for number in sorted({number for row in calls.values() for number in row}):
             met = {rank: row[number] for rank, row in calls.items() if number in row}
             if number <= waited and _differ(list(met.values())):
-                return _differing(group, met, _places(met, rows, looks), records)
+                return _differing(group, met, _places(met, rows, live), records)
     return None
 
 
-def awaited(looks: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Awaited | None:
+def awaited(live: LiveState, records: Sequence[FlightRecords]) -> Awaited | None:
     """Who has not come to what the others wait in, and waits in nothing itself; None: nobody, or
     they may come yet."""
-    if not stands_still(looks, records):
+    if not stands_still(live, records):
         return None
     ranks = {one.rank: one for section in records for one in section.ranks}
-    if any(one.age_seconds >= looks[0].seconds for one in ranks.values()):
+    if any(one.age_seconds >= live.seconds for one in ranks.values()):
         return None
     for group, rows in _groups(records).items():
         waiting = {rank: call for rank, row in rows.items() if (call := row.current) is not None}
@@ -100,16 +100,15 @@ def awaited(looks: Sequence[LiveLook], records: Sequence[FlightRecords]) -> Awai
     return None
 
 
-def stands_still(looks: Sequence[LiveLook], records: Sequence[FlightRecords]) -> bool:
+def stands_still(live: LiveState, records: Sequence[FlightRecords]) -> bool:
     """Whether nothing moved: by the stacks, or where there are none, because nothing was called
     during the whole look by ranks that wait for something called before, or use no CPU."""
-    every = standing(looks)
-    if hung(every):
+    if live.hung:
         return True
     known = {one.rank: one for section in records for one in section.ranks}
-    return bool(every) and all(
+    return bool(live.ranks) and all(
         one.seconds >= SHORTEST_SECONDS and (hung([one]) or _idle(one, known.get(one.rank)))
-        for one in every
+        for one in live.ranks
     )
 
 
@@ -177,12 +176,12 @@ def _differing(
 
 
 def _places(
-    met: Mapping[int, Call], rows: Mapping[int, GroupCalls], looks: Sequence[LiveLook]
+    met: Mapping[int, Call], rows: Mapping[int, GroupCalls], live: LiveState
 ) -> Mapping[int, str]:
     """The lines that called it, as recorded, or as seen of those who are still in it."""
     seen = {
         one.rank: one.place
-        for one in standing(looks)
+        for one in live.ranks
         # A host that waits for its GPU does so at another line.
         if one.waits and not one.at_gpu and one.rank in met
         if rows[one.rank].current == met[one.rank]

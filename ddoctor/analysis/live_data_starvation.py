@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, moves
-from ddoctor.analysis.live_stragglers import late
+from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
 
@@ -20,15 +20,15 @@ OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
 MOST = 0.5
 
 
-def hungry(every: Sequence[LiveRankState]) -> tuple[LiveRankState, ...]:
+def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
     """The one rank that the others wait for while it waits for data, or all, if all do; none where
     that cannot be told."""
-    if not moves(every) or any(map(_unseen, every)):
+    if not live.moves or any(map(_unseen, live.ranks)):
         return ()
-    found = late(every)
+    found = live.straggler
     if found is not None:
-        return (found.one,) if found.activity in LOADING else ()
-    return tuple(every) if all(at_the_loader(one) >= STARVED for one in every) else ()
+        return (found.rank,) if found.activity in LOADING else ()
+    return live.ranks if all(at_the_loader(one) >= STARVED for one in live.ranks) else ()
 
 
 def _unseen(one: LiveRankState) -> bool:

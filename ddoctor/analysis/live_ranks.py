@@ -1,4 +1,4 @@
-"""What a look at a live run tells of all its ranks together: who waits, who works, who stands."""
+"""The state of each rank of a live run: whether it waits, works or is stuck, and where."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from ddoctor.analysis import endings, gpu_lines
 from ddoctor.evidence.host import cpu_list
-from ddoctor.evidence.live import Activity, Block, LiveLook, LiveRank
+from ddoctor.evidence.live import Activity, Block, LiveRank
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix
@@ -238,41 +237,6 @@ def phase(activity: str) -> str:
 WRAPPERS = ("wrapper",)
 
 
-def standing(looks: Iterable[LiveLook]) -> tuple[LiveRankState, ...]:
-    """All ranks that were looked at, in order."""
-    every = [
-        LiveRankState(host=look.host, seconds=look.seconds, seen=seen)
-        for look in looks
-        for seen in look.ranks
-    ]
-    return tuple(sorted(every, key=lambda one: one.rank))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gone:
-    """A rank that was started on a host, and is not there any more."""
-
-    rank: int
-    host: str
-    finished: bool
-    """It came to its own end: a launcher would have ended all the others if it had failed."""
-
-
-def gone(looks: Iterable[LiveLook]) -> tuple[Gone, ...]:
-    """Who is missing, in order."""
-    every = (
-        Gone(rank=rank, host=look.host, finished=look.supervised)
-        for look in looks
-        for rank in look.missing
-    )
-    return tuple(sorted(every, key=lambda one: one.rank))
-
-
-def whole(looks: Sequence[LiveLook]) -> bool:
-    """Whether all ranks of the job were looked at."""
-    return sum(len(look.ranks) for look in looks) == looks[0].world
-
-
 def hung(every: Sequence[LiveRankState]) -> bool:
     """Whether nothing moved: each rank was met at one place only, or is held from outside.
 
@@ -293,65 +257,6 @@ def moves(every: Sequence[LiveRankState]) -> bool:
     return seen and not hung(every)
 
 
-def unjudged(looks: Sequence[LiveLook]) -> str:
-    """Why nothing can be told of a run that stands still, or that was not seen; empty: it can."""
-    every = standing(looks)
-    ended = [one for one in every if one.ended]
-    if ended:
-        return f"{named(ended)} ended while it was looked at: attach again to see what became of it"
-    unseen = [one for one in every if one.seen.unseen and not one.held]
-    if unseen:
-        return f"what {named(unseen)} {_does(unseen)} was not seen: {unseen[0].seen.unseen}"
-    away = looks[0].world - len(every) - len(gone(looks))
-    least = min((one.waiting for one in every), default=0.0)
-    if not hung(every):
-        few = [one for one in every if one.seen.samples < FEWEST_SAMPLES and not one.held]
-        if few:
-            return _too_few(few)
-        told = f"all ranks here wait for others for at least {least:.0%} of the time"
-        return f"{told}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
-    if any(one.held for one in every):
-        return ""
-    told = "the run stands still: " + " and ".join(
-        f"{named(rows)} {_verb(rows)} {where}" for where, rows in places(every).items()
-    )
-    if away > 0:
-        return f"{told}, and {_away(away)}"
-    if not all(one.waits for one in every):
-        return told
-    return (
-        f"{told}, and none is elsewhere: what they brought to it differs "
-        "(TORCH_DISTRIBUTED_DEBUG=DETAIL tells how), or nothing comes through the network"
-    )
-
-
-def _too_few(rows: Sequence[LiveRankState]) -> str:
-    least = min(rows, key=lambda one: one.seen.samples)
-    longer = ceil(2 * least.seconds * FEWEST_SAMPLES / max(least.seen.samples, 1))
-    return (
-        f"{named(rows)} {'were' if len(rows) > 1 else 'was'} met {least.seen.samples} times in "
-        f"{least.seconds:.0f} s, and {FEWEST_SAMPLES} are needed to tell how a run gets on: look "
-        f"for longer, --seconds {longer}"
-    )
-
-
-def _away(number: int) -> str:
-    ranks, was = ("ranks", "were") if number > 1 else ("rank", "was")
-    return (
-        f"{number} {ranks} of other hosts {was} not seen: attach there with --bundle, too, and "
-        "give all bundles to `ddoctor diagnose`"
-    )
-
-
-def _does(rows: Sequence[LiveRankState]) -> str:
-    return "do" if len(rows) > 1 else "does"
-
-
-def _verb(rows: Sequence[LiveRankState]) -> str:
-    verb = "wait" if all(one.waits for one in rows) else "stand"
-    return verb if len(rows) > 1 else f"{verb}s"
-
-
 def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankState]]:
     """Who stands where."""
     groups: dict[str, list[LiveRankState]] = {}
@@ -360,10 +265,16 @@ def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankStat
     return groups
 
 
+def verb(rows: Sequence[LiveRankState]) -> str:
+    """What these ranks do, as one word."""
+    word = "wait" if all(one.waits for one in rows) else "stand"
+    return word if len(rows) > 1 else f"{word}s"
+
+
 def others(every: Sequence[LiveRankState], told: Sequence[LiveRankState]) -> str:
     """What the other ranks do, after a semicolon; empty: there are none."""
     rest = [one for one in every if one not in told]
-    return "".join(f"; {named(rows)} {_verb(rows)} {where}" for where, rows in places(rest).items())
+    return "".join(f"; {named(rows)} {verb(rows)} {where}" for where, rows in places(rest).items())
 
 
 def named(rows: Sequence[LiveRankState]) -> str:

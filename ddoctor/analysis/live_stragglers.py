@@ -11,15 +11,11 @@ from ddoctor.analysis.live_ranks import (
     FOR_OTHERS,
     IN_COLLECTION,
     IN_ENGINE,
-    MOSTLY,
     LiveRankState,
     collects_by_itself,
     moves,
     named,
-    standing,
-    whole,
 )
-from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix, Observation
 
@@ -40,7 +36,7 @@ WAITS_LESS = 0.5
 class LiveStraggler:
     """A rank for which the others wait, while it does something else."""
 
-    one: LiveRankState
+    rank: LiveRankState
     lost: float
     """What part of the time the others wait longer than it does."""
     activity: str
@@ -59,7 +55,7 @@ class LiveStraggler:
     def again(self) -> bool:
         """Whether it comes to that again and again, as far as one look tells: of a rank that is
         hardly ever elsewhere the others tell."""
-        return self.often or self.one.seen.visits(self.activity) >= AGAIN
+        return self.often or self.rank.seen.visits(self.activity) >= AGAIN
 
     @property
     def in_model(self) -> bool:
@@ -69,17 +65,17 @@ class LiveStraggler:
     @property
     def beside_the_training(self) -> bool:
         """Whether it is rank 0, with something that none of the others does."""
-        return self.one.rank == 0 and self.activity in BESIDE
+        return self.rank.rank == 0 and self.activity in BESIDE
 
     @property
     def collects_by_itself(self) -> bool:
         """Whether it is in garbage collections that Python begins."""
         return self.activity == IN_COLLECTION and any(
-            map(collects_by_itself, self.one.seen.activities)
+            map(collects_by_itself, self.rank.seen.activities)
         )
 
 
-def late(every: Sequence[LiveRankState]) -> LiveStraggler | None:
+def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     """The one rank that keeps the others waiting; None: there is none, or the run stands still."""
     if len(every) < 2 or not moves(every):
         return None
@@ -96,7 +92,7 @@ def late(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     activity = max(more, key=lambda name: more[name], default="")
     calls = _beyond(others, least, activity)
     return LiveStraggler(
-        one=least,
+        rank=least,
         lost=usual - least.waiting,
         activity=activity if more.get(activity, 0.0) >= NOTABLE / 2 else IN_ENGINE,
         share=more.get(activity, 0.0),
@@ -154,19 +150,9 @@ def keeps_all_waiting(one: LiveRankState, every: Sequence[LiveRankState]) -> boo
     return one.waiting <= NEVER and waits >= ALWAYS
 
 
-def together(looks: Sequence[LiveLook]) -> float:
-    """In what part of the time all ranks of a run that moves are in collectives, though none of
-    them comes last; 0: in little of it, or not all were seen."""
-    every = standing(looks)
-    if not whole(looks) or len(every) < 2 or not moves(every) or late(every) is not None:
-        return 0.0
-    share = min(one.waiting for one in every)
-    return share if share >= MOSTLY else 0.0
-
-
 def others_wait(one: LiveStraggler, every: Sequence[LiveRankState]) -> str:
     """Say ``while ranks 0,2 wait for it 60 % of the time``."""
-    rest = [row for row in every if row is not one.one]
+    rest = [row for row in every if row is not one.rank]
     verb = "wait" if len(rest) > 1 else "waits"
     return f"while {named(rest)} {verb} for it {one.lost:.0%} of the time"
 

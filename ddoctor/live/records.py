@@ -10,7 +10,7 @@ from math import inf
 
 import psutil
 
-from ddoctor.analysis.live_ranks import hung, standing
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, ras, worker_server
@@ -28,8 +28,8 @@ def records(patients: Sequence[Patient], live: LiveLook) -> Iterator[FlightRecor
     A control socket is asked always, which no rank feels; a pipe, and NCCL's service, only where
     nobody has seen the run get on: to write a file takes the lock of Python's.
     """
-    every = standing([live])
-    ask = hung(every) or any(one.seen.unseen for one in every)
+    state = LiveState.derive((live,))
+    ask = state.hung or any(rank.seen.unseen for rank in state.ranks)
     with ThreadPoolExecutor(len(patients) + 1) as threads:
         nccl = threads.submit(ras.trouble, patients) if ask else None
         found = tuple(threads.map(lambda one: _of(one, ask=ask), patients))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import phase, standing
+from ddoctor.analysis.live_ranks import phase
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame
@@ -45,7 +46,7 @@ class _Node:
 
 def flame(evidence: Evidence) -> tuple[Box, ...]:
     """The outermost boxes; empty: nobody looked, or nothing was seen."""
-    every = [one for one in standing(evidence.all(LiveLook)) if one.seen.samples]
+    every = [one for one in LiveState.derive(evidence.all(LiveLook)).ranks if one.seen.samples]
     root = _Node()
     for one in every:
         for met in one.seen.activities:

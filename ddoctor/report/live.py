@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddoctor.analysis.live_ranks import LiveRankState, gone, named, phase, standing
+from ddoctor.analysis.live_ranks import LiveRankState, named, phase
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
@@ -40,16 +41,16 @@ class LiveRow:
 
 def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
     """The ranks that were looked at; of many, those together that do the same."""
-    every = standing(evidence.all(LiveLook))
-    if len(every) > MOST_ROWS:
+    live = LiveState.derive(evidence.all(LiveLook))
+    if len(live.ranks) > MOST_ROWS:
         groups: dict[str, list[LiveRankState]] = {}
-        for one in every:
-            groups.setdefault(_mostly(one), []).append(one)
+        for rank in live.ranks:
+            groups.setdefault(_mostly(rank), []).append(rank)
         return tuple(_row(_names(rows), doing, rows) for doing, rows in groups.items())
-    several = len(evidence.all(LiveLook)) > 1
+    several = len(live.looks) > 1
     return tuple(
         _row(f"rank {one.rank}" + (f" on {one.host}" if several else ""), _doing(one), [one])
-        for one in every
+        for one in live.ranks
     )
 
 
@@ -89,16 +90,14 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     looks = evidence.all(LiveLook)
     if not looks:
         return
-    first = looks[0]
-    found = sorted(one.rank for look in looks for one in look.ranks)
-    yield "run", f"{' '.join(first.command)} ({first.job})"
-    yield "seen", f"{len(found)} of {first.world} ranks, for {first.seconds:.0f} s"
+    live = LiveState.derive(looks)
+    yield "run", f"{' '.join(live.command)} ({live.job})"
+    yield "seen", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
     if told := meanwhile(evidence):
         yield "meanwhile", told
-    ended = gone(looks)
-    for one in ended:
+    for one in live.gone:
         yield "gone", f"rank {one.rank} was started on {one.host}, and is not there any more"
-    elsewhere = first.world - len(found) - len(ended)
+    elsewhere = live.world - len(live.ranks) - len(live.gone)
     if elsewhere > 0:
         yield (
             "not seen",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import LiveRankState, gone, hung, named, places, standing
-from ddoctor.analysis.live_stragglers import late
+from ddoctor.analysis.live_ranks import named, places
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 
@@ -25,35 +25,33 @@ class LiveWait:
 
 def waits(evidence: Evidence) -> tuple[LiveWait, ...]:
     """All that a look tells; none where the ranks keep pace."""
-    looks = evidence.all(LiveLook)
-    every = standing(looks)
-    if hung(every):
-        return tuple(_standing(every, looks))
-    found = late(every)
+    live = LiveState.derive(evidence.all(LiveLook))
+    if live.hung:
+        return tuple(_stuck(live))
+    found = live.straggler
     if found is None:
         return ()
     at = f" at {endings.place(found.line)}" if found.line is not None else ""
     return (
         LiveWait(
-            who=named([one for one in every if one is not found.one]),
+            who=named([rank for rank in live.ranks if rank is not found.rank]),
             where=f"{found.lost:.0%} of the time",
-            whom=named([found.one]),
+            whom=named([found.rank]),
             doing=f"is mostly in {found.activity}{at}",
         ),
     )
 
 
-def _standing(every: Sequence[LiveRankState], looks: Sequence[LiveLook]) -> Iterator[LiveWait]:
-    apart = [one for one in every if not one.waits]
-    missing = gone(looks)
-    groups = places(one for one in every if one.waits)
+def _stuck(live: LiveState) -> Iterator[LiveWait]:
+    apart = [rank for rank in live.ranks if not rank.waits]
+    groups = places(rank for rank in live.ranks if rank.waits)
     for where, rows in groups.items():
         if apart:
             whom, doing = named(apart), "stands " + " or ".join(places(apart))
-        elif missing:
-            whom, doing = endings.ranks(one.rank for one in missing), "is not there any more"
+        elif live.gone:
+            whom, doing = endings.ranks(one.rank for one in live.gone), "is not there any more"
         elif len(groups) > 1:
-            others = [one for one in every if one.waits and one not in rows]
+            others = [rank for rank in live.ranks if rank.waits and rank not in rows]
             whom, doing = named(others), "waits " + " or ".join(places(others))
         else:
             continue

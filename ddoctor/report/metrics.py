@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import start_http_server
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from ddoctor.analysis.live_ranks import standing
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
@@ -61,7 +61,7 @@ class Metrics(Collector):
         )
         if self._last is not None:
             report, evidence = self._last
-            for one in standing(evidence.all(LiveLook)):
+            for one in LiveState.derive(evidence.all(LiveLook)).ranks:
                 rank = str(one.rank)
                 for phase, share in one.shares.items():
                     phases.add_metric([rank, phase], share)

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from rich.text import Text
 
-from ddoctor.analysis.live_ranks import LiveRankState, standing
+from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
@@ -29,7 +30,7 @@ class History:
 
     def add(self, evidence: Evidence) -> None:
         """One look more."""
-        seen = {one.rank: _letter(one) for one in standing(evidence.all(LiveLook))}
+        seen = {one.rank: _letter(one) for one in LiveState.derive(evidence.all(LiveLook)).ranks}
         longest = max(map(len, self._letters.values()), default=0)
         for rank in {*self._letters, *seen}:
             row = self._letters.setdefault(rank, deque([(" ", "")] * longest, LOOKS))

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.analysis.live_ranks import hung, standing, unjudged
-from ddoctor.analysis.live_stragglers import late
+from ddoctor.analysis.live_state import LiveState, unjudged
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Frame
@@ -16,7 +15,8 @@ from tests.training_run import library, user
 
 
 def test_the_phases_of_a_step_add_up() -> None:
-    (one,) = standing([look(moving(0, {**TRAINING, "collective": 10, "import": 5}, asleep=0.2))])
+    seen = look(moving(0, {**TRAINING, "collective": 10, "import": 5}, asleep=0.2))
+    (one,) = LiveState.derive((seen,)).ranks
     assert sum(one.shares.values()) == pytest.approx(1.0)
     assert one.shares["backward"] == pytest.approx(45 / 115 - 0.2)
     assert one.shares["waiting"] == pytest.approx(10 / 115 + 0.2)
@@ -76,7 +76,7 @@ def test_what_cannot_be_judged_is_not_called_healthy(live: LiveLook, why: str) -
     ],
 )
 def test_what_can(live: LiveLook) -> None:
-    assert unjudged([live]) == ""
+    assert unjudged(LiveState.derive((live,))) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_can(live: LiveLook) -> None:
     ],
 )
 def test_what_gets_on_does_not_stand_still(one: LiveRank, stands_still: bool) -> None:
-    assert hung(standing([look(in_reduction(0), one)])) is stands_still
+    assert LiveState.derive((look(in_reduction(0), one),)).hung is stands_still
 
 
 def test_where_a_finding_tells_nothing_is_left_to_be_judged() -> None:
@@ -110,17 +110,21 @@ def test_the_way_that_only_the_late_rank_comes() -> None:
         return msgspec.structs.replace(one, samples=100, activities=(*met, waiting))
 
     often, seldom = ((usual, sort), 50), ((usual, extra, sort), 45)
-    found = late(standing([look(rank(0, often, seldom, waits=5), rank(1, often, waits=50))]))
+    found = LiveState.derive(
+        (look(rank(0, often, seldom, waits=5), rank(1, often, waits=50)),)
+    ).straggler
     assert found is not None
     assert found.calls == (usual, extra, sort)
     assert found.line == extra
     # Nor where they hardly do.
     hardly = ((usual, sort), 12)
-    found = late(standing([look(rank(0, hardly, seldom, waits=5), rank(1, hardly, waits=88))]))
+    found = LiveState.derive(
+        (look(rank(0, hardly, seldom, waits=5), rank(1, hardly, waits=88)),)
+    ).straggler
     assert found is not None
     assert found.line == extra
     # Where the others come to all lines, it is the last.
-    more = late(standing([look(rank(0, often, waits=5), rank(1, often, waits=50))]))
+    more = LiveState.derive((look(rank(0, often, waits=5), rank(1, often, waits=50)),)).straggler
     assert more is not None
     assert more.line == sort
 
@@ -128,7 +132,7 @@ def test_the_way_that_only_the_late_rank_comes() -> None:
 def test_gpus_that_all_wait_are_not_called_healthy() -> None:
     """Their hosts spin, and yet nothing moves; at which lines they do says nothing of why."""
     live = look(on_gpu(0, 44, "total += loss.item()"), on_gpu(1, 48, "losses.append(float(loss))"))
-    assert hung(standing([live]))
+    assert LiveState.derive((live,)).hung
     report = engine.examine(Evidence([live]), "attach")
     assert report.verdict is Verdict.INCOMPLETE
     (told,) = report.crashed
@@ -148,4 +152,4 @@ def test_gpus_that_all_wait_are_not_called_healthy() -> None:
 )
 def test_what_computes_does_not_wait_for_a_gpu(one: LiveRank) -> None:
     live = look(in_reduction(0), one)
-    assert not hung(standing([live]))
+    assert not LiveState.derive((live,)).hung
