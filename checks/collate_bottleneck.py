@@ -15,7 +15,7 @@ from statistics import median
 
 from ddoctor.analysis import endings, live_data_starvation, live_ranks
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, feeds, place, starved
+from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, worker_fix
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
@@ -28,18 +28,16 @@ EXPLAINS = ("straggler-rank", "communication-bound-step", "scaling-efficiency-lo
 
 
 def longer_than_the_items(
-    steps: Steps,
-    loading: Loading,
+    throughput: LoaderThroughput,
     curve: LoaderCurve | None,
     use: RankUse | None,
     run: TrainingRun | None,
 ) -> Iterator[Finding]:
-    every = feeds(steps, loading)
-    late = starved(every)
+    late = throughput.starved
     if not late or not late[0].mostly_collate or late[0].ample:
         return
     worst, loader = late[0], late[0].loader
-    advice = advise(worst, every, curve, use)
+    advice = advise(worst, throughput.feeds, curve, use)
     workers = (
         [worker_fix(worst, advice, sum(feed.host == worst.host for feed in late), run)]
         if advice.workers > loader.num_workers and advice.helps(worst)
@@ -69,7 +67,7 @@ def longer_than_the_items(
             ),
             _share("waiting for batches", worst, worst.wait),
         ),
-        where=place(late, steps),
+        where=throughput.where(late),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=(*workers, _less(loader.collate or "collate", loader.name)),
     )
@@ -103,9 +101,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def in_the_training_process(steps: Steps, loading: Loading) -> Iterator[Finding]:
-    every = feeds(steps, loading)
-    late = [feed for feed in every if feed.in_main >= NOTABLE * feed.step]
+def in_the_training_process(throughput: LoaderThroughput) -> Iterator[Finding]:
+    late = [feed for feed in throughput.feeds if feed.in_main >= NOTABLE * feed.step]
     if not late:
         return
     worst = max(late, key=lambda feed: feed.in_main / feed.step)
@@ -121,7 +118,7 @@ def in_the_training_process(steps: Steps, loading: Loading) -> Iterator[Finding]
             f"{worst.step:.3f} s"
         ),
         evidence=(_share("work of the training process on batches", worst, worst.in_main),),
-        where=place(late, steps),
+        where=throughput.where(late),
         cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
         fixes=(
             Fix(

@@ -20,15 +20,13 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     Feed,
-    feeds,
+    LoaderThroughput,
     first_batch,
     of_batches,
-    place,
-    starved,
 )
 from ddoctor.analysis.loader_workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
-from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
-from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.loading import Loader, LoaderCurve
+from ddoctor.evidence.steps import Lines
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -46,26 +44,24 @@ TOGETHER = 10
 
 
 def too_slow_for_the_step(
-    steps: Steps,
-    loading: Loading,
+    throughput: LoaderThroughput,
     curve: LoaderCurve | None,
     use: RankUse | None,
     run: TrainingRun | None,
     lines: Lines | None,
 ) -> Iterator[Finding]:
-    every = feeds(steps, loading)
-    late = starved(every)
+    late = throughput.starved
     if not late or (late[0].mostly_collate and not late[0].ample):
         return
     worst = late[0]
-    advice = advise(worst, every, curve, use)
-    others = [feed for feed in every if feed not in late]
+    advice = advise(worst, throughput.feeds, curve, use)
+    others = [feed for feed in throughput.feeds if feed not in late]
     yield Finding(
         severity=Severity.NOTE if worst.ample else Severity.WARNING,
         confidence=_confidence(worst),
-        because=_because(worst, others, len(late) < len(steps.ranks), advice),
+        because=_because(worst, others, len(late) < throughput.ranks, advice),
         evidence=tuple(_rows(worst, advice, lines)),
-        where=place(late, steps),
+        where=throughput.where(late),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=tuple(_fixes(worst, late, advice, run)),
     )
@@ -120,10 +116,11 @@ def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str)
     )
 
 
-def empty_at_each_epoch(steps: Steps, loading: Loading) -> Iterator[Finding]:
+def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
     """The workers live on, and yet each epoch begins with nothing in the queue."""
-    every = feeds(steps, loading)
-    feed = max(every, key=lambda feed: (feed.edges - feed.restarts) / feed.step, default=None)
+    feed = max(
+        throughput.feeds, key=lambda feed: (feed.edges - feed.restarts) / feed.step, default=None
+    )
     if feed is None or len(feed.loader.first_waits) < EPOCHS:
         return
     loader, filling = feed.loader, feed.edges - feed.restarts

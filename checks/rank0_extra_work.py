@@ -14,15 +14,15 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_ranks, live_stragglers
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import PARTS, Straggler, late, own_line
+from ddoctor.analysis.stragglers import PARTS, Straggler, Stragglers, own_line
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
 
 
-def beside_the_training(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
-    for one in late(steps):
+def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> Iterator[Finding]:
+    for one in late.found:
         if one.place.rank == 0 and one.part in ("evaluation", "rest"):
             yield _finding(one, steps, own_line(lines, 0, PARTS[one.part], 0.0))
 

@@ -24,7 +24,7 @@ from ddoctor.analysis.live_ranks import phase, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
 from ddoctor.analysis.straggler_reason import Reason, why
-from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, late
+from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
@@ -151,18 +151,17 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
         )
 
 
-def in_training(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[Finding]:
-    every = late(steps)
-    found = [one for one in every if _is_slowness(one)]
+def in_training(
+    late: Stragglers, steps: Steps, lines: Lines | None, use: RankUse | None
+) -> Iterator[Finding]:
+    found = [one for one in late.found if _is_slowness(one)]
     told = {one.place.rank for one in found}
     slightly = (
-        one
-        for one in late(steps, by=NOTICEABLE)
-        if one.part == "computing" and one.place.rank not in told
+        one for one in late.slight if one.part == "computing" and one.place.rank not in told
     )
     for one in found:
         reason = why(one, steps, lines, use)
-        doubtful = _in_passing(one, steps, reason) or _perhaps_waits(one, every[0], reason)
+        doubtful = _in_passing(one, steps, reason) or _perhaps_waits(one, late.found[0], reason)
         yield _late(one, steps, reason, Severity.NOTE if doubtful else Severity.WARNING)
     for one in slightly:
         if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):

@@ -16,14 +16,11 @@ from ddoctor.analysis import endings, live_ranks, live_stragglers
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
-    feeds,
+    LoaderThroughput,
     first_batch,
     of_batches,
-    place,
     restart,
 )
-from ddoctor.evidence.loading import Loading
-from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -35,10 +32,10 @@ STARTING = "loader-start"
 CAUTION = "what the script changes in the dataset between epochs, its workers then do not see"
 
 
-def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> Iterator[Finding]:
+def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iterator[Finding]:
     late = [
         feed
-        for feed in feeds(steps, loading)
+        for feed in throughput.feeds
         if feed.restarts >= NOTABLE * feed.step and len(feed.loader.first_waits) >= EPOCHS
     ]
     if not late:
@@ -77,7 +74,7 @@ def started_again(steps: Steps, loading: Loading, run: TrainingRun | None) -> It
                 source="workers that live on",
             ),
         ),
-        where=place(late, steps),
+        where=throughput.where(late),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             Fix(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, median
 
+from ddoctor.analysis.derived import Derived
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.models import Where
@@ -73,40 +75,48 @@ class Feed:
         return self.loader.collate_seconds > FAR_LONGER * self.loader.fetch_seconds
 
 
-def feeds(steps: Steps, loading: Loading) -> tuple[Feed, ...]:
+@dataclass(frozen=True, kw_only=True)
+class LoaderThroughput(Derived):
+    """How fast the loaders of a recorded run are, rank by rank."""
+
+    feeds: tuple[Feed, ...]
     """Of each rank whose loader was seen; none where too few steps were judged."""
-    if steps.count < JUDGED:
-        return ()
-    longest = max(_without_loader(rank) for rank in steps.ranks)
-    transfer = min(rank.total("transfer") / len(rank.seconds) for rank in steps.ranks)
-    found = []
-    for rank in steps.ranks:
-        mine = [one for one in loading.loaders if one.rank == rank.place.rank and one.taken]
-        if mine:
-            loader = max(mine, key=lambda one: (sum(one.wait_seconds), one.taken))
-            found.append(_feed(rank, loader, longest + transfer))
-    return tuple(found)
+    ranks: int
+    """How many ranks were recorded."""
 
+    @classmethod
+    def derive(cls, steps: Steps, loading: Loading) -> LoaderThroughput:
+        """Compare what each loader gives with what its rank needs."""
+        found = []
+        if steps.count >= JUDGED:
+            longest = max(_without_loader(rank) for rank in steps.ranks)
+            transfer = min(rank.total("transfer") / len(rank.seconds) for rank in steps.ranks)
+            for rank in steps.ranks:
+                mine = [one for one in loading.loaders if one.rank == rank.place.rank and one.taken]
+                if mine:
+                    loader = max(mine, key=lambda one: (sum(one.wait_seconds), one.taken))
+                    found.append(_feed(rank, loader, longest + transfer))
+        return cls(feeds=tuple(found), ranks=len(steps.ranks))
 
-def starved(found: Sequence[Feed]) -> tuple[Feed, ...]:
-    """Those that wait for a notable share of the step, the worst first; half as much as the worst
-    counts with it."""
-    lasting = [feed for feed in found if feed.least >= NOTABLE * feed.step]
-    worst = max((feed.share for feed in lasting), default=0.0)
-    if worst < NOTABLE:
-        return ()
-    late = [feed for feed in found if feed.share >= worst / 2]
-    return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
+    @cached_property
+    def starved(self) -> tuple[Feed, ...]:
+        """Those that wait for a notable share of the step, the worst first; half as much as the
+        worst counts with it."""
+        lasting = [feed for feed in self.feeds if feed.least >= NOTABLE * feed.step]
+        worst = max((feed.share for feed in lasting), default=0.0)
+        if worst < NOTABLE:
+            return ()
+        late = [feed for feed in self.feeds if feed.share >= worst / 2]
+        return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
 
-
-def place(late: Sequence[Feed], steps: Steps) -> Where:
-    """These ranks and their hosts; nothing where all ranks are like that."""
-    if len(late) == len(steps.ranks):
-        return Where()
-    return Where(
-        hosts=tuple(sorted({feed.host for feed in late})),
-        ranks=tuple(sorted(feed.rank for feed in late)),
-    )
+    def where(self, late: Sequence[Feed]) -> Where:
+        """These ranks and their hosts; nothing where all ranks are like that."""
+        if len(late) == self.ranks:
+            return Where()
+        return Where(
+            hosts=tuple(sorted({feed.host for feed in late})),
+            ranks=tuple(sorted(feed.rank for feed in late)),
+        )
 
 
 def first_batch(loader: Loader) -> float:

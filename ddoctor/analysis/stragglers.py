@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import Literal
 
+from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.work_imbalance import (
     COMPUTING,
     Rows,
@@ -96,7 +97,9 @@ class Straggler:
     """The share of the step that is saved where it is as fast as the others, 0 to 1."""
 
 
-def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tuple[Straggler, ...]:
+def stragglers(
+    steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY
+) -> tuple[Straggler, ...]:
     """The parts of ranks that hold the others up by this share of the step, the costliest first.
 
     What different amounts of work explain is left out, unless the steps are to be taken as they
@@ -136,6 +139,21 @@ def late(steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY) -> tupl
     costly = (replace(one, cost=paid[key]) for key, one in found.items())
     enough = (one for one in costly if one.cost >= by / 2)
     return tuple(sorted(enough, key=lambda one: -one.cost))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stragglers(Derived):
+    """The ranks that hold the others up in a recorded run."""
+
+    found: tuple[Straggler, ...]
+    """By ``SLOWER_BY`` of the step and more, the costliest first."""
+    slight: tuple[Straggler, ...]
+    """By ``NOTICEABLE`` and more."""
+
+    @classmethod
+    def derive(cls, steps: Steps) -> Stragglers:
+        """Compare the ranks step by step."""
+        return cls(found=stragglers(steps), slight=stragglers(steps, by=NOTICEABLE))
 
 
 def comparable(steps: Steps) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddoctor.analysis.loader_throughput import feeds
+from ddoctor.analysis.loader_throughput import LoaderThroughput
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
@@ -61,7 +61,7 @@ def _curve(name: str, tried: Mapping[int, Sequence[CurvePoint]], evidence: Evide
         feed.need
         for steps in evidence.all(Steps)
         for loading in evidence.all(Loading)
-        for feed in feeds(steps, loading)
+        for feed in LoaderThroughput.derive(steps, loading).feeds
         if feed.loader.name == name and feed.need > 0
     ]
     settings = {

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from ddoctor.analysis.stragglers import late, own_line
+from ddoctor.analysis.stragglers import own_line, stragglers
 from ddoctor.evidence.steps import Steps
 from tests.healthy.steps import SECTIONS
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
@@ -27,7 +27,7 @@ BACKWARD = ("backward", 21, "loss.backward()")
 )
 def test_the_late_rank_and_its_part(ranks: int, phase: str, part: str) -> None:
     others = [with_more(phase, 0.0)] * (ranks - 1)
-    (found,) = late(steps(*others, with_more(phase, 0.06), noise=0.05))
+    (found,) = stragglers(steps(*others, with_more(phase, 0.06), noise=0.05))
     assert found.place.rank == ranks - 1
     assert (found.part, found.phase) == (part, phase)
     assert found.seconds == pytest.approx(0.06, rel=0.15)
@@ -35,22 +35,22 @@ def test_the_late_rank_and_its_part(ranks: int, phase: str, part: str) -> None:
 
 
 def test_a_quiet_dose_under_noise() -> None:
-    (found,) = late(steps(USUAL, with_more("forward", 0.018), noise=0.08))
+    (found,) = stragglers(steps(USUAL, with_more("forward", 0.018), noise=0.08))
     assert found.place.rank == 1
 
 
 def test_the_time_on_a_cpu_tells_through_more_noise() -> None:
     noisy = steps(USUAL, with_more("forward", 0.025), noise=0.35)
-    assert late(noisy) == ()
+    assert stragglers(noisy) == ()
     cpu = steps(USUAL, with_more("forward", 0.025), noise=0.35, cpu=(0.09, 0.11))
-    (found,) = late(cpu)
+    (found,) = stragglers(cpu)
     assert found.on_cpu is not None
     assert 0.02 <= found.on_cpu < 0.03
 
 
 @pytest.mark.parametrize(("longer", "on_cpu"), [(0.06, 0.06), (0.0, 0.0)])
 def test_what_of_the_rest_is_on_a_cpu(longer: float, on_cpu: float) -> None:
-    (found,) = late(steps(USUAL, with_more("rest", 0.06), cpu=(0.09, 0.09 + longer)))
+    (found,) = stragglers(steps(USUAL, with_more("rest", 0.06), cpu=(0.09, 0.09 + longer)))
     assert found.part == "rest"
     assert found.on_cpu == pytest.approx(on_cpu, abs=0.005)
 
@@ -58,47 +58,47 @@ def test_what_of_the_rest_is_on_a_cpu(longer: float, on_cpu: float) -> None:
 def test_what_comes_every_so_many_steps_is_on_a_cpu_only_then() -> None:
     on_cpu = [0.09 + more for more in every(10, 0.6)]
     section = steps(USUAL, with_more("rest", every(10, 0.6)), cpu=(0.09, on_cpu))
-    (found,) = late(section)
+    (found,) = stragglers(section)
     assert found.part == "rest"
     assert found.on_cpu == pytest.approx(0.06, abs=0.005)
 
 
 def test_the_time_of_a_loader_is_not_told_as_time_on_a_cpu() -> None:
-    (found,) = late(steps(USUAL, with_more("loader", 0.06), cpu=(0.09, 0.15)))
+    (found,) = stragglers(steps(USUAL, with_more("loader", 0.06), cpu=(0.09, 0.15)))
     assert found.on_cpu is None
 
 
 def test_two_late_ranks_of_four_for_two_reasons() -> None:
-    found = late(steps(USUAL, with_more("backward", 0.06), with_more("loader", 0.05), USUAL))
+    found = stragglers(steps(USUAL, with_more("backward", 0.06), with_more("loader", 0.05), USUAL))
     assert [(one.place.rank, one.part) for one in found] == [(1, "computing"), (2, "loading")]
 
 
 def test_two_ranks_that_are_late_by_turns_and_so_wait_for_nobody() -> None:
     section = steps(with_more("backward", 0.06), with_more("loader", 0.06))
     assert section.ranks[0].typical("waiting") == pytest.approx(0)
-    found = late(section)
+    found = stragglers(section)
     assert {(one.place.rank, one.part) for one in found} == {(0, "computing"), (1, "loading")}
     assert [one.cost for one in found] == pytest.approx([0.06 / 0.165] * 2)
 
 
 def test_what_comes_every_so_many_steps_is_judged_by_its_mean() -> None:
     saves = with_more("checkpoint", every(10, 0.5))
-    (found,) = late(steps(saves, with_more("checkpoint", 0.0)))
+    (found,) = stragglers(steps(saves, with_more("checkpoint", 0.0)))
     assert (found.place.rank, found.part, found.behind) == (0, "checkpoint", 3)
     assert found.seconds == pytest.approx(0.05)
 
 
 def test_what_is_done_beside_saving_belongs_to_it() -> None:
     saves = with_more("rest", every(10, 0.4), with_more("checkpoint", every(10, 0.1)))
-    (found,) = late(steps(saves, with_more("checkpoint", 0.0)))
+    (found,) = stragglers(steps(saves, with_more("checkpoint", 0.0)))
     assert (found.place.rank, found.part) == (0, "checkpoint")
     assert found.seconds == pytest.approx(0.05)
 
 
 def test_a_smaller_share_where_it_is_asked_for() -> None:
     section = steps(USUAL, with_more("forward", 0.008))
-    assert late(section) == ()
-    (found,) = late(section, by=0.04)
+    assert stragglers(section) == ()
+    (found,) = stragglers(section, by=0.04)
     assert found.place.rank == 1
 
 
@@ -110,7 +110,7 @@ def _uneven(seed: int) -> Steps:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_quiet_where_the_late_rank_changes(seed: int) -> None:
-    assert late(_uneven(seed)) == ()
+    assert stragglers(_uneven(seed)) == ()
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_quiet_where_the_late_rank_changes(seed: int) -> None:
     ],
 )
 def test_quiet(section: Steps) -> None:
-    assert late(section) == ()
+    assert stragglers(section) == ()
 
 
 def test_quiet_on_a_sound_run() -> None:
     assert isinstance(SECTIONS[0], Steps)
-    assert late(SECTIONS[0]) == ()
+    assert stragglers(SECTIONS[0]) == ()
 
 
 def test_the_line_that_only_one_rank_is_met_at() -> None:

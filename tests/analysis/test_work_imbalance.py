@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ddoctor.analysis.stragglers import late
+from ddoctor.analysis.stragglers import stragglers
 from ddoctor.analysis.work_imbalance import workload
 from ddoctor.evidence.steps import Steps
 from tests.training_steps import COUNT, steps, with_more
@@ -45,8 +45,8 @@ def test_one_rank_with_more_in_every_step() -> None:
     assert work is not None
     assert work.heaviest(1) == 1
     assert work.heaviest(0) == 0
-    assert late(section) == ()
-    assert [one.place.rank for one in late(section, as_given=True)] == [1]
+    assert stragglers(section) == ()
+    assert [one.place.rank for one in stragglers(section, as_given=True)] == [1]
 
 
 def test_samples_where_they_tell_more_than_numbers() -> None:
@@ -58,19 +58,19 @@ def test_samples_where_they_tell_more_than_numbers() -> None:
 
 
 def test_a_late_rank_is_still_told_among_different_lengths() -> None:
-    (found,) = late(of_tokens(*map(lengths, range(3)), delay=(0, 0.08, 0)))
+    (found,) = stragglers(of_tokens(*map(lengths, range(3)), delay=(0, 0.08, 0)))
     assert (found.place.rank, found.part) == (1, "computing")
     assert found.seconds == pytest.approx(0.08, rel=0.25)
 
 
 def test_time_that_grows_with_the_square_of_the_length_is_work() -> None:
     section = of_tokens((1000,) * COUNT, (1500,) * COUNT, power=2.0)
-    assert late(section) == ()
-    assert late(section, as_given=True)
+    assert stragglers(section) == ()
+    assert stragglers(section, as_given=True)
 
 
 def test_a_little_more_work_does_not_explain_much_more_time() -> None:
-    (found,) = late(of_tokens((2000,) * COUNT, (2300,) * COUNT, delay=(0, 0.15)))
+    (found,) = stragglers(of_tokens((2000,) * COUNT, (2300,) * COUNT, delay=(0, 0.15)))
     assert found.place.rank == 1
 
 
