@@ -14,6 +14,7 @@ from statistics import mean
 
 from ddoctor.analysis import slow_links
 from ddoctor.evidence.pairs import Flow
+from ddoctor.probing import pair_schedule
 
 HOSTS = 1024
 BAD = (1, 2, 8)
@@ -61,7 +62,7 @@ def main() -> int:
                 f"{number:>9} {kind:>12} {mean(found):>8.0%} {sum(false):>6.0f} {max(rounds):>7.0f}"
                 f" {max(seconds):>7.1f} s {max(analysed):>7.2f} s"
             )
-    first = slow_links.first_rounds(range(HOSTS))
+    first = pair_schedule.first_rounds(range(HOSTS))
     met = 2 * sum(map(len, first)) / (HOSTS * (HOSTS - 1))
     print(f"a path: one that was measured; {len(first)} rounds measure {met:.1%} of all paths")
     return 0 if right else 1
@@ -70,7 +71,7 @@ def main() -> int:
 def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence[float]:
     """Share found, accused wrongly, rounds, and seconds of measuring and of analysing."""
     hosts = range(HOSTS)
-    first = slow_links.first_rounds(hosts)
+    first = pair_schedule.first_rounds(hosts)
     bad: Bad
     if kind == "path":
         bad = {("path", one) for one in chance.sample([*chain(*first)], number)}
@@ -78,7 +79,7 @@ def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence
         bad = {(kind, (host,)) for host in chance.sample(hosts, number)}
     flows, seconds = _measured(first, bad, dose, chance, FIRST_REPEATS)
     begin = time.perf_counter()
-    further = slow_links.further_rounds(hosts, flows)
+    further = pair_schedule.further_rounds(hosts, flows)
     more, longer = _measured(further, bad, dose, chance, 1)
     slow = slow_links.analyse([*flows, *more]).slow
     analysed = time.perf_counter() - begin
@@ -93,7 +94,7 @@ def _try(kind: str, number: int, dose: float, chance: random.Random) -> Sequence
 
 
 def _measured(
-    rounds: Sequence[Sequence[slow_links.Pair]],
+    rounds: Sequence[Sequence[pair_schedule.Pair]],
     bad: Bad,
     dose: float,
     chance: random.Random,

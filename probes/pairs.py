@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddoctor.analysis import slow_links, slow_rails
-from ddoctor.analysis.slow_links import Pair
+from ddoctor.analysis import slow_rails
+from ddoctor.analysis.slow_links import Analysis
 from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Unseen
+from ddoctor.probing.pair_schedule import Pair, first_rounds, further_rounds, slots
 from ddoctor.probing.world import ProbeWorld, Skip
 
 SPANS_HOSTS = True
@@ -55,13 +56,13 @@ def measure(world: ProbeWorld) -> Pairs | None:
     meetings = _Meetings(world, torch.zeros(size, dtype=torch.uint8, device=world.device))
 
     def meet(rounds: Iterable[Sequence[Pair]], repeats: int) -> list[Flow]:
-        steps = [step for pairs in rounds for step in slow_links.slots(pairs, names, capacity)]
+        steps = [step for pairs in rounds for step in slots(pairs, names, capacity)]
         return [flow for step in world.agree(steps) for flow in meetings.hold(step, repeats)]
 
     def examine(lane: Sequence[int]) -> tuple[list[Flow], int]:
-        first = slow_links.first_rounds(lane)
+        first = first_rounds(lane)
         found = meet(first, FIRST_REPEATS)
-        further = slow_links.further_rounds(lane, found) if world.rank == 0 else []
+        further = further_rounds(lane, found) if world.rank == 0 else []
         return found + meet(further, 1), len(first) + len(further)
 
     begin = time.perf_counter()
@@ -248,7 +249,7 @@ def _joined(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     )
 
 
-def _too_noisy(analysis: slow_links.Analysis) -> Unseen:
+def _too_noisy(analysis: Analysis) -> Unseen:
     return Unseen(
         what="a slow link",
         why=(

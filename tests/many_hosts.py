@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ddoctor.analysis import slow_links
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Clock, Cpus, Memory, SharedMemory
@@ -32,6 +31,7 @@ from ddoctor.evidence.probes import (
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.software import Software
 from ddoctor.models import Finding
+from ddoctor.probing import pair_schedule
 from tests.healthy import healthy
 from tests.healthy.gpus import GPUS
 from tests.healthy.host import HOST
@@ -209,7 +209,7 @@ def _pairs(places: tuple[RankPlace, ...], faults: tuple[Fault, ...], chance: Ran
     slow = {fault.host * GPUS_PER_HOST: fault.link for fault in faults}
     ranks = [place.rank for place in places]
 
-    def play(rounds: list[list[slow_links.Pair]], repeats: int) -> list[Flow]:
+    def play(rounds: list[list[pair_schedule.Pair]], repeats: int) -> list[Flow]:
         return [
             Flow(
                 sender=sender,
@@ -223,8 +223,8 @@ def _pairs(places: tuple[RankPlace, ...], faults: tuple[Fault, ...], chance: Ran
             for factor in (min(slow.get(a, 1.0), slow.get(b, 1.0)),)
         ]
 
-    flows = play(slow_links.first_rounds(ranks), FIRST_REPEATS)
-    flows += play(slow_links.further_rounds(ranks, flows), 1)
+    flows = play(pair_schedule.first_rounds(ranks), FIRST_REPEATS)
+    flows += play(pair_schedule.further_rounds(ranks, flows), 1)
     return Pairs(
         backend="nccl", ends=tuple(End(place=place) for place in places), flows=tuple(flows)
     )

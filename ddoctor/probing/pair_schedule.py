@@ -1,0 +1,93 @@
+"""Which ends send to each other in which round: numbers in, pairs out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, log2
+
+from ddoctor.analysis.slow_links import REPEATS, analyse
+from ddoctor.evidence.pairs import Flow
+
+Pair = tuple[int, int]
+"""Two ends, by rank."""
+
+EVERYBODY_UP_TO = 16
+"""So many ends or fewer all meet one another."""
+
+MOST = 4
+"""Not so many times as many rounds are added, however many look slow at first."""
+
+
+def first_rounds(ends: Sequence[int]) -> list[list[Pair]]:
+    """Everybody with everybody, or, of many, each with as many others as their number doubles."""
+    rounds = max(1, len(ends) - 1 + len(ends) % 2)
+    if len(ends) <= EVERYBODY_UP_TO:
+        return [_round(ends, number) for number in range(rounds)]
+    wanted = ceil(log2(len(ends)))
+    return [_round(ends, number * rounds // wanted) for number in range(wanted)]
+
+
+def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair]]:
+    """Rounds in which what looks slow so far would show itself ``REPEATS`` times, or be cleared."""
+    flows = list(flows)
+    suspicion = analyse(flows, repeats=1)
+    if not suspicion.slow and not suspicion.noisy:
+        return []
+    if len(ends) <= EVERYBODY_UP_TO:
+        return first_rounds(ends) * REPEATS
+    alone = {one.ranks: REPEATS for one in suspicion.slow if len(one.ranks) == 1}
+    paths = {one.ranks: REPEATS for one in suspicion.slow if one.what in ("path", "link")}
+    suspects = {rank for ranks in alone for rank in ranks}
+    met = Counter((flow.sender, flow.receiver) for flow in flows)
+    rounds: list[list[Pair]] = []
+    while (any(alone.values()) or any(paths.values())) and len(rounds) < MOST * REPEATS:
+        free = dict.fromkeys(ends)
+        pairs = []
+        # Those that had to stand back most often come first.
+        for a, b in sorted(paths, key=lambda path: -paths[path]):
+            if paths[a, b] and a in free and b in free:
+                pairs.append((a, b))
+                paths[a, b] -= 1
+                del free[a], free[b]
+        good = [rank for rank in free if rank not in suspects]
+        for (suspect,), left in sorted(alone.items(), key=lambda row: -row[1]):
+            if left and suspect in free and good:
+                partner = min(good, key=lambda rank: met[suspect, rank])
+                met[suspect, partner] += 1
+                pairs.append((suspect, partner))
+                alone[suspect,] -= 1
+                good.remove(partner)
+        # Among themselves the others show what is usual now.
+        pairs += zip(good[::2], good[1::2], strict=False)
+        rounds.append(pairs)
+    return rounds
+
+
+def slots(
+    pairs: Iterable[Pair], machines: Mapping[int, str], capacity: Mapping[str, int]
+) -> list[list[Pair]]:
+    """One round, parted so that at most ``capacity`` ends of a machine are at work at a time."""
+    parted: list[tuple[Counter[str], list[Pair]]] = []
+    for pair in pairs:
+        load = Counter(machines[rank] for rank in pair)
+        for taken, members in parted:
+            if all(taken[name] + more <= capacity[name] for name, more in load.items()):
+                taken.update(load)
+                members.append(pair)
+                break
+        else:
+            parted.append((load, [pair]))
+    return [members for _, members in parted]
+
+
+def _round(ends: Sequence[int], number: int) -> list[Pair]:
+    """A round of the tournament by the circle method: the last stays, the others turn."""
+    places: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
+    if not places:
+        return []
+    *turning, fixed = places
+    turned = [fixed, *turning[number:], *turning[:number]]
+    half = len(turned) // 2
+    met = zip(turned[:half], reversed(turned[half:]), strict=True)
+    return [(a, b) for a, b in met if a is not None and b is not None]
