@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ddoctor.analysis.environment_fixes import raise_container_limit
 from ddoctor.analysis.local_ranks import local_ranks
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
@@ -194,18 +195,16 @@ def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:
     wanted = len(cpus.allowed)
     folder, _, file = cpus.quota_file.rpartition("/")
     unit = folder.rpartition("/")[2]
-    if kernel is not None and kernel.container == "kubernetes":
-        yield Fix(
-            summary="raise the CPU limit of the container, or leave it out",
-            paste=f'resources:\n  limits: {{cpu: "{wanted}"}}\n',
-            language="yaml",
-            caution="or as many as the node can allocate",
-        )
-    elif kernel is not None and kernel.engine:
-        yield Fix(
-            summary="raise the CPU limit, on the machine that runs the container",
-            paste=f"{kernel.engine} update --cpus {wanted} CONTAINER",
-        )
+    raised = raise_container_limit(
+        kernel,
+        "CPU",
+        pod=f'cpu: "{wanted}"',
+        options=f"--cpus {wanted}",
+        hint=", or leave it out",
+        most="or as many as the node can allocate",
+    )
+    if raised is not None:
+        yield raised
     elif unit.endswith((".slice", ".service", ".scope")):
         yield Fix(
             summary="lift the quota of the unit, as root",

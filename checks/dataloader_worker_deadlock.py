@@ -40,7 +40,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     for rank in live.ranks:
         if rank.doing == "loader-wait" and not any(_works(row, rank) for row in rank.seen.workers):
             stuck = [worker for worker in rank.seen.workers if worker.stuck]
-            yield _standing(rank, stuck, live.ranks)
+            yield _stuck(rank, stuck, live.ranks)
 
 
 def _works(worker: LiveWorker, rank: LiveRankState) -> bool:
@@ -48,7 +48,7 @@ def _works(worker: LiveWorker, rank: LiveRankState) -> bool:
     return worker.cpu_seconds > WORKS * rank.seconds
 
 
-def _standing(
+def _stuck(
     rank: LiveRankState, stuck: Sequence[LiveWorker], every: Sequence[LiveRankState]
 ) -> Finding:
     first = stuck[0] if stuck else None

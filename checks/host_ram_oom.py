@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.environment_fixes import raise_container_limit
 from ddoctor.analysis.live_ranks import LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.gpus import KernelLog
@@ -283,19 +284,13 @@ def _of_a_run(log: KernelLog) -> list[str]:
 
 def _more(memory: Memory, kernel: Kernel | None) -> Fix:
     gib = memory.total // GIB
-    if kernel is not None and kernel.container == "kubernetes":
-        return Fix(
-            summary="raise the memory limit of the container",
-            paste=f"resources:\n  limits: {{memory: {gib}Gi}}\n",
-            language="yaml",
-            caution="or as much as the node can allocate",
-        )
-    if kernel is not None and kernel.engine:
-        return Fix(
-            summary="raise the memory limit, on the machine that runs the container",
-            paste=f"{kernel.engine} update --memory={gib}g --memory-swap={gib}g CONTAINER",
-        )
-    return Fix(
+    return raise_container_limit(
+        kernel,
+        "memory",
+        pod=f"memory: {gib}Gi",
+        options=f"--memory={gib}g --memory-swap={gib}g",
+        most="or as much as the node can allocate",
+    ) or Fix(
         summary="ask the batch system for all memory of the node",
         paste="#SBATCH --mem=0",
     )

@@ -101,7 +101,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     if not held and not (live.hung and some):
         return
     for where, rows in places(apart).items():
-        finding = _standing(where, rows, live.ranks, apart)
+        finding = _stuck(where, rows, live.ranks, apart)
         yield replace(finding, evidence=(*finding.evidence, *by_nccl(records)))
 
 
@@ -134,7 +134,7 @@ def _awaited(found: Awaited, live: LiveState, records: Sequence[FlightRecords]) 
     )
 
 
-def _standing(
+def _stuck(
     where: str,
     rows: Sequence[LiveRankState],
     every: Sequence[LiveRankState],

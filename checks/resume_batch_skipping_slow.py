@@ -31,8 +31,8 @@ LOADERS, ASKS = "accelerate/data_loader.py", "Trainer.get_batch_samples"
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    """Where batches pass, and nothing else: at two to ten of them a second (standing.WAKES), steps
-    of 10 ms would be met 2 to 10 times in a hundred samples, on each rank."""
+    """Where batches pass, and nothing else: at two to ten of them a second (live_ranks.WAKES),
+    steps of 10 ms would be met 2 to 10 times in a hundred samples, on each rank."""
     loading = [one for one in live.ranks if one.gets_batches]
     # One rank may load for all, and send them their parts.
     rest = [one for one in live.ranks if one not in loading and one.doing != "collective"]

@@ -5,10 +5,37 @@ from __future__ import annotations
 import shlex
 
 from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.host import Kernel
 from ddoctor.models import Fix
 
 SCRIPTS = "and in the script, job file or profile that sets it"
 ADMINISTRATOR = "the file belongs to the administrator"
+
+
+def raise_container_limit(
+    kernel: Kernel | None, what: str, *, pod: str, options: str, hint: str = "", most: str
+) -> Fix | None:
+    """The pod's resource or the engine's command that raises a limit; None: no such container.
+
+    Args:
+        pod: the limit as Kubernetes writes it, ``memory: 64Gi``.
+        options: the limit as options of ``docker update``.
+        hint: what else may be done in the pod.
+        most: the caution of the pod's limit.
+    """
+    if kernel is not None and kernel.container == "kubernetes":
+        return Fix(
+            summary=f"raise the {what} limit of the container{hint}",
+            paste=f"resources:\n  limits: {{{pod}}}\n",
+            language="yaml",
+            caution=most,
+        )
+    if kernel is not None and kernel.engine:
+        return Fix(
+            summary=f"raise the {what} limit, on the machine that runs the container",
+            paste=f"{kernel.engine} update {options} CONTAINER",
+        )
+    return None
 
 
 def unset(environment: Environment, name: str) -> Fix:
