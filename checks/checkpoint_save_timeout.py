@@ -30,7 +30,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     ):
         return
     one = found.rank
-    at = f" at {endings.place(found.line)}" if found.line is not None else ""
+    at = endings.at(found.line)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,

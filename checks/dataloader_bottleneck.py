@@ -88,7 +88,7 @@ def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str)
         ),
         None,
     )
-    at = f" at {endings.place(line)}" if line is not None else ""
+    at = endings.at(line)
     workers = len(first.seen.workers)
     share = live_data_starvation.at_the_loader(first)
     who = first.who if len(rows) == 1 else live_ranks.named(rows)

@@ -53,8 +53,8 @@ def _stuck(
 ) -> Finding:
     first = stuck[0] if stuck else None
     line = first.line if first is not None else None
-    where = f" at {endings.place(line)}" if line is not None else ""
-    text = f" (`{line.text}`)" if line is not None and line.text else ""
+    where = endings.at(line)
+    text = endings.quoted(line)
     because = f"{rank.who} waits for a batch {rank.where}"
     if first is not None:
         several = f"{len(stuck)} of its {len(rank.seen.workers)} workers stand"

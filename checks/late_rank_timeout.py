@@ -33,8 +33,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     rank, rest = found.rank, [row for row in live.ranks if row is not found.rank]
     if not keeps_all_waiting(rank, live.ranks) or not rank.works:
         return
-    at = f" at {endings.place(found.line)}" if found.line is not None else ""
-    text = f" (`{found.line.text}`)" if found.line is not None and found.line.text else ""
+    at = endings.at(found.line)
+    text = endings.quoted(found.line)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,

@@ -32,7 +32,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if found is None or not found.beside_the_training or not found.again:
         return
     line = found.line
-    text = f" (`{line.text}`)" if line is not None and line.text else ""
+    text = endings.quoted(line)
     what = "works outside of the model" if found.activity == "rest" else f"is in {found.activity}"
     yield Finding(
         severity=Severity.WARNING,

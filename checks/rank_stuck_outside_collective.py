@@ -141,7 +141,7 @@ def _stuck(
     apart: Sequence[LiveRankState],
 ) -> Finding:
     first = rows[0]
-    text = f" (`{first.line.text}`)" if first.line is not None and first.line.text else ""
+    text = endings.quoted(first.line)
     why = first.held or _for_what(first.seen.stack)
     subject = first.who if len(rows) == 1 else endings.ranks(rank.rank for rank in rows)
     return Finding(

@@ -41,7 +41,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         return
     first, skip = loading[0], skips[0]
     share = min(map(at_the_loader, loading))
-    at = f" at {endings.place(first.line)}" if first.line is not None else ""
+    at = endings.at(first.line)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,

@@ -51,7 +51,7 @@ def _innermost(stack: Sequence[Frame]) -> Sequence[Frame]:
 
 def _finding(run: TrainingRun, late: Sequence[RankEnding]) -> Finding:
     first = late[0]
-    text = f" (`{first.place.text}`)" if first.place is not None and first.place.text else ""
+    text = endings.quoted(first.place)
     subject = endings.who(first) if len(late) == 1 else endings.ranks(one.rank for one in late)
     return Finding(
         severity=Severity.ERROR,

@@ -192,8 +192,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if found.collects_by_itself or (found.beside_the_training and found.again):
         return
     rank, line = found.rank, found.line
-    at = f" at {endings.place(line)}" if line is not None else ""
-    at += f" (`{line.text}`)" if line is not None and line.text else ""
+    at = endings.at(line) + endings.quoted(line)
     sure = found.again or (found.in_model and keeps_all_waiting(rank, live.ranks))
     doubt = "" if sure else "; look again: it was met there once, which may be all"
     yield Finding(

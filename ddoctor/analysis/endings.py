@@ -43,6 +43,17 @@ def place(frame: Frame | None) -> str:
     return f"{frame.file.rpartition('/')[2]}:{frame.line}{function}"
 
 
+def at(frame: Frame | None) -> str:
+    """Say `` at train.py:30``; empty: not known."""
+    known = place(frame)
+    return f" at {known}" if known else ""
+
+
+def quoted(frame: Frame | None) -> str:
+    """The text of a line, in parentheses after a space; empty: not known."""
+    return f" (`{frame.text}`)" if frame is not None and frame.text else ""
+
+
 def stood(one: RankEnding) -> str:
     """Where it stood last: the operation or phase, and the line."""
     doing = f"{one.doing}" if one.doing and one.doing not in ("waiting", "transfer", "rest") else ""
