@@ -1,4 +1,4 @@
-"""Which fixes can be tried from outside, and what is told of those that were tried."""
+"""Which fixes a control run can try from outside, and its results in the findings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.training import Trial, Trials
 from ddoctor.models import Finding, Fix, Report, Severity, Verified
 
-# An all-reduce shows what these do; of other variables it would tell nothing.
+# An all-reduce shows the effect of these prefixes only.
 OF_BACKEND = {"nccl": "NCCL_", "gloo": "GLOO_"}
 
 Measured = AllReduce | str
-"""What a turn came to: figures, or why there are none."""
+"""The result of one turn: figures, or the reason for their absence."""
 
 MOST = 3
-"""So many are tried at most: each takes four starts of all ranks."""
+"""The most environment changes to try; each takes four starts of all ranks."""
 
 MOST_TRIALS = 2
-"""So many of the training script's settings: each takes four runs of the script."""
+"""The most script settings to try; each takes four runs of the script."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ class Candidate:
     environment: tuple[str, ...]
     """NAME=value, or NAME alone to remove it."""
     hosts: tuple[str, ...]
-    """Where; empty: everywhere."""
+    """Hosts on which to change it; empty: all hosts."""
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """The value of each variable; None: to be removed."""
+        """The value of each variable; None: remove it."""
         rows = (entry.partition("=") for entry in self.environment)
         return {name: value if sign else None for name, sign, value in rows}
 
@@ -49,9 +49,9 @@ class Candidate:
 
 
 def candidates(report: Report, environment: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The changes worth trying with this backend, in the order in which to fix, each once.
+    """The changes worth a trial with this backend, in the order to fix, each once.
 
-    ``environment`` is what is set now: nothing is unset that is not.
+    ``environment`` is the current one: only variables that are set are unset.
     """
     prefix = OF_BACKEND.get(report.world.backend)
     if prefix is None:
@@ -67,7 +67,7 @@ def candidates(report: Report, environment: Mapping[str, str]) -> tuple[Candidat
 
 
 def trial_candidates(report: Report) -> tuple[tuple[str, ...], ...]:
-    """The settings worth trying on the training script: those of the finding to fix first."""
+    """The script settings worth a trial: those of the finding to fix first."""
     first = next((one for one in report.findings if one.severity > Severity.NOTE), None)
     fixes = first.fixes if first is not None else ()
     return tuple(dict.fromkeys(fix.settings for fix in fixes if fix.settings))[:MOST_TRIALS]
@@ -101,7 +101,7 @@ def compared(
 def proven(
     findings: tuple[Finding, ...], arms: ControlArms | None, trials: Trials | None = None
 ) -> tuple[Finding, ...]:
-    """The findings with what became of the fixes that were tried: those that helped come first."""
+    """The findings with the results of tried fixes; fixes that helped come first."""
     if arms is None and trials is None:
         return findings
     return tuple(

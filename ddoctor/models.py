@@ -1,7 +1,7 @@
-"""The nouns of a diagnosis: Finding, Fix, Result and Report. Standard library only.
+"""The types of a diagnosis: Finding, Fix, Result and Report. Standard library only.
 
-The field names are those of the JSON report, schema 1 (``docs/report.schema.json``): a Report
-written as JSON is these types and nothing else.
+The field names are those of the JSON report, schema 1 (``docs/report.schema.json``). A Report in
+JSON contains these types and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = bool | int | float | str
 
 @total_ordering
 class _Ordered(Enum):
-    """Members compare by the order they are written in: the later, the greater."""
+    """Members compare by their order of definition, lowest first."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -31,7 +31,7 @@ class _Ordered(Enum):
 
 
 class Severity(_Ordered):
-    """How much it hurts: a note costs nothing now, a warning costs speed, an error stops a run."""
+    """A note costs nothing now, a warning costs speed, an error stops a run."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -39,7 +39,7 @@ class Severity(_Ordered):
 
 
 class Confidence(_Ordered):
-    """How sure the check is. Anything below certain says what would settle it."""
+    """The check's certainty. Below certain, the finding says which evidence would settle it."""
 
     POSSIBLE = "possible"
     LIKELY = "likely"
@@ -55,7 +55,7 @@ class Verdict(Enum):
 
 
 class Placed(Protocol):
-    """A rank, as any evidence tells of it."""
+    """Evidence about one rank."""
 
     @property
     def host(self) -> str: ...
@@ -65,7 +65,7 @@ class Placed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Which hosts, ranks and devices; an empty field means all of them or does not apply."""
+    """Hosts, ranks and devices; an empty field means all of them or does not apply."""
 
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -73,7 +73,7 @@ class Where:
 
     @classmethod
     def of(cls, rows: Sequence[Placed], *, every: Sequence[object] = ()) -> Where:
-        """Of these ranks; nowhere in particular where they are as many as ``every``."""
+        """The place of these ranks; empty if they are as many as ``every``."""
         if len(rows) == len(every):
             return cls()
         return cls(
@@ -82,7 +82,7 @@ class Where:
         )
 
     def meets(self, other: Where) -> bool:
-        """Whether both may speak of the same place: no field names disjoint ones."""
+        """Whether both may describe the same place: no field has disjoint values."""
         pairs = (
             (self.hosts, other.hosts),
             (self.ranks, other.ranks),
@@ -93,7 +93,8 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One row of evidence: what was seen, what was expected, and who says so."""
+    """One row of evidence: the measured value, the expected value, and the source of the
+    expectation."""
 
     name: str
     value: Value
@@ -104,7 +105,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the trouble costs, say 0.31 "share of step" or 12.5 "GiB"."""
+    """The cost of a problem, say 0.31 "share of step" or 12.5 "GiB"."""
 
     value: float
     unit: str
@@ -112,7 +113,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """A control arm: the same figure measured without and with the fix."""
+    """A control run: the same figure measured without and with the fix."""
 
     before: float
     after: float
@@ -121,7 +122,7 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """One remedy. ``paste`` is complete as it stands; ``caution`` says what it costs."""
+    """One remedy. ``paste`` is complete text; ``caution`` says what it costs."""
 
     summary: str
     paste: str
@@ -129,20 +130,20 @@ class Fix:
     caution: str = ""
     expected_gain: str | None = None
     environment: tuple[str, ...] = ()
-    """What of it can be tried by the environment of the ranks on the finding's hosts: NAME=value,
-    or NAME alone where it is to be unset."""
+    """The part that a control run can try in the environment of the finding's hosts: NAME=value, or
+    NAME alone to unset it."""
     settings: tuple[str, ...] = ()
-    """What of it can be tried on the training script from outside, without a change of its code:
-    ``loader.num_workers=3``, ``ddp.find_unused_parameters=false``, ``torch.threads=1``."""
+    """The part that a control run can try on the script, unchanged: ``loader.num_workers=3``,
+    ``ddp.find_unused_parameters=false``, ``torch.threads=1``."""
     verified: Verified | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One cause, seen in one place, with the numbers that show it and the fixes.
+    """One cause in one place, with the numbers that show it and the fixes.
 
-    A check leaves ``cause``, ``title`` and ``consequences`` alone: the engine fills them from the
-    check's name, its docstring and what it explains.
+    A check leaves ``cause``, ``title`` and ``consequences`` empty. The engine fills them from the
+    check's name, its docstring and its ``EXPLAINS``.
     """
 
     severity: Severity
@@ -159,19 +160,19 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check (or one of its ways to tell) that lacked evidence."""
+    """A check, or one of its functions, that lacked evidence."""
 
     check: str
     reason: str
 
 
 JUDGING = "judging the run"
-"""Stands for the check where a recorded run does not tell enough for any."""
+"""Replaces the check's name if a recorded run has too little data for any check."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
-    """A check or probe that failed by its own fault; everything else went on."""
+    """A check or probe that itself failed; everything else continued."""
 
     check: str
     error: str
@@ -179,7 +180,7 @@ class Crashed:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one way of telling one cause came to: findings, or skipped, or crashed."""
+    """The result of one function of a check: findings, skipped or crashed."""
 
     check: str
     findings: tuple[Finding, ...] = ()
@@ -189,7 +190,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The extent of what was examined."""
+    """The extent of the examination."""
 
     hosts: tuple[str, ...] = ()
     ranks: int = 0
@@ -198,7 +199,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The whole diagnosis; ``findings`` are in the order in which to fix them."""
+    """The whole diagnosis; ``findings`` are in the order to fix them."""
 
     schema: int = SCHEMA
     ddoctor: str
@@ -212,7 +213,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing at warning or above, 1 findings, 2 something could not be examined."""
+        """0: nothing at warning or above. 1: findings. 2: something could not be examined."""
         if any(finding.severity > Severity.NOTE for finding in self.findings):
             return 1
         return 2 if self.verdict is Verdict.INCOMPLETE else 0

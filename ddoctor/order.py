@@ -1,4 +1,4 @@
-"""The order in which to fix what was found: the root first, and under it what follows from it."""
+"""The order in which to fix findings: root causes first, with their consequences."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddoctor.models import Confidence, Finding, Result, Severity, Where
 def order(
     results: Iterable[Result], explains: Mapping[str, Collection[str]]
 ) -> tuple[Finding, ...]:
-    """The findings in the order to fix them, each consequence folded under its root.
+    """The findings in the order to fix them, each consequence folded into its root cause.
 
-    ``explains`` gives for each cause the causes that follow from it.
+    ``explains`` maps each cause to the causes that follow from it.
 
-    A finding explains another when its check says so, both may speak of the same place, and it is
-    more than a guess. A root is as severe as the worst of what follows from it.
+    A finding explains another if its check says so, both may be in the same place, and its
+    confidence is above possible. A root is as severe as its worst consequence.
     """
     findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
     places = _Places(findings)
@@ -54,18 +54,18 @@ def order(
 
 
 class _Places:
-    """Where findings are, so that each is compared with its neighbours only."""
+    """An index of findings by host, which compares each with its neighbours only."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self._by_host: dict[str, dict[str, list[int]]] = {}
-        """Of each cause, by host; the empty one holds those of everywhere."""
+        """By cause and host; the empty host holds findings without a host."""
         for number, finding in enumerate(findings):
             hosts = self._by_host.setdefault(finding.cause, {})
             for host in finding.where.hosts or ("",):
                 hosts.setdefault(host, []).append(number)
 
     def near(self, where: Where, causes: Iterable[str]) -> list[int]:
-        """The findings of these causes that share a host with a place, in their own order."""
+        """The findings of these causes that share a host with a place, in their order."""
         found: set[int] = set()
         for cause in causes:
             by_host = self._by_host[cause]
@@ -75,7 +75,7 @@ class _Places:
 
 
 def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The same words about several hosts are one finding about all of them."""
+    """Equal findings on several hosts, merged into one."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
         bare = replace(finding, where=replace(finding.where, hosts=()))
@@ -86,7 +86,7 @@ def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _urgency(finding: Finding) -> tuple[int, float, int, str]:
-    """Roots by severity, then by their share of the time, then by confidence."""
+    """Sort key: severity, share of the time, confidence, cause."""
     cost = finding.cost
     share = cost.value if cost is not None and cost.unit.startswith("share") else 0.0
     severities, confidences = list(Severity), list(Confidence)

@@ -1,1 +1,1 @@
-"""What was seen: typed, frozen sections, a module per family, and the bundle that carries them."""
+"""Evidence: typed, frozen sections, one module per family, and the bundle that stores them."""

@@ -1,4 +1,4 @@
-"""What setting a variable did: the same figure measured without it and with it, in turns."""
+"""The effect of an environment variable: all-reduce measured without and with it, alternately."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ GAIN = 1.10
 
 
 class ArmTurn(Part, frozen=True, kw_only=True):
-    """All ranks, started anew, measured once."""
+    """One start of all ranks from scratch, measured once."""
 
     rate: float | None = None
-    """GB/s, bus bandwidth of an all-reduce over all ranks; None: they did not get that far."""
+    """Bus bandwidth of an all-reduce over all ranks, GB/s; None: the ranks did not reach it."""
     failure: str = ""
-    """Why not."""
+    """Why there is no rate; empty: there is one."""
 
 
 class ControlArm(Part, frozen=True, kw_only=True):
-    """Turns without and with a change of the environment, one after the other: A B A B."""
+    """Alternating measurements without and with a change of the environment: A B A B."""
 
     environment: tuple[str, ...]
-    """NAME=value, or NAME alone where it was removed."""
+    """NAME=value, or NAME alone where the variable was removed."""
     hosts: tuple[str, ...] = ()
-    """Where it was changed; empty: everywhere."""
+    """Hosts on which the environment was changed; empty: all hosts."""
     bytes: int
-    """Of the all-reduce: the largest size that every turn measured; 0: there is none."""
+    """Size of the all-reduce in bytes, the largest that every turn measured; 0: none."""
     without: tuple[ArmTurn, ...]
     with_it: tuple[ArmTurn, ...]
 
     @property
     def before(self) -> float:
-        """GB/s without the change, the median of the turns; 0: it did not work."""
+        """GB/s without the change, the median of the turns; 0: it failed."""
         return _median(self.without)
 
     @property
     def after(self) -> float:
-        """GB/s with the change, the median of the turns; 0: it did not work."""
+        """GB/s with the change, the median of the turns; 0: it failed."""
         return _median(self.with_it)
 
     @property
     def failure(self) -> str:
-        """Why a turn with the change did not come to a figure; empty: all did."""
+        """Why a turn with the change has no rate; empty: all have one."""
         return next((turn.failure for turn in self.with_it if turn.rate is None), "")
 
     @property
     def gained(self) -> bool:
-        """Whether every turn with the change was faster, by far, than every one without."""
+        """Whether every turn with the change beats every turn without it by at least GAIN."""
         if not self.with_it or self.failure:
             return False
         best = max((turn.rate or 0.0 for turn in self.without), default=0.0)
@@ -57,14 +57,14 @@ class ControlArm(Part, frozen=True, kw_only=True):
 
 
 class ControlArms(Section, frozen=True, kw_only=True):
-    """All changes that were tried."""
+    """All changes of the environment that were tried."""
 
     between_hosts: ClassVar[bool] = True
 
     arms: tuple[ControlArm, ...]
 
     def of(self, environment: tuple[str, ...], hosts: tuple[str, ...]) -> ControlArm | None:
-        """What became of a change on these hosts; None: it was not tried."""
+        """The control arm of a change on these hosts; None: it was not tried."""
         return next(
             (one for one in self.arms if (one.environment, one.hosts) == (environment, hosts)),
             None,

@@ -1,4 +1,4 @@
-"""Locks that torch takes while it builds an extension, and that outlive who took them."""
+"""Lock files of torch's extension builds that outlive the process that took them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from ddoctor.evidence.section import Part, Section
 
 
 class BuildLock(Part, frozen=True, kw_only=True):
-    """One such file: whoever finds it there waits until it is gone."""
+    """One lock file: every process that needs the extension waits until the file is gone."""
 
     path: str
     age_seconds: float
     holder: int | None = None
-    """The process of this host that has it open, as a build has; None: none that can be seen."""
+    """Process id on this host that has the file open, as a running build has; None: none is
+    visible."""
 
 
 class BuildLocks(Section, frozen=True, kw_only=True):
-    """All that lie where the ranks of this host keep their extensions."""
+    """All lock files in the extension folders of the ranks on this host."""
 
     of_attaching: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The bundle: evidence as one JSON file, to be carried elsewhere and diagnosed there."""
+"""The bundle: evidence as one JSON file, which another machine can diagnose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 def section_types() -> tuple[type[Section], ...]:
-    """Every kind of section there is, whichever module of the family defines it."""
+    """Every section type, from all modules of this package."""
     for module in iter_modules(evidence.__path__):
         if module.name != "bundle":
             import_module(f"{evidence.__name__}.{module.name}")
@@ -36,7 +36,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
-    """Made once for the bundles of all hosts."""
+    """The decoder, built once for the bundles of all hosts."""
     union: Any = reduce(or_, section_types())
     document: Any = msgspec.defstruct("_Document", [("sections", tuple[union, ...])])
     return msgspec.json.Decoder(document)
@@ -62,10 +62,10 @@ def write(path: Path, collected: Evidence) -> None:
 
 
 def read(path: Path) -> Evidence:
-    """Read a bundle; fields that this version does not know are passed over.
+    """Read a bundle; unknown fields are ignored.
 
     Raises:
-        DoctorError: the file is unreadable, damaged, no bundle, or of a newer schema.
+            DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema.
     """
     try:
         text = path.read_bytes()
@@ -93,7 +93,7 @@ def read_all(paths: list[Path]) -> Evidence:
     """Read the bundles of several hosts as one evidence.
 
     Raises:
-        DoctorError: as ``read``, or when two bundles tell of the same thing on the same host.
+            DoctorError: as ``read``, or when two bundles hold the same section of the same host.
     """
     collected: list[Section] = []
     told_by: dict[tuple[type[Section], str], Path] = {}

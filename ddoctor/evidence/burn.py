@@ -1,4 +1,4 @@
-"""What each rank sustains when it computes without a break, and whether it stays right."""
+"""The rate that each rank sustains under constant load, and whether its results stay correct."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from ddoctor.evidence.section import Part, Section
 
 
 class Burning(Part, frozen=True, kw_only=True):
-    """One rank in the course of the burn."""
+    """One rank during the burn."""
 
     place: RankPlace
     rates: tuple[float, ...]
-    """TFLOP/s, in equal parts of the time."""
+    """TFLOP/s in equal parts of the time."""
     products: int
-    """So many were compared with the first, bit by bit."""
+    """Number of products that were compared with the first, bit by bit."""
     wrong: int = 0
-    """So many of them differed."""
+    """Number of products that differed from the first."""
     wrong_after: float | None = None
-    """Seconds from the beginning to the first that differed."""
+    """Seconds from the start to the first product that differed."""
     expected: float | None = None
-    """The first number that differed, as the first product has it; None: not a number."""
+    """The first wrong number as the first product has it; None: not a number."""
     got: float | None = None
     temperatures: tuple[int, ...] = ()
-    """°C at the end of each part; empty: not told."""
+    """°C at the end of each part; empty: not reported."""
     limited_by: tuple[str, ...] = ()
-    """Everything that limited the clocks meanwhile, as NVML names it."""
+    """Every reason that limited the clocks during the burn, as NVML names it."""
 
     @property
     def fallen(self) -> float | None:
-        """By which share the rate has fallen from the first third of the time to the last.
+        """Share by which the rate fell from the first third of the time to the last.
 
-        0 where the two overlap; None: the parts are too few to tell.
+        0 if the two overlap; None if there are too few parts.
         """
         third = len(self.rates) // 3
         if third < 2:
@@ -45,7 +45,7 @@ class Burning(Part, frozen=True, kw_only=True):
 
     @property
     def sustained(self) -> RankRate:
-        """The median of all parts."""
+        """The median rate of all parts, with its interquartile range."""
         spread = 0.0
         if len(self.rates) > 1:
             low, _, high = statistics.quantiles(self.rates, n=4)
@@ -54,7 +54,7 @@ class Burning(Part, frozen=True, kw_only=True):
 
 
 class Burn(Section, frozen=True, kw_only=True):
-    """The same matrix multiplication on every rank, again and again, each on its own."""
+    """The same matrix multiplication, repeated on every rank independently."""
 
     probe: ClassVar[str] = "burn"
 

@@ -1,4 +1,4 @@
-"""What each collective reaches: within each host, across the hosts, over all ranks."""
+"""The bandwidth of each collective within each host, across hosts, and over all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddoctor.evidence.probes import RankPlace, SweepPoint, WrongValue
 from ddoctor.evidence.section import Part, Section
 
 Scope = Literal["within", "across", "all"]
-"""Within one host; across the hosts, with one rank of each; all ranks."""
+"""within: one host; across: one rank of each host; all: all ranks."""
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
 
@@ -19,16 +19,16 @@ class Sweep(Part, frozen=True, kw_only=True):
     collective: Collective
     scope: Scope
     host: str = ""
-    """Of the scope ``within``."""
+    """The host, for the scope ``within``."""
     ranks: tuple[int, ...]
     points: tuple[SweepPoint, ...] = ()
     wrong: tuple[WrongValue, ...] = ()
     skipped: str = ""
-    """Why it was not measured: this backend does not have it."""
+    """Why it was not measured: this backend lacks it."""
 
 
 class Collectives(Section, frozen=True, kw_only=True):
-    """Five collectives, values verified."""
+    """Five collectives over message sizes, with verified values."""
 
     probe: ClassVar[str] = "collectives"
     between_hosts: ClassVar[bool] = True

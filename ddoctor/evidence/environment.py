@@ -1,4 +1,4 @@
-"""Environment variables that steer a distributed run, and who set them."""
+"""Environment variables that control a distributed run, and where they are set."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Literal
 from ddoctor.evidence.section import Part, Section
 
 HIDDEN = "(hidden)"
-"""Stands for a value that might be a secret; the value itself is never written."""
+"""Replaces a value that might be a secret; the value itself is never written."""
 
 
 class Variable(Part, frozen=True, kw_only=True):
-    """One variable as a process started from here would see it."""
+    """One variable as a process started here would see it."""
 
     name: str
     value: str
     origin: str = ""
-    """The file that sets it (NCCL reads some of its own); empty: the environment."""
+    """The file that sets it (NCCL reads its own configuration files); empty: the environment."""
     missing: Literal["", "file", "folder"] = ""
-    """Of a value that is a path: the file is not there, or not even its folder."""
+    """For a path: whether the file is missing, or even its folder; empty: neither."""
 
 
 class Environment(Section, frozen=True, kw_only=True):
-    """The variables of an allow-list that are set, each name once, in the order of their names."""
+    """The allow-listed variables that are set, each once, sorted by name."""
 
     variables: tuple[Variable, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """The value in force, or None if the variable is not set."""
+        """The value in force; None if the variable is not set."""
         return next((one.value for one in self.variables if one.name == name), None)
 
     def any_with(self, prefix: str) -> bool:
-        """Whether a variable with this prefix is set."""
+        """Whether any variable with this prefix is set."""
         return any(one.name.startswith(prefix) for one in self.variables)
 
     def origin(self, name: str) -> str:

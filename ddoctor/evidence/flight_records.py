@@ -1,4 +1,4 @@
-"""What a live run tells of its own collectives: torch's flight recorder, and NCCL's RAS service."""
+"""Records of a live run's collectives: torch's flight recorder, and NCCL's RAS service."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ class Call(Part, frozen=True, kw_only=True):
     """A collective that a rank has called."""
 
     number: int
-    """In its group; the same on all ranks of it."""
+    """Sequence number in its process group; the same on all its ranks."""
     operation: str
-    """As the recorder calls it, say ``all_reduce``."""
+    """Name in the flight recorder, say ``all_reduce``."""
     sizes: tuple[tuple[int, ...], ...] = ()
-    """The shape of each of its inputs."""
+    """Shape of each input."""
     types: tuple[str, ...] = ()
-    """Of the numbers in each, say ``Float``."""
+    """Data type of each input, say ``Float``."""
     state: str
     """``scheduled``, ``started`` or ``completed``; with gloo always ``scheduled``."""
     over: bool
     line: Frame | None = None
-    """The innermost of the user's own that called it; None: not recorded."""
+    """The innermost user frame that called it; None: not recorded."""
 
 
 class GroupCalls(Part, frozen=True, kw_only=True):
-    """What a rank has called in one process group."""
+    """The calls of a rank in one process group."""
 
     group: str
-    """The library, the name and the description of it, say ``nccl 0 (default_pg)``."""
+    """Backend, name and description, say ``nccl 0 (default_pg)``."""
     members: tuple[int, ...] = ()
-    """Its ranks; empty: not recorded."""
+    """Ranks of the group; empty: not recorded."""
     calls: tuple[Call, ...]
-    """In their order: the first that is not over, a few before it, and a few after it."""
+    """In call order: the first unfinished call, with a few before and after it."""
 
     @property
     def current(self) -> Call | None:
-        """The first that is not over; None: all are."""
+        """The first unfinished call; None: all are finished."""
         return next((one for one in self.calls if not one.over), None)
 
     @property
     def last(self) -> Call | None:
-        """The last that is over; None: none is."""
+        """The last finished call; None: none is finished."""
         return next((one for one in reversed(self.calls) if one.over), None)
 
 
@@ -53,29 +53,29 @@ class RankRecords(Part, frozen=True, kw_only=True):
     rank: int
     pid: int
     told_by: str
-    """``control socket`` or ``dump file``."""
+    """Where the records were read: ``control socket`` or ``dump file``."""
     age_seconds: float = 0.0
-    """Of the records, when they were read."""
+    """Age of the records when they were read, in seconds."""
     idle_seconds: float
-    """Between its newest call and these records."""
+    """Seconds between the rank's newest call and the records."""
     groups: tuple[GroupCalls, ...]
 
     @property
     def waits(self) -> bool:
-        """Whether something that it called is not over."""
+        """Whether any of its calls is unfinished."""
         return any(one.current is not None for one in self.groups)
 
 
 class FlightRecords(Section, frozen=True, kw_only=True):
-    """Of the ranks of one job on one host, those that keep records."""
+    """The flight records of one job's ranks on one host; ranks that keep none are missing."""
 
     of_attaching: ClassVar[bool] = True
 
     ranks: tuple[RankRecords, ...] = ()
     nccl: tuple[str, ...] = ()
-    """What NCCL's RAS service says of errors, missing processes and counts that differ."""
+    """Errors, missing processes and differing counts that NCCL's RAS service reports."""
 
     @classmethod
     def obtain(cls) -> str:
-        """The command that makes it: the run has to keep records."""
+        """The command that makes it; the run must keep flight records."""
         return "TORCH_FR_BUFFER_SIZE=2000 torchrun … (docs/guides/attach.md)"

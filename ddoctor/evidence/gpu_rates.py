@@ -1,4 +1,4 @@
-"""What the GPUs of a host moved while the ranks on it were looked at."""
+"""Data that the GPUs of a host transferred while ddoctor sampled the ranks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ddoctor.evidence.section import Part, Section
 
 
 class GpuTraffic(Part, frozen=True, kw_only=True):
-    """One GPU, whoever used it; MiB/s as the GPU receives and sends. None: it does not tell."""
+    """One GPU, all processes together, in MiB/s; None: the GPU does not report it."""
 
     index: int
-    """As nvidia-smi counts."""
+    """Index in nvidia-smi."""
     pcie_received: float | None = None
     pcie_sent: float | None = None
     nvlink_received: float | None = None
-    """Over all its links together, without the protocol's own."""
+    """MiB/s over all its NVLinks, without protocol overhead."""
     nvlink_sent: float | None = None
 
 
 class GpuRates(Section, frozen=True, kw_only=True):
-    """Means over a moment at the end of the look."""
+    """Mean rates over a short interval at the end of the sampling."""
 
     of_attaching: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as NVML tells them, and what the kernel log says about them."""
+"""NVIDIA GPUs as NVML reports them, and GPU messages of the kernel log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from ddoctor.evidence.section import Part, Section
 
 BUSY_PERCENT = 50
-"""Of utilisation: a kernel ran in at least half of the last sample period."""
+"""Percent of utilisation: a kernel ran in at least half of the last sample period."""
 
 SLOWEST_BUSY_STATE = 2
 """Compute runs in P0, on GeForce cards in P2 (nvidia-smi's manual, "Performance State")."""
@@ -18,14 +18,14 @@ class GpuProcess(Part, frozen=True, kw_only=True):
 
     pid: int
     memory: int | None = None
-    """Bytes; None: NVML does not tell (a container, WSL)."""
+    """Bytes; None: NVML does not report it (container, WSL)."""
     name: str = ""
     user: str = ""
     holder: Literal["own", "foreign", "orphan", "hidden"]
-    """own: this user's; foreign: another's; orphan: this user's and without a parent that waits for
-    it, idle; hidden: a process that cannot be seen from here (another container)."""
+    """own: a process of this user. foreign: of another user. orphan: of this user, idle and without
+    a parent that waits for it. hidden: in another container, invisible from here."""
     idle: bool | None = None
-    """No CPU time used between two looks; None: could not be seen."""
+    """Whether it used no CPU time between two readings; None: not visible."""
 
 
 class NvLink(Part, frozen=True, kw_only=True):
@@ -34,13 +34,13 @@ class NvLink(Part, frozen=True, kw_only=True):
     index: int
     active: bool
     remote: str = ""
-    """What is at the other end: ``switch``, ``cpu``, the bus id of a GPU; empty: not told."""
+    """The other end: ``switch``, ``cpu`` or a GPU's bus id; empty: not reported."""
     errors: int | None = None
-    """Replays, recoveries and CRC errors since the driver was loaded, together."""
+    """Replays, recoveries and CRC errors together, since the driver was loaded."""
 
 
 class PcieLink(Part, frozen=True, kw_only=True):
-    """PCIe as trained now, and as device and slot together could."""
+    """The PCIe link as it is trained now, and the maximum of device and slot together."""
 
     generation: int | None = None
     width: int | None = None
@@ -48,35 +48,35 @@ class PcieLink(Part, frozen=True, kw_only=True):
     maximum_width: int | None = None
     replays: int | None = None
     upstream: tuple[str, ...] = ()
-    """Bus ids of the bridges between this GPU and the processor, the root port first."""
+    """Bus ids of the bridges between this GPU and the processor, root port first."""
 
 
 class Gpu(Part, frozen=True, kw_only=True):
     """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in °C."""
 
     index: int
-    """As nvidia-smi counts, in the order of bus ids."""
+    """Index in nvidia-smi, in the order of bus ids."""
     uuid: str = ""
     name: str
     bus_id: str = ""
-    """As the kernel writes it, say ``0000:1b:00.0``."""
+    """PCI bus id in the kernel's form, say ``0000:1b:00.0``."""
     capability: tuple[int, int] | None = None
     memory_total: int
-    """0: not told, as of GPUs that share the host's memory."""
+    """Bytes; 0: not reported, as for GPUs that share the host's memory."""
     memory_used: int
     memory_reserved: int = 0
-    """What the driver keeps for itself; not in ``memory_used``."""
+    """Bytes that the driver reserves; not included in ``memory_used``."""
     processes: tuple[GpuProcess, ...] | None = None
     utilisation: int | None = None
     """Percent of the last sample period in which a kernel ran."""
     performance_state: int | None = None
-    """0 is the fastest; a GPU without work drops to 8 or beyond on most models."""
+    """0 is the fastest; an idle GPU drops to 8 or beyond on most models."""
     sm_clock: int | None = None
     sm_clock_maximum: int | None = None
     memory_clock: int | None = None
     memory_clock_maximum: int | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    """As NVML names them: sw_power_cap, hw_slowdown, sw_thermal_slowdown, hw_thermal_slowdown,
+    """NVML's names: sw_power_cap, hw_slowdown, sw_thermal_slowdown, hw_thermal_slowdown,
     hw_power_brake_slowdown, applications_clocks_setting, sync_boost, display_clock_setting,
     gpu_idle."""
     power: float | None = None
@@ -91,18 +91,18 @@ class Gpu(Part, frozen=True, kw_only=True):
     rows_remapped: int | None = None
     """Rows remapped because of uncorrectable errors."""
     remap_pending: bool | None = None
-    """Rows to remap, or pages to retire, at the next reset."""
+    """Whether rows or pages await remapping at the next reset."""
     remap_failed: bool | None = None
     recovery_action: str | None = None
-    """What the driver itself asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset,
-    recover_imex_domain, bus_reset, system_reboot."""
+    """The action that the driver requests: none, gpu_reset, node_reboot, drain_p2p,
+    drain_and_reset, recover_imex_domain, bus_reset, system_reboot."""
     pcie: PcieLink | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     fabric_state: Literal["not_supported", "not_started", "in_progress", "completed"] | None = None
     fabric_status: str = ""
-    """NVML's name of the error with which the registration ended; empty: none."""
+    """NVML's name of the error that ended the registration; empty: none."""
     fabric_trouble: tuple[str, ...] = ()
-    """What the fabric's health mask says: degraded_bandwidth, route_recovery, route_unhealthy,
+    """Conditions in the fabric's health mask: degraded_bandwidth, route_recovery, route_unhealthy,
     access_timeout_recovery, incorrect_configuration."""
     mig: bool | None = None
     compute_mode: str = ""
@@ -111,32 +111,33 @@ class Gpu(Part, frozen=True, kw_only=True):
     lost: bool = False
     """NVML answers GPU_IS_LOST, or only an error, for this device."""
     error: str = ""
-    """NVML's own name of that error."""
+    """NVML's name of that error."""
 
     @property
     def memory_free(self) -> int:
-        """Bytes."""
+        """Free memory in bytes."""
         return self.memory_total - self.memory_used - self.memory_reserved
 
     @property
     def device(self) -> str:
-        """As ``Where.devices`` and the probes call it."""
+        """Device name in ``Where.devices`` and the probes."""
         return f"cuda:{self.index}"
 
     @property
     def title(self) -> str:
-        """As sentences call it: the index of nvidia-smi, and the bus id where it is known."""
+        """Name in sentences: the index of nvidia-smi, and the bus id if it is known."""
         return f"GPU {self.index} ({self.bus_id})" if self.bus_id else f"GPU {self.index}"
 
     @property
     def busy(self) -> bool:
-        """Awake and at work when it was looked at, so that no power saving explains a low state."""
+        """Whether it was awake and working when it was read, so that power saving explains no low
+        state."""
         awake = self.performance_state is None or self.performance_state <= SLOWEST_BUSY_STATE
         return awake and (self.utilisation or 0) >= BUSY_PERCENT
 
 
 class PeerPath(Part, frozen=True, kw_only=True):
-    """Whether GPU ``a`` can reach GPU ``b`` directly, and over what."""
+    """Whether GPU ``a`` can reach GPU ``b`` directly, and over which path."""
 
     a: int
     b: int
@@ -147,18 +148,18 @@ class PeerPath(Part, frozen=True, kw_only=True):
 
 
 class Nvml(Section, frozen=True, kw_only=True):
-    """Whether NVML answers: the first thing that fails after a driver update."""
+    """Whether NVML answers; it is the first to fail after a driver update."""
 
     state: Literal["ok", "no-library", "failed"]
     error: str = ""
-    """NVML's own name of the error, say LIB_RM_VERSION_MISMATCH."""
+    """NVML's name of the error, say LIB_RM_VERSION_MISMATCH."""
     module_version: str = ""
-    """Of the loaded kernel module (/proc/driver/nvidia/version)."""
+    """Version of the loaded kernel module (/proc/driver/nvidia/version)."""
     library_version: str = ""
-    """Of the NVML library that was found, from its file name."""
+    """Version of the installed NVML library, from its file name."""
     device_nodes: tuple[str, ...] = ()
     pci_gpus: tuple[str, ...] = ()
-    """Bus ids of NVIDIA display controllers on the PCI bus of the machine, not of a container."""
+    """Bus ids of NVIDIA display controllers on the machine's PCI bus, also inside a container."""
 
 
 class Gpus(Section, frozen=True, kw_only=True):
@@ -167,23 +168,23 @@ class Gpus(Section, frozen=True, kw_only=True):
     driver: str
     """Driver version, say 570.86.15."""
     cuda: tuple[int, int] | None = None
-    """The newest CUDA that this driver can run."""
+    """The newest CUDA version that this driver can run."""
     gpus: tuple[Gpu, ...]
     peers: tuple[PeerPath, ...] | None = None
 
     @property
     def answering(self) -> tuple[Gpu, ...]:
-        """Those that NVML could be asked about."""
+        """The GPUs that answer NVML's queries."""
         return tuple(gpu for gpu in self.gpus if not gpu.lost)
 
     def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
-        """The others of the same model: what one of them is, all should be."""
+        """The other GPUs of the same model, whose state should be equal."""
         return tuple(
             other for other in self.answering if other.name == gpu.name and other.index != gpu.index
         )
 
     def without(self, *left_out: Gpu) -> str:
-        """The shell lines that keep a run off these devices."""
+        """The shell lines that exclude these GPUs from a run."""
         indices = {gpu.index for gpu in left_out}
         kept = ",".join(str(gpu.index) for gpu in self.answering if gpu.index not in indices)
         return f"export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES={kept}"
@@ -193,30 +194,30 @@ class XidEvent(Part, frozen=True, kw_only=True):
     """One NVRM Xid line of the kernel log."""
 
     bus_id: str
-    """As in ``Gpu.bus_id``."""
+    """PCI bus id, as in ``Gpu.bus_id``."""
     code: int
     text: str
     age: float | None = None
-    """Seconds before the look."""
+    """Seconds from the event to the reading."""
 
 
 class PcieErrors(Part, frozen=True, kw_only=True):
-    """What Advanced Error Reporting logged about one PCIe device, of one severity."""
+    """Advanced Error Reporting messages about one PCIe device, of one severity."""
 
     bus_id: str
     severity: Literal["corrected", "nonfatal", "fatal"]
     count: int
     span: float | None = None
-    """Seconds from the first to the last."""
+    """Seconds from the first message to the last."""
     age: float | None = None
-    """Seconds from the last to the look."""
+    """Seconds from the last message to the reading."""
 
 
 class KernelLog(Section, frozen=True, kw_only=True):
-    """What the kernel log says about GPUs and about processes killed for memory."""
+    """Kernel log messages about GPUs and about processes killed for lack of memory."""
 
     source: str
-    """Where it was read: /dev/kmsg, journalctl, a file."""
+    """Where it was read: /dev/kmsg, journalctl or a file."""
     xids: tuple[XidEvent, ...] = ()
     pcie_errors: tuple[PcieErrors, ...] = ()
     oom_kills: tuple[str, ...] = ()

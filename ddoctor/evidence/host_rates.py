@@ -1,4 +1,4 @@
-"""How much a host had to do while the ranks on it were looked at."""
+"""Load of a host's disks and network while ddoctor sampled the ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ddoctor.evidence.section import Part, Section
 
 
 class DiskTraffic(Part, frozen=True, kw_only=True):
-    """One disk of the host, whoever used it."""
+    """One disk of the host, all processes together."""
 
     name: str
     busy: float
-    """In what part of the time it had something to do; 0 to 1."""
+    """Share of the time in which it was busy, 0 to 1."""
     read: float
     """MiB/s."""
     written: float
@@ -20,7 +20,7 @@ class DiskTraffic(Part, frozen=True, kw_only=True):
 
 
 class InterfaceTraffic(Part, frozen=True, kw_only=True):
-    """One network interface of the host, whoever used it."""
+    """One network interface of the host, all processes together."""
 
     name: str
     received: float
@@ -30,12 +30,12 @@ class InterfaceTraffic(Part, frozen=True, kw_only=True):
 
 
 class HostRates(Section, frozen=True, kw_only=True):
-    """Means over the look; what did nothing is left out."""
+    """Mean rates over the sampling; idle devices are left out."""
 
     of_attaching: ClassVar[bool] = True
 
     seconds: float
     load: float
-    """Threads that ran, or wanted to, as a mean over the last minute."""
+    """Threads that ran or were ready to run, mean of the last minute."""
     disks: tuple[DiskTraffic, ...] = ()
     interfaces: tuple[InterfaceTraffic, ...] = ()

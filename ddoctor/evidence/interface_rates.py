@@ -1,4 +1,4 @@
-"""How fast plain TCP is between hosts, over each interface that they all have."""
+"""TCP bandwidth between hosts, over each interface that all of them have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InterfaceRate(Part, frozen=True, kw_only=True):
 
     interface: str
     sender: str
-    """Host that sends."""
+    """The sending host."""
     receiver: str
     rates: tuple[float, ...] = ()
     """GB/s (1e9 bytes) of each repeat; empty: no connection."""
@@ -20,7 +20,7 @@ class InterfaceRate(Part, frozen=True, kw_only=True):
 
 
 class InterfaceRates(Section, frozen=True, kw_only=True):
-    """A ring of hosts, each of which sends to the next while it receives; no torch, no NCCL."""
+    """A ring of hosts, each sending to the next while it receives; without torch or NCCL."""
 
     probe: ClassVar[str] = "interfaces"
     between_hosts: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class InterfaceRates(Section, frozen=True, kw_only=True):
     rates: tuple[InterfaceRate, ...]
 
     def of(self, interface: str) -> tuple[float, ...]:
-        """GB/s of each connection over an interface, its best repeat; 0: there was none."""
+        """GB/s of each connection over an interface, its best repeat; 0: no connection."""
         return tuple(
             max(row.rates, default=0.0) for row in self.rates if row.interface == interface
         )

@@ -34,28 +34,28 @@ class Interface(Part, frozen=True, kw_only=True):
 
     name: str
     kind: InterfaceKind
-    """local-bridge: a bridge without a physical port, as docker0, virbr0 and br-… are."""
+    """Type of the interface; local-bridge: without a physical port, as docker0, virbr0 and br-…."""
     up: bool
-    """Switched on by the administrator (IFF_UP)."""
+    """Whether the administrator switched it on (IFF_UP)."""
     running: bool
-    """Up, and something answers at the other end (IFF_RUNNING)."""
+    """Whether it is up and has a link partner (IFF_RUNNING)."""
     addresses: tuple[Address, ...] = ()
     speed: int | None = None
-    """Mbit/s; None: the driver does not tell."""
+    """Mbit/s; None: the driver does not report it."""
     mtu: int
 
     @property
     def usable(self) -> bool:
-        """Whether a socket could speak through it."""
+        """Whether a socket can use it."""
         return self.running and bool(self.addresses)
 
     @property
     def stays_here(self) -> bool:
-        """Whether what it joins is on this host alone, unless a route to elsewhere runs over it."""
+        """Whether it connects to this host only, unless a route to another host uses it."""
         return self.kind in ("loopback", "local-bridge", "veth")
 
     @property
     def networks(self) -> frozenset[str]:
-        """The subnets that it is in, without the link-local ones, which every interface has."""
+        """Its subnets, without the link-local ones, which every interface has."""
         own = (ip_interface(f"{one.address}/{one.prefix}") for one in self.addresses)
         return frozenset(str(one.network) for one in own if not one.is_link_local)

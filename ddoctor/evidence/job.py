@@ -1,4 +1,4 @@
-"""The run itself: what it was started with, and the code that it runs."""
+"""The run itself: its arguments and the commit of its code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ class Job(Section, frozen=True, kw_only=True):
     """The arguments of a launched program and the commit of its working folder."""
 
     arguments: tuple[str, ...] | None = None
-    """As given, values that might be secrets hidden; None: nothing was launched."""
+    """Arguments with possible secrets hidden; None: no program was launched."""
     commit: str | None = None
-    """What git has checked out in the working folder, or above it; None: no repository."""
+    """Commit checked out in the working folder or a parent; None: no repository."""

@@ -1,4 +1,4 @@
-"""How the ranks of a cluster came together: who came, what each was doing, who reaches whom."""
+"""How the ranks of a cluster connected: who arrived, what each did, who reaches whom."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from ddoctor.evidence.section import Part, Section
 
 
 class JoiningRank(Part, frozen=True, kw_only=True):
-    """A rank that is expected, as far as it is known."""
+    """An expected rank, and what is known about it."""
 
     rank: int
     host: str = ""
-    """Empty: it never said where it runs, and torchrun did not tell either."""
+    """Host name; empty: neither the rank nor torchrun reported it."""
     pid: int = 0
     local_rank: int | None = None
     world_size: int | None = None
-    """What its own launcher told it."""
+    """WORLD_SIZE from its own launcher."""
     address: str = ""
-    """Its own address on the way to the store."""
+    """Its own address on the route to the store."""
     visible_gpus: int | None = None
-    """How many GPUs torch offers to it; None: it never came."""
+    """Number of GPUs that torch offers to it; None: it never arrived."""
     visible_devices: str | None = None
     """Its CUDA_VISIBLE_DEVICES."""
     came: bool = False
-    """It spoke to the others over the store."""
+    """Whether it connected to the store."""
     joined: bool | None = None
-    """It is in the process group; None: none was tried."""
+    """Whether it is in the process group; None: no attempt was made."""
     last: str = ""
-    """What it was doing last."""
+    """Its last reported activity."""
     age: float | None = None
-    """Seconds since then."""
+    """Seconds since that activity."""
     status: str = ""
-    """Process state as psutil names it; ``silent``: nothing was heard of it any more."""
+    """Process state from psutil; ``silent``: it no longer reports."""
 
 
 class Joining(Section, frozen=True, kw_only=True):
-    """All ranks that are expected, and whether they came."""
+    """All expected ranks, and whether they arrived."""
 
     between_hosts: ClassVar[bool] = True
 
     endpoint: str
-    """HOST:PORT of the store over which the ranks meet."""
+    """HOST:PORT of the store that connects the ranks."""
     limit: float
-    """Seconds that were waited for."""
+    """Seconds that the ranks waited for each other."""
     world_size: int
-    """As rank 0 was told."""
+    """WORLD_SIZE of rank 0."""
     ranks: tuple[JoiningRank, ...]
-    """At least one row for each; several where processes share a rank."""
+    """At least one row per rank; several if processes share a rank."""
     launched: int | None = None
-    """How many processes the scheduler says that it started; None: it does not say."""
+    """Number of processes that the scheduler started; None: it does not say."""
     launched_by: str = ""
-    """The variable that says so, say SLURM_NTASKS."""
+    """The variable with that number, say SLURM_NTASKS."""
 
 
 Outcome = Literal["connected", "refused", "timeout", "no route", "unresolved", "failed"]
 
 
 class Attempt(Part, frozen=True, kw_only=True):
-    """One try to open a TCP connection."""
+    """One attempt to open a TCP connection."""
 
     host: str
     """The host that should answer."""
@@ -66,48 +66,48 @@ class Attempt(Part, frozen=True, kw_only=True):
     port: int
     outcome: Outcome
     error: str = ""
-    """The system's own words."""
+    """The operating system's error message."""
 
 
 class Reach(Section, frozen=True, kw_only=True):
-    """Which others this host reaches: connections to ports that those opened for the trial."""
+    """Which hosts this host reaches: test connections to ports that they opened."""
 
     attempts: tuple[Attempt, ...]
 
 
 class HostCaller(Part, frozen=True, kw_only=True):
-    """What a host said of itself that came to the endpoint."""
+    """A host that reached the endpoint, and its own report."""
 
     host: str
     node_rank: int | None = None
-    """As its ``--node-rank`` says; None: it was given none."""
+    """Its ``--node-rank``; None: not set."""
     expected: int
     """Its ``--nnodes``."""
     address: str = ""
-    """Its own address on the way to the endpoint; empty: it has no way there."""
+    """Its own address on the route to the endpoint; empty: no route."""
     endpoint_addresses: tuple[str, ...] = ()
-    """What the endpoint's name resolves to there."""
+    """Addresses to which that host resolves the endpoint's name."""
 
 
 class HostJoining(Section, frozen=True, kw_only=True):
-    """How the hosts came together before any launcher was started, as this host saw it."""
+    """How the hosts connected before any launcher started, as this host saw it."""
 
     between_hosts: ClassVar[bool] = True
 
     endpoint: str
     limit: float
-    """Seconds that were waited."""
+    """Seconds that this host waited."""
     expected: int
-    """Hosts, as this one was told by ``--nnodes``."""
+    """Number of hosts by this host's ``--nnodes``."""
     came: tuple[str, ...] = ()
     expected_elsewhere: tuple[int, ...] = ()
-    """What the other hosts that came were told, where it differs."""
+    """``--nnodes`` of the hosts that arrived, where it differs."""
     way: Attempt | None = None
-    """The last try to reach the endpoint; None: the store is on this host."""
+    """The last attempt to reach the endpoint; None: the store is on this host."""
     callers: tuple[HostCaller, ...] = ()
-    """What each that came has told."""
+    """The report of each host that arrived."""
 
     @classmethod
     def obtain(cls) -> str:
-        """The command that makes it, where hosts do not come together."""
+        """The command that makes it when hosts do not connect."""
         return "ddoctor probe"

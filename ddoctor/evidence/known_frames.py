@@ -1,4 +1,4 @@
-"""What a Python process is doing, by the frames on its stack."""
+"""The table that maps stack frames to the activity of a Python process."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from ddoctor.evidence.section import Known, Part
 
 
 class FrameRow(Part, frozen=True, kw_only=True):
-    """Frames that tell of one activity."""
+    """Frames that show one activity."""
 
     activity: str
     file: str
-    """The end of its path."""
+    """End of the file's path."""
     functions: tuple[str, ...]
     innermost: bool = False
-    """Only where it is the innermost frame."""
+    """Whether it counts as the innermost frame only."""
     native: bool = False
-    """Functions of native code, which are seen only where it is asked for them."""
+    """Whether the functions are native code, which only ``--native`` samples."""
     source: str
 
 
 class KnownFrames(Known, frozen=True, kw_only=True):
-    """The first row of which a frame is on the stack tells."""
+    """The activities; the first row with a frame on the stack applies."""
 
     table: ClassVar[str] = "frames.toml"
 
@@ -30,5 +30,5 @@ class KnownFrames(Known, frozen=True, kw_only=True):
 
     @property
     def native(self) -> frozenset[str]:
-        """The functions of native code that tell of something."""
+        """The native functions that show an activity."""
         return frozenset(name for row in self.frame if row.native for name in row.functions)

@@ -16,7 +16,7 @@ PLATEAU_FROM = 2**30
 
 
 class GpuModel(Part, frozen=True, kw_only=True):
-    """One model, as ``gpus.toml`` explains its fields. None: no source was read for it."""
+    """One GPU model; ``gpus.toml`` explains the fields. None: no source was found."""
 
     name: str
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class GpuModel(Part, frozen=True, kw_only=True):
 
 
 class GpuModels(Known, frozen=True, kw_only=True):
-    """GPUs and what their vendors and others say of them."""
+    """GPU models with the figures of vendors and other sources."""
 
     table: ClassVar[str] = "gpus.toml"
 
@@ -45,7 +45,7 @@ class GpuModels(Known, frozen=True, kw_only=True):
     models: tuple[GpuModel, ...]
 
     def find(self, name: str) -> GpuModel | None:
-        """The model of a device that NVML or torch calls by this name."""
+        """The model with this device name of NVML or torch."""
         return next(
             (
                 model
@@ -75,7 +75,7 @@ class PcieKind(Part, frozen=True, kw_only=True):
 
 
 class Links(Known, frozen=True, kw_only=True):
-    """What NCCL plans to reach over each kind of link."""
+    """The bandwidth that NCCL plans for each kind of link."""
 
     table: ClassVar[str] = "links.toml"
 
@@ -84,13 +84,13 @@ class Links(Known, frozen=True, kw_only=True):
     pcie: tuple[PcieKind, ...]
 
     def nvlink(self, capability: tuple[int, int]) -> NvLinkKind | None:
-        """The NVLink of a GPU with this compute capability."""
+        """The NVLink generation of a GPU with this compute capability."""
         fitting = [kind for kind in self.nvlinks if kind.capability <= capability]
         return max(fitting, key=lambda kind: kind.capability, default=None)
 
 
 class Expected(Part, frozen=True, kw_only=True):
-    """The bus bandwidth of healthy machines at large messages, in GB/s."""
+    """Bus bandwidth of healthy machines at large messages, GB/s."""
 
     published: tuple[float, float]
     warn: float
@@ -101,23 +101,23 @@ class Expected(Part, frozen=True, kw_only=True):
     algorithm: str = ""
     sharp: bool = False
     generation: int = 0
-    """Of PCIe, where the data goes over it."""
+    """PCIe generation, if the data uses PCIe; 0: it does not."""
 
 
 class NetworkKind(Part, frozen=True, kw_only=True):
-    """The bus bandwidth of healthy clusters at large messages, in GB/s."""
+    """Bus bandwidth of healthy clusters at large messages, GB/s."""
 
     models: tuple[str, ...]
     adapters: int
-    """Of each host."""
+    """Number of network adapters per host."""
     gigabits: int
-    """Per second, of an adapter."""
+    """Speed of one adapter, Gbit/s."""
     published: tuple[float, float]
     sources: tuple[str, ...]
 
 
 class Curve(Part, frozen=True, kw_only=True):
-    """Bus bandwidth (GB/s) by message size (bytes) on a healthy machine."""
+    """Bus bandwidth (GB/s) over message size (bytes) on a healthy machine."""
 
     model: str
     ranks: int
@@ -126,7 +126,7 @@ class Curve(Part, frozen=True, kw_only=True):
     source: str
 
     def at(self, size: int) -> float:
-        """The bandwidth at a size, interpolated over the logarithm of the size."""
+        """The bandwidth in GB/s at a size, interpolated over the logarithm of the size."""
         for (low, slow), (high, fast) in pairwise(self.points):
             if low <= size <= high:
                 share = math.log(size / low) / math.log(high / low)
@@ -135,7 +135,7 @@ class Curve(Part, frozen=True, kw_only=True):
 
 
 class AllReduceFigures(Known, frozen=True, kw_only=True):
-    """What all-reduce reaches within healthy nodes, and between them."""
+    """All-reduce bandwidth within healthy nodes, and between them."""
 
     table: ClassVar[str] = "allreduce.toml"
 
@@ -146,13 +146,13 @@ class AllReduceFigures(Known, frozen=True, kw_only=True):
     curves: tuple[Curve, ...]
 
     def find(self, model: str, ranks: int, algorithm: str | None) -> Expected | None:
-        """The row for these GPUs; where the algorithm is not told, the one that asks for least."""
+        """The row for these GPUs; for an unknown algorithm, the row with the lowest threshold."""
         rows = [row for row in self.expected if (row.model, row.ranks) == (model, ranks)]
         told = [row for row in rows if row.algorithm == algorithm]
         return min(told or rows, key=lambda row: row.warn, default=None)
 
     def pcie(self, generation: int) -> Expected | None:
-        """The row for GPUs that reach each other over this generation of PCIe."""
+        """The row for GPUs that reach each other over this PCIe generation."""
         return next((row for row in self.over_pcie if row.generation == generation), None)
 
     def network(self, model: str) -> NetworkKind | None:
@@ -160,17 +160,17 @@ class AllReduceFigures(Known, frozen=True, kw_only=True):
         return next((row for row in self.networks if model in row.models), None)
 
     def curve(self, row: Expected) -> Curve | None:
-        """The healthy curve that belongs to a row."""
+        """The healthy curve of a row."""
         key = (row.model, row.ranks, row.algorithm)
         return next((c for c in self.curves if (c.model, c.ranks, c.algorithm) == key), None)
 
     def due(self, row: Expected, size: int) -> float | None:
-        """The part of a row's figures that a message of this size must reach; None: not known."""
+        """The share of a row's bandwidth that this message size must reach; None: not known."""
         if row.generation or size >= PLATEAU_FROM:
             return 1.0
         curve = self.curve(row)
         return curve.at(size) / curve.points[-1][1] if curve is not None else None
 
     def source(self, keys: Sequence[str]) -> str:
-        """Where a row was read, as an observation cites it."""
+        """The sources of a row, as an observation cites them."""
         return ", ".join(self.sources[key] for key in keys)

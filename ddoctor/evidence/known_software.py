@@ -1,4 +1,4 @@
-"""Tables about versions: combinations that break, and what each CUDA needs of the driver."""
+"""Tables about versions: known-bad combinations, and the driver that each CUDA needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ddoctor.evidence.software import Software
 
 
 class Combination(Part, frozen=True, kw_only=True):
-    """Versions that do not work, alone or together."""
+    """Versions that fail, alone or together."""
 
     versions: Mapping[str, str]
     """Version ranges by package; ``nccl`` is the library in use."""
     breaks: str
-    """What happens, as a sentence without its full stop."""
+    """The failure, as a sentence without its full stop."""
     severity: Literal["note", "warning", "error"]
     confidence: Literal["possible", "likely"]
     upgrade: str
-    """The command that mends it."""
+    """The command that fixes it."""
     source: str
 
     def installed(self, software: Software) -> Mapping[str, str] | None:
-        """The installed versions when all of them are within the ranges."""
+        """The installed versions if all of them are within the ranges; None: they are not."""
         found: dict[str, str] = {}
         for package, versions in self.versions.items():
             version = software.version(package)
@@ -49,25 +49,25 @@ class CudaMajor(Part, frozen=True, kw_only=True):
 
     major: int
     minimum_driver: str
-    """The oldest driver that runs every release of it (minor version compatibility)."""
+    """The oldest driver that runs all its releases (minor version compatibility)."""
     source: str
 
 
 class CudaBuild(Part, frozen=True, kw_only=True):
-    """One of PyTorch's own builds."""
+    """One of PyTorch's official builds."""
 
     tag: str
-    """The last part of its index, say cu126."""
+    """The last part of its package index, say cu126."""
     cuda: tuple[int, int]
     capabilities: tuple[tuple[int, int], tuple[int, int]]
-    """The lowest and the highest compute capability that it has code for."""
+    """The lowest and the highest compute capability that it supports."""
     torch: str = ""
-    """The last release that was built so; empty: still built."""
+    """The last release with this build; empty: still built."""
     source: str
 
 
 class CudaBuilds(Known, frozen=True, kw_only=True):
-    """What each CUDA needs, and the builds of torch there are, the preferred first."""
+    """The driver that each CUDA needs, and the builds of torch, preferred first."""
 
     table: ClassVar[str] = "cuda.toml"
 
@@ -79,14 +79,14 @@ class CudaBuilds(Known, frozen=True, kw_only=True):
         return next((row for row in self.majors if row.major == major), None)
 
     def newest_major(self, driver: str) -> int | None:
-        """The newest major release of CUDA that this driver runs."""
+        """The newest CUDA major release that this driver runs."""
         return max(
             (row.major for row in self.majors if within(driver, f">={row.minimum_driver}")),
             default=None,
         )
 
     def build_for(self, major: int, capability: tuple[int, int] | None) -> CudaBuild | None:
-        """A build of torch that runs on a driver of this CUDA major, on such a GPU."""
+        """A build of torch for a driver of this CUDA major release and for this GPU."""
         for build in self.builds:
             low, high = build.capabilities
             if build.cuda[0] <= major and (capability is None or low <= capability <= high):
@@ -95,7 +95,7 @@ class CudaBuilds(Known, frozen=True, kw_only=True):
 
 
 def within(version: str, versions: str) -> bool:
-    """Whether a version is in a range such as ``>=2.4,<2.6``; one that is no version is not."""
+    """Whether a version is in a range such as ``>=2.4,<2.6``; False for an invalid version."""
     try:
         return SpecifierSet(versions).contains(Version(version), prereleases=True)
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""The table of the variables that NCCL, torch, Accelerate and others read, and how they do it."""
+"""The table of variables that NCCL, torch, Accelerate and others read, and how they parse them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Kind = Literal[
     "input-file",
     "output-file",
 ]
-"""How the reader takes the value. integer: C's strtoll, which makes 0 of any word. choice: one of
-``values``, in any case; exact: as written. list: several of them, separated by commas, ``^`` in
-front excludes. per-function-list: such lists by function, as NCCL_ALGO takes. counts: positive
+"""How the reader parses the value. integer: C's strtoll, which reads any word as 0. choice: one of
+``values``, in any case; exact: case-sensitive. list: several of them, separated by commas; a
+leading ``^`` excludes. per-function-list: such lists by function, as NCCL_ALGO. counts: positive
 integers separated by commas."""
 
 
 class VariableSource(Part, frozen=True, kw_only=True):
-    """Where rows were taken from, and which program reads the variables of those rows."""
+    """The origin of rows, and the program that reads their variables."""
 
     reader: str
     text: str
     newest: str = ""
-    """The reader's release up to which the rows hold; empty: it does not matter."""
+    """The reader's newest release that the rows cover; empty: not relevant."""
 
 
 class KnownVariable(Part, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class KnownVariable(Part, frozen=True, kw_only=True):
     otherwise: Literal["", "ignored", "fails"] = ""
     """What the reader does with any other value."""
     since: str = ""
-    """The reader's first release that has it; empty: not known, or before the table begins."""
+    """The reader's first release with it; empty: not known, or older than the table."""
     removed: str = ""
     """The reader's first release without it."""
     now: str = ""
@@ -66,33 +66,33 @@ class Foreign(Part, frozen=True, kw_only=True):
 
 
 class Setting(Part, frozen=True, kw_only=True):
-    """A variable with values that it should not keep."""
+    """A variable with values that should not stay set."""
 
     name: str
     values: tuple[str, ...]
     effect: str
-    """What it does and costs, as the end of a sentence that begins with the setting."""
+    """Its effect and cost, as the end of a sentence that begins with the setting."""
     severity: Literal["note", "warning"]
     source: str
 
 
 class Stopgap(Setting, frozen=True, kw_only=True):
-    """A setting that switches something off, and what tells that it would work here."""
+    """A setting that disables a feature, and the evidence that the feature would work here."""
 
     path: Literal["p2p", "shm", "nvls", "rdma", "gdr", "gpu"]
     unless: str = ""
-    """A prefix of variables whose owner asks for this setting."""
+    """A prefix of variables whose owner requires this setting."""
 
 
 class DebugSetting(Setting, frozen=True, kw_only=True):
-    """A setting that helps to debug and costs time."""
+    """A setting for debugging that costs time."""
 
     only_with: Mapping[str, tuple[str, ...]] = {}
-    """It has this effect only while these variables have one of these values."""
+    """The effect depends on these variables having one of these values."""
 
 
 class Contradiction(Part, frozen=True, kw_only=True):
-    """Settings that cannot both be meant; ``*`` stands for any value."""
+    """Settings that contradict each other; ``*`` matches any value."""
 
     settings: Mapping[str, tuple[str, ...]]
     effect: str
@@ -102,7 +102,7 @@ class Contradiction(Part, frozen=True, kw_only=True):
 
 
 class Bounds(Part, frozen=True, kw_only=True):
-    """Two numbers of which the first may not exceed the second."""
+    """Two numbers, the first of which must not exceed the second."""
 
     lower: str
     upper: str
@@ -110,12 +110,12 @@ class Bounds(Part, frozen=True, kw_only=True):
 
 
 class KnownVariables(Known, frozen=True, kw_only=True, dict=True):
-    """Every variable that is known, and what is known about some of their values."""
+    """Every known variable, and known problems with some of their values."""
 
     table: ClassVar[str] = "variables.toml"
 
     families: tuple[str, ...]
-    """Prefixes of which the table holds every name."""
+    """Prefixes whose names are all in the table."""
     sources: Mapping[str, VariableSource]
     variables: tuple[KnownVariable, ...]
     foreign: tuple[Foreign, ...]
@@ -126,7 +126,7 @@ class KnownVariables(Known, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def by_name(self) -> Mapping[str, KnownVariable]:
-        """The rows of ``variables`` by their name."""
+        """The rows of ``variables`` by name."""
         return {variable.name: variable for variable in self.variables}
 
     def reader(self, variable: KnownVariable) -> str:

@@ -1,4 +1,4 @@
-"""What was seen from outside of a training that runs, without any preparation."""
+"""Samples of a running training, taken from outside without preparation."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from ddoctor.evidence.training import Frame
 
 
 class Block(Part, frozen=True, kw_only=True):
-    """A loop or a branch of the user's code that a frame stands in."""
+    """A loop or a branch of the user's code that contains a frame."""
 
     file: str
     function: str
     loop: bool
     text: str
-    """Its first line."""
+    """Its first line of source."""
     line: int
     end: int
 
 
 class Activity(Part, frozen=True, kw_only=True):
-    """What a main thread was met doing, at one line of the user's, on one way there."""
+    """Samples of a main thread in one activity, at one user line, on one call path."""
 
     name: str
-    """A row's name of ``knowledge/frames.toml``; ``rest``: none of them."""
+    """A row's name in ``knowledge/frames.toml``; ``rest``: none of them."""
     samples: int
     visits: int = 1
-    """How often it was come to, at whichever line: of what is done once in a look it is not known
-    whether it comes again."""
+    """Number of times it was entered, at any line. Entered once in a sampling, it may or may not
+    repeat."""
     calls: tuple[Frame, ...] = ()
-    """The user's own frames, the innermost last."""
+    """The user's frames, innermost last."""
     within: tuple[Block, ...] = ()
-    """What that line, and those that call it, stand in; the innermost last."""
+    """Loops and branches around that line and its callers, innermost last."""
     before_skip: str = ""
-    """``if step < start:`` and the like, which that line stands before or in: what a loop passes
-    over; empty: nothing."""
+    """A guard such as ``if step < start:`` around or after that line, with which a loop skips
+    steps; empty: none."""
 
     @property
     def line(self) -> Frame | None:
-        """The innermost of the user's own frames."""
+        """The innermost user frame."""
         return self.calls[-1] if self.calls else None
 
 
 class Turn(Part, frozen=True, kw_only=True):
-    """So many samples in a row at the same."""
+    """A number of consecutive samples in the same activity."""
 
     name: str
     samples: int
 
 
 class LiveWorker(Part, frozen=True, kw_only=True):
-    """A process that loads data for a rank."""
+    """A DataLoader worker process of a rank."""
 
     pid: int
     state: str
-    """psutil's name for it."""
+    """Process state from psutil."""
     cpu_seconds: float
-    """During the look."""
+    """CPU seconds during the sampling."""
     stack: tuple[Frame, ...] = ()
-    """Where its main thread was met most often, the innermost last."""
+    """The most frequent stack of its main thread, innermost last."""
     still: bool = False
-    """Whether it was there in all samples."""
+    """Whether all samples show the same stack."""
 
     @property
     def stuck(self) -> bool:
-        """Whether it stands, and not where a worker waits for what to load next."""
+        """Whether it is blocked anywhere but in the wait for its next task."""
         idle = any(
             frame.file.endswith("torch/utils/data/_utils/worker.py")
             and after.file.endswith("multiprocessing/queues.py")
@@ -76,103 +76,102 @@ class LiveWorker(Part, frozen=True, kw_only=True):
 
     @property
     def line(self) -> Frame | None:
-        """The innermost of the user's own frames."""
+        """The innermost user frame."""
         return next((frame for frame in reversed(self.stack) if frame.of_user), None)
 
 
 class LiveRank(Part, frozen=True, kw_only=True):
-    """One rank, as it was during the look."""
+    """One rank during the sampling."""
 
     rank: int
     pid: int
     state: str
-    """psutil's name for it at the end of the look, or ``gone``."""
+    """Process state from psutil at the end of the sampling, or ``gone``."""
     age_seconds: float
     cpu_seconds: float
-    """Of all its threads, during the look."""
+    """CPU seconds of all its threads, during the sampling."""
     main_cpu_seconds: float
     asleep: float | None = None
-    """In what part of the time its main thread slept; 0 to 1."""
+    """Share of the time in which its main thread slept, 0 to 1."""
     resident: float
-    """MiB."""
+    """Resident memory in MiB."""
     held: tuple[float, ...] = ()
-    """MiB at even distances of time, without what the kernel can take back."""
+    """MiB at equal intervals, without memory that the kernel can reclaim."""
     workers_held: tuple[float, ...] = ()
-    """The same of its loader's workers, all together."""
+    """The same for its DataLoader workers together, in MiB."""
     swapped: float = 0.0
-    """MiB that the kernel has moved to a disk."""
+    """MiB that the kernel moved to swap."""
     faults: int = 0
-    """Pages that it waited for during the look, until a disk had brought them."""
+    """Major page faults during the sampling: pages read from a disk."""
     moved: float = 0.0
-    """MiB that it read and wrote during the look, files, pipes and terminals together."""
+    """MiB that it read and wrote during the sampling: files, pipes and terminals."""
     wakes: int = 0
-    """How often its main thread, having slept, went on during the look."""
+    """Number of times its main thread woke up during the sampling."""
     longest_sleep: float | None = None
-    """The longest time, in seconds, for which it was not seen to go on; twice a second somebody
-    looks. None: nobody did."""
+    """Longest time without a wake-up, in seconds, checked twice a second. None: not checked."""
     on_gpu: bool = False
-    """Whether it has CUDA's driver in it."""
+    """Whether the CUDA driver is loaded in it."""
     samples: int = 0
     stack: tuple[Frame, ...] = ()
-    """Where its main thread was met most often, the innermost last."""
+    """The most frequent stack of its main thread, innermost last."""
     still: bool = False
-    """Whether its main thread was there in all samples."""
+    """Whether all samples of its main thread show the same stack."""
     activities: tuple[Activity, ...] = ()
-    """The most frequent first."""
+    """Most frequent first."""
     turns: tuple[Turn, ...] = ()
-    """The same in the order of time."""
+    """The same in order of time."""
     workers: tuple[LiveWorker, ...] = ()
     unseen: str = ""
     """Why there are no stacks; empty: there are."""
 
     def share(self, name: str) -> float:
-        """In what part of the samples it was met at this; 0 to 1."""
+        """Share of the samples in this activity, 0 to 1."""
         met = sum(one.samples for one in self.activities if one.name == name)
         return met / self.samples if self.samples else 0.0
 
     def visits(self, name: str) -> int:
-        """How often it came to this."""
+        """Number of times it entered this activity."""
         return max((one.visits for one in self.activities if one.name == name), default=0)
 
     def calls(self, name: str) -> tuple[Frame, ...]:
-        """The user's own frames at which it was met at this most often, the innermost last."""
+        """The user's frames most often sampled in this activity, innermost last."""
         return next((one.calls for one in self.activities if one.name == name), ())
 
 
 class LiveLink(Part, frozen=True, kw_only=True):
-    """The TCP connections of the ranks of one host with another host."""
+    """The TCP connections between the ranks of one host and another host."""
 
     local: str
-    """Address."""
+    """Local IP address."""
     remote: str
-    """Address."""
+    """Remote IP address."""
     queued: float
-    """In what part of the looks something waited to be sent, or to be acknowledged; 0 to 1."""
+    """Share of the readings with data waiting to be sent or acknowledged, 0 to 1."""
     unread: float = 0.0
-    """In what part of the looks something had come and was not yet read; 0 to 1."""
+    """Share of the readings with received data that was not yet read, 0 to 1."""
     interface: str = ""
-    """That has the local address; empty: not to be seen from where ddoctor runs."""
+    """The interface with the local address; empty: invisible from here."""
     sent: float | None = None
-    """MiB per second, by all that uses this interface."""
+    """MiB/s that all processes send over this interface."""
     speed: int | None = None
-    """What the interface says of itself; Mbit/s."""
+    """Speed that the interface reports, Mbit/s."""
 
 
 class LiveLook(Section, frozen=True, kw_only=True):
-    """The ranks of one job on one host."""
+    """The sampled ranks of one job on one host."""
 
     of_attaching: ClassVar[bool] = True
 
     job: str
-    """As people call it."""
+    """The job's name for people."""
     world: int
     seconds: float
     command: tuple[str, ...]
     missing: tuple[int, ...] = ()
-    """Ranks that were started on this host, and are not there."""
+    """Ranks that were started on this host and no longer exist."""
     supervised: bool = False
-    """Whether a launcher ends all ranks as soon as one fails: then one that is missing has come to
-    its own end."""
+    """Whether a launcher ends all ranks when one fails; a missing rank then ended without a
+    failure."""
     ranks: tuple[LiveRank, ...]
     links: tuple[LiveLink, ...] = ()
-    """To other hosts, as far as they are TCP."""
+    """Connections to other hosts that use TCP."""

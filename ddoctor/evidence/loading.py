@@ -1,4 +1,4 @@
-"""The DataLoaders of a training script: how they are set, what they cost, what they delivered."""
+"""The DataLoaders of a training script: settings, cost, and batches delivered."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from ddoctor.evidence.section import Part, Section
 
 
 class WorkerRandomness(Part, frozen=True, kw_only=True):
-    """One source of random numbers in one worker."""
+    """One random number generator in one worker."""
 
     worker: int
     source: str
-    """``numpy.random``, ``random``, ``torch``, or the attribute of the dataset that holds it."""
+    """``numpy.random``, ``random``, ``torch``, or the dataset attribute that holds it."""
     first: str
-    """A fingerprint of its state before the first item."""
+    """Fingerprint of its state before the first item."""
     used: bool
-    """Whether its state changed with the items."""
+    """Whether the items changed its state."""
 
 
 class Loader(Part, frozen=True, kw_only=True):
-    """One DataLoader of one rank that the training steps took batches from."""
+    """One DataLoader of one rank that feeds the training steps."""
 
     rank: int
     host: str
     name: str
-    """Where the script makes it: file:line."""
+    """The line that creates it: file:line."""
     dataset: str
-    """The class of the dataset."""
+    """Class of the dataset."""
     kind: Literal["map", "iterable"]
     items: int | None
-    """The length of the dataset; None: it has none."""
+    """Length of the dataset; None: it has none."""
     batch_size: int | None
     batches: int | None
-    """The length of the loader; None: it has none."""
+    """Length of the loader; None: it has none."""
     num_workers: int
     prefetch_factor: int | None
     pin_memory: bool
     persistent_workers: bool
     context: str
-    """fork, spawn or forkserver."""
+    """Start method of the workers: fork, spawn or forkserver."""
     drop_last: bool
     sampler: str
-    """The class of the sampler."""
+    """Class of the sampler."""
     shuffle: bool | None = None
-    """Of a DistributedSampler; None: another sampler."""
+    """Setting of a DistributedSampler; None: another sampler."""
     seeded_by_epoch: bool | None = None
-    """Whether set_epoch had been called with a new number at the second epoch; None: no second one,
-    or no DistributedSampler."""
+    """Whether set_epoch was called with a new number before the second epoch. None: no second
+    epoch, or no DistributedSampler."""
     replicas: int | None = None
-    """Into how many parts its sampler shares the dataset out; None: it does not."""
+    """Number of parts into which the sampler splits the dataset; None: it does not split."""
 
     fetched: int = 0
-    """Items that were fetched and timed, in the workers or in the main process."""
+    """Items that were fetched and timed, in workers or in the main process."""
     fetch_seconds: float = 0.0
-    """To fetch them, without collate."""
+    """Seconds to fetch them, without collate."""
     fetch_cpu_seconds: float = 0.0
-    """Of these, on a CPU."""
+    """CPU seconds of them."""
     collated: int = 0
     """Batches that were collated and timed."""
     collate_seconds: float = 0.0
@@ -64,40 +64,40 @@ class Loader(Part, frozen=True, kw_only=True):
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0
-    """Seconds that the main process itself spent on each batch with workers at hand: unpickling,
-    pinning, what the script does in the loader's own wrapper."""
+    """Seconds per batch that the main process spends with workers in use: unpickling, pinning, the
+    script's own wrapper."""
 
     taken: int = 0
-    """Batches that the judged steps took."""
+    """Batches that the judged steps used."""
     wait_seconds: tuple[float, ...] = ()
-    """Of each of them, how long the main thread was in the loader."""
+    """Seconds of the main thread in the loader, for each of them."""
     starts: tuple[float, ...] = ()
-    """Of each epoch that began while it was watched, the seconds until its iterator was made."""
+    """Seconds to create the iterator, for each epoch that began during the recording."""
     first_waits: tuple[float, ...] = ()
-    """Of each of these epochs, the seconds from then until its first batch came."""
+    """Seconds from then to the first batch, for each of these epochs."""
     epoch_batches: tuple[int, ...] = ()
-    """Of each epoch that ended while it was watched, how many batches it had."""
+    """Number of batches of each epoch that ended during the recording."""
     worker_memory: float | None = None
-    """MiB of one worker's own (unshared) memory, the median of them; None: not seen."""
+    """Unshared memory of one worker in MiB, the median of them; None: not visible."""
     batch_bytes: int | None = None
     """Bytes of the tensors of a batch."""
     randomness: tuple[WorkerRandomness, ...] = ()
 
     @property
     def item_seconds(self) -> float:
-        """To fetch one item; 0: not timed."""
+        """Seconds to fetch one item; 0: not timed."""
         return self.fetch_seconds / self.fetched if self.fetched else 0.0
 
     @property
     def batch_seconds(self) -> float:
-        """One worker's time for one batch: all its items and collate; 0: not timed."""
+        """Seconds of one worker for one batch: all its items and collate; 0: not timed."""
         if not self.collated:
             return 0.0
         return (self.fetch_seconds + self.collate_seconds) / self.collated
 
     @property
     def batch_cpu_seconds(self) -> float:
-        """The CPU's part of ``batch_seconds``."""
+        """CPU seconds of ``batch_seconds``."""
         if not self.collated:
             return 0.0
         return (self.fetch_cpu_seconds + self.collate_cpu_seconds) / self.collated
@@ -112,22 +112,22 @@ class Loading(Section, frozen=True, kw_only=True):
 
 
 class CurvePoint(Part, frozen=True, kw_only=True):
-    """A loader alone, without the training, at one number of workers."""
+    """A loader in isolation, without the training, at one number of workers."""
 
     rank: int
     name: str
-    """Of the loader."""
+    """The line that creates the loader: file:line."""
     num_workers: int
     seconds_per_batch: float
-    """The median interval between batches once the workers have started."""
+    """Median interval between batches after the workers have started, in seconds."""
     batches: int
-    """That were timed."""
+    """Number of batches timed."""
     start_seconds: float
-    """Until the first batch came."""
+    """Seconds to the first batch."""
 
 
 class LoaderCurve(Section, frozen=True, kw_only=True):
-    """The user's own loaders in isolation, all ranks at the same time."""
+    """The user's loaders in isolation, on all ranks at the same time."""
 
     of_training: ClassVar[bool] = True
 
@@ -139,21 +139,21 @@ class FirstBatches(Part, frozen=True, kw_only=True):
 
     rank: int
     name: str
-    """Of the loader."""
+    """The line that creates the loader: file:line."""
     epoch: int
-    """Counted from the first one that was seen."""
+    """Epoch number, from 0 at the first epoch recorded."""
     by: Literal["indices", "values", "labels"]
-    """What the fingerprint is of: the numbers of the items, the tensors themselves, or those of
-    them that hold different whole numbers, which random augmentation leaves alone."""
+    """Content of the fingerprint: item indices, the tensors, or the integer tensors that vary.
+    Random augmentation leaves the last unchanged."""
     batches: tuple[str, ...]
     workers: tuple[int, ...] = ()
-    """Which worker made each of them; empty: the main process."""
+    """The worker that made each batch; empty: the main process."""
     taken: int | None = None
-    """How many batches the script took in this epoch as far as it was seen; None: not counted."""
+    """Number of batches that the script took in this epoch while recorded; None: not counted."""
 
 
 class DataSeen(Section, frozen=True, kw_only=True):
-    """What the ranks were given to train on."""
+    """The data on which the ranks trained."""
 
     of_training: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""How many samples of a training fit the devices, as real steps showed."""
+"""The number of samples that fit on the devices, measured by real training steps."""
 
 from __future__ import annotations
 
@@ -8,55 +8,54 @@ from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
 
 Stopped = Literal["", "host-memory", "time", "sizes", "data", "script"]
-"""The host has no more memory to play with, a step would take too long, nobody trains with more, an
-epoch has no more samples, the script that was run had no more steps."""
+"""Why the search stopped: host memory, step time, the largest useful micro-batch, the end of the
+epoch, or the end of the script."""
 
 MARGIN = 0.05
-"""Of what the allocator can get: a micro-batch that leaves less is not called safe.
+"""Share of the allocator's limit: a micro-batch that leaves less is not called safe.
 
-A few per cent always lie in pieces between what is used, and come and go with the lengths of the
-samples: from a tenth on that is a fault of its own (``cuda-oom-fragmentation``), half of it is kept
-free here.
+A few per cent are always fragmented and vary with the lengths of the samples. From a tenth on this
+is a separate fault (``cuda-oom-fragmentation``); half of that stays free here.
 """
 
 
 class SampleUse(Part, frozen=True, kw_only=True):
-    """What a step at one micro-batch took on one rank, in bytes."""
+    """Memory of a step at one micro-batch on one rank, in bytes."""
 
     micro_batch: int
     allocated: int
     reserved: int
-    """By the caching allocator, from the device."""
+    """Bytes that the caching allocator reserved on the device."""
 
     @property
     def unused(self) -> int:
-        """Reserved and not allocated: what the allocator has in pieces."""
+        """Bytes reserved and not allocated: fragmented memory of the allocator."""
         return self.reserved - self.allocated
 
 
 class RankHeadroom(Part, frozen=True, kw_only=True):
-    """One rank, in bytes."""
+    """Memory of one rank, in bytes."""
 
     place: RankPlace
     total: int
     others: int
-    """What is not the allocator's: of other processes, and CUDA's context."""
+    """Bytes outside of the allocator: other processes, and CUDA's context."""
     limit: int
-    """What the allocator can get."""
+    """Bytes that the allocator can get."""
     parameters: int
-    """Of the model, with its buffers."""
+    """Bytes of the model's parameters and buffers."""
     fixed: int | None = None
-    """What a step takes whatever its samples; None: fewer than two sizes fitted."""
+    """Bytes that a step needs regardless of its samples; None: fewer than two sizes fit."""
     per_sample: int | None = None
     uses: tuple[SampleUse, ...] = ()
-    """Of the sizes that fitted, the smallest first."""
+    """The sizes that fit, smallest first."""
 
     def use(self, micro_batch: int) -> SampleUse | None:
-        """At this size; None: it was not tried, or did not fit."""
+        """The memory at this size; None: not tried, or it did not fit."""
         return next((one for one in self.uses if one.micro_batch == micro_batch), None)
 
     def left(self, micro_batch: int) -> int | None:
-        """Of what the allocator can get; None: it was not tried, or did not fit."""
+        """Bytes of the limit that stay free at this size; None: not tried, or it did not fit."""
         found = self.use(micro_batch)
         return None if found is None else self.limit - found.reserved
 
@@ -66,39 +65,39 @@ class MemoryTrial(Part, frozen=True, kw_only=True):
 
     micro_batch: int
     outcome: Literal["fits", "thrashes", "out-of-memory"]
-    """thrashes: the allocator had to give back its cache within the step, and got through."""
+    """thrashes: it fits, but the allocator had to release its cache within the step."""
     ranks: tuple[int, ...] = ()
-    """On which it did not fit."""
+    """Ranks on which it did not fit."""
     exchange: bool = False
-    """Whether gradients were exchanged; else each rank took the step alone."""
+    """Whether the ranks exchanged gradients; otherwise each rank took the step alone."""
 
 
 class StepRate(Part, frozen=True, kw_only=True):
-    """Steps at one micro-batch, gradients exchanged and nothing loaded; where gradients are
-    accumulated, what one micro-batch takes of a step."""
+    """Steps at one micro-batch with gradient exchange and without data loading. With gradient
+    accumulation, one micro-batch's share of a step."""
 
     micro_batch: int
     seconds: float
-    """Of the median step, each on its slowest rank."""
+    """Seconds of the median step, each on its slowest rank."""
 
 
 class Longest(Part, frozen=True, kw_only=True):
-    """How long samples can be."""
+    """The longest sequence that fits."""
 
     samples: int
-    """So many at a time."""
+    """Samples per micro-batch."""
     current: int
-    """Tokens of each, as the user said."""
+    """Tokens per sample in use, as the user states."""
     tokens: int
-    """The most that were seen to fit; 0: not the fewest did."""
+    """The most tokens that fit; 0: not even the fewest tried."""
     too_long: int | None = None
-    """The fewest that were seen not to fit; None: all did that were tried."""
+    """The fewest tokens that did not fit; None: all that were tried fit."""
     stopped: Stopped = ""
-    """Why none were too long."""
+    """Why the search stopped before a length did not fit."""
 
 
 class MemoryHeadroom(Section, frozen=True, kw_only=True):
-    """Training steps at growing micro-batches, until one did not fit."""
+    """Training steps at growing micro-batches, until one does not fit."""
 
     probe: ClassVar[str] = "memory_headroom"
     between_hosts: ClassVar[bool] = True
@@ -106,36 +105,36 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
     workload: str
     """``package.module:factory``, or the script that was run."""
     played: bool
-    """On CPU tensors, against a size that was stated."""
+    """Whether CPU tensors were counted against a stated device size."""
     current: int | None = None
-    """The micro-batch in use, as the user said."""
+    """The micro-batch in use, as the user states."""
     largest: int
-    """The largest that was seen to fit; 0: not one sample did."""
+    """The largest micro-batch that fits; 0: not even one sample."""
     safe: int
-    """The largest that leaves ``MARGIN`` on every rank; 0: not one sample does."""
+    """The largest that leaves ``MARGIN`` on every rank; 0: not even one sample."""
     too_large: int | None = None
-    """The smallest that was seen not to fit; None: all did that were tried."""
+    """The smallest that did not fit; None: all that were tried fit."""
     stopped: Stopped = ""
-    """Why none was too large."""
+    """Why the search stopped before a micro-batch did not fit."""
     foretold: int | None = None
-    """By the line, the largest where it was stopped before."""
+    """The largest micro-batch by extrapolation, where the search stopped early."""
     trials: tuple[MemoryTrial, ...] = ()
     ranks: tuple[RankHeadroom, ...]
     rates: tuple[StepRate, ...] = ()
     sharded: bool = False
-    """By FSDP, where several ranks take part; else by DDP, or as the script does it."""
+    """Whether FSDP shards over several ranks; otherwise DDP, or the script's own strategy."""
     longest: Longest | None = None
-    """None: nobody asked."""
+    """The longest sequence; None: not requested."""
 
     def samples_per_second(self, micro_batch: int) -> float | None:
-        """Of all ranks together; None: not measured."""
+        """Samples per second of all ranks together; None: not measured."""
         found = (one for one in self.rates if one.micro_batch == micro_batch)
         rate = next(found, None)
         return None if rate is None else len(self.ranks) * micro_batch / rate.seconds
 
     @property
     def tightest(self) -> RankHeadroom:
-        """The rank that decides: where the largest leaves least; or where not one sample fits."""
+        """The limiting rank: least memory left at the largest micro-batch, or no sample fits."""
         if not self.largest:
             short = {rank for trial in self.trials for rank in trial.ranks}
             return next((one for one in self.ranks if one.place.rank in short), self.ranks[0])

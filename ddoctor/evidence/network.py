@@ -1,4 +1,4 @@
-"""The ways between nodes: interfaces, names, RDMA devices, and where the ranks are to meet."""
+"""The network between nodes: interfaces, names, RDMA devices, and the rendezvous."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from ddoctor.evidence.section import Part, Section
 
 
 class Route(Part, frozen=True, kw_only=True):
-    """The way the kernel would take to an address."""
+    """The kernel's route to an address."""
 
     to: str
-    """An address, or ``default``."""
+    """An IP address, or ``default``."""
     interface: str
     gateway: str = ""
     source: str = ""
-    """The own address that packets would carry."""
+    """The source address of the packets."""
 
 
 class ResolvedName(Part, frozen=True, kw_only=True):
-    """What the host's resolver says about a name."""
+    """A name as the host's resolver answers it."""
 
     name: str
     addresses: tuple[str, ...] = ()
     error: str = ""
-    """The resolver's own words; empty: it resolved."""
+    """The resolver's error message; empty: it resolved."""
 
 
 class Network(Section, frozen=True, kw_only=True):
-    """Interfaces, the default route and the own name of a host, and what steers NCCL and gloo.
+    """Interfaces, default route and host name, and the variables that NCCL and gloo read.
 
     The variables are those in force, from the environment or from NCCL's own files.
     """
 
     interfaces: tuple[Interface, ...]
-    """In the order in which the kernel lists their addresses."""
+    """In the kernel's order of addresses."""
     default_route: Route | None = None
     own_name: ResolvedName
-    """The name from gethostname(): gloo binds to what it resolves to."""
+    """The name from gethostname(); gloo binds to its address."""
     announced_name: str = ""
-    """The name from getfqdn(): torchrun's c10d rendezvous tells it to the other nodes."""
+    """The name from getfqdn(); torchrun's c10d rendezvous announces it to the other nodes."""
     nccl_socket_ifname: str | None = None
     nccl_socket_family: str | None = None
     nccl_comm_id: str | None = None
     gloo_socket_ifname: str | None = None
 
     def interface(self, name: str) -> Interface | None:
-        """The interface of that name."""
+        """The interface of that name; None: there is none."""
         return next((one for one in self.interfaces if one.name == name), None)
 
     def facing(self, route: Route | None = None) -> Interface | None:
-        """The interface towards the other nodes: of this route, else of the default route, else
-        the first that leads off this host."""
+        """The interface towards the other nodes: of this route, else of the default route, else the
+        first that leads off this host."""
         routed = [self.interface(way.interface) for way in (route, self.default_route) if way]
         away = [one for one in self.interfaces if not one.stays_here]
         return next((one for one in (*routed, *away) if one is not None and one.usable), None)
@@ -67,24 +67,25 @@ class PortHolder(Part, frozen=True, kw_only=True):
 
 
 class Rendezvous(Section, frozen=True, kw_only=True):
-    """Where the ranks are to meet, as far as the environment tells."""
+    """The rendezvous of the ranks, from the environment."""
 
     master: ResolvedName | None = None
     """MASTER_ADDR; None: not set."""
     master_here: bool
-    """MASTER_ADDR resolves to this host, or is not set."""
+    """Whether MASTER_ADDR resolves to this host, or is not set."""
     master_route: Route | None = None
-    """The way to MASTER_ADDR, when it is another host."""
+    """The route to MASTER_ADDR on another host."""
     port: int
     port_from: Literal["MASTER_PORT", "default"]
     port_free: bool | None = None
-    """None: not tried; ``unseen`` says why, or the store belongs on another host."""
+    """Whether the port is free. None: not tried, because the store is on another host or ``unseen``
+    gives the reason."""
     port_holder: PortHolder | None = None
-    """None: free, or the process cannot be seen from here."""
+    """The process on the port; None: the port is free, or the process is invisible from here."""
     other_port: int | None = None
-    """A port that was free at the time of the look."""
+    """Another port that was free during the collection."""
     several_nodes: str = ""
-    """What says that the run spans nodes, say ``SLURM_NNODES=4``; empty: nothing does."""
+    """Evidence that the run spans nodes, say ``SLURM_NNODES=4``; empty: none."""
 
 
 class Gid(Part, frozen=True, kw_only=True):
@@ -103,9 +104,9 @@ class RdmaPort(Part, frozen=True, kw_only=True):
 
     number: int
     state: str
-    """DOWN, INIT, ARMED, ACTIVE, … as sysfs names it."""
+    """State in sysfs: DOWN, INIT, ARMED, ACTIVE, …"""
     physical_state: str = ""
-    """LinkUp, Polling, Disabled, … as sysfs names it."""
+    """Physical state in sysfs: LinkUp, Polling, Disabled, …"""
     rate: float | None = None
     """Gbit/s."""
     link_layer: str = ""
@@ -119,21 +120,21 @@ class RdmaDevice(Part, frozen=True, kw_only=True):
     """One RDMA device (HCA) of /sys/class/infiniband."""
 
     name: str
-    """Say mlx5_0."""
+    """Device name, say mlx5_0."""
     bus_id: str = ""
-    """Of the PCI device behind it, say 0000:1a:00.0."""
+    """Bus id of its PCI device, say 0000:1a:00.0."""
     driver: str = ""
     """Kernel driver of the PCI device: mlx5_core, bnxt_en, efa, irdma, …"""
     numa_node: int | None = None
     board: str = ""
-    """The maker's number of the model, say MT_0000000838."""
+    """The manufacturer's board id, say MT_0000000838."""
     firmware: str = ""
-    """Say 28.39.1002."""
+    """Firmware version, say 28.39.1002."""
     ports: tuple[RdmaPort, ...] = ()
 
     @property
     def active(self) -> bool:
-        """Whether any port could carry traffic."""
+        """Whether any port can carry traffic."""
         return any(port.state == "ACTIVE" for port in self.ports)
 
 
@@ -142,11 +143,11 @@ class VerbsNode(Part, frozen=True, kw_only=True):
 
     path: str
     refused: str = ""
-    """Why this user cannot open it for reading and writing; empty: it can be opened."""
+    """Why this user cannot open it for reading and writing; empty: the user can."""
 
 
 class Rdma(Section, frozen=True, kw_only=True):
-    """RDMA devices of a host, and whether this user's processes could use them.
+    """RDMA devices of a host, and whether this user's processes can use them.
 
     The variables are those in force, from the environment or from NCCL's own files.
     """
@@ -154,17 +155,17 @@ class Rdma(Section, frozen=True, kw_only=True):
     devices: tuple[RdmaDevice, ...] = ()
     verbs_nodes: tuple[VerbsNode, ...] = ()
     libibverbs: str | None = None
-    """The library that NCCL would load; None: the loader finds none."""
+    """The library that NCCL would load; None: the dynamic loader finds none."""
     verbs_devices: tuple[str, ...] | None = None
-    """The devices that libibverbs offers to NCCL; None: it could not be asked."""
+    """The devices that libibverbs offers to NCCL; None: the query failed."""
     net_plugin: str | None = None
-    """The network plug-in that NCCL would load, such as EFA's; None: the loader finds none."""
+    """The network plug-in that NCCL would load, such as EFA's; None: not found."""
     net_plugin_aside: str | None = None
-    """EFA's plug-in where its installer puts it, whether or not the loader looks there."""
+    """EFA's plug-in at its installation path, whether or not the dynamic loader searches there."""
     peer_memory: str | None = None
-    """The peer memory client that is loaded (nvidia_peermem, nv_mem, nv_mem_nc); None: none."""
+    """The loaded peer memory client (nvidia_peermem, nv_mem, nv_mem_nc); None: none."""
     dma_buf: bool | None = None
-    """Kernel and NVIDIA driver can export GPU memory as DMA-BUF; None: could not be told."""
+    """Whether kernel and driver can export GPU memory as DMA-BUF; None: not known."""
     dma_buf_reason: str = ""
     nccl_ib_hca: str | None = None
     nccl_ib_gid_index: str | None = None
@@ -172,7 +173,8 @@ class Rdma(Section, frozen=True, kw_only=True):
 
     @property
     def between_nodes(self) -> bool:
-        """InfiniBand or EFA: nobody has it for one node, while most Ethernet cards speak RoCE."""
+        """Whether it has InfiniBand or EFA, which exist for several nodes; many Ethernet cards
+        speak RoCE."""
         return any(
             device.driver == "efa" or any(port.link_layer == "InfiniBand" for port in device.ports)
             for device in self.fabric
@@ -180,5 +182,5 @@ class Rdma(Section, frozen=True, kw_only=True):
 
     @property
     def fabric(self) -> tuple[RdmaDevice, ...]:
-        """Devices of hardware with a port that could carry traffic: no soft RoCE, no dead ports."""
+        """Hardware devices with a port that can carry traffic, without soft RoCE."""
         return tuple(device for device in self.devices if device.active and device.bus_id)

@@ -1,4 +1,4 @@
-"""How fast the ends of each pair send to one another, and how fast each rank works alone."""
+"""Bandwidth between each pair of ranks, and the speed of each rank alone."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from ddoctor.evidence.section import Part, Section
 
 
 class End(Part, frozen=True, kw_only=True):
-    """A rank that takes part: one of each host, or all of a single host."""
+    """A participating rank: one of each host, or all of a single host."""
 
     place: RankPlace
     rail: int = 0
-    """The index of its NIC among those of its host: equal ones meet in the same switches."""
+    """Index of its NIC on its host; NICs with equal index connect to the same switches."""
 
 
 class Flow(Part, frozen=True, kw_only=True):
-    """One direction between two ends."""
+    """One direction between two ranks."""
 
     sender: int
-    """The rank that sends."""
+    """The sending rank."""
     receiver: int
     bytes: int
-    """Of each timed transfer."""
+    """Bytes of each timed transfer."""
     rates: tuple[float, ...]
-    """GB/s (1e9 bytes) of each repeat, to the arrival of the receiver's answer."""
+    """GB/s (1e9 bytes) of each repeat, until the receiver's answer arrives."""
 
 
 class LocalWork(Part, frozen=True, kw_only=True):
-    """The same work on one CPU, done by one rank again and again, without the network."""
+    """The same CPU work, repeated by one rank without the network."""
 
     place: RankPlace
     seconds: tuple[float, ...]
-    """Of each repeat; the first ones of all ranks belong together, and so on."""
+    """Seconds of each repeat; repeats with the same index run at the same time on all ranks."""
     cpu: tuple[float, ...]
-    """Of each repeat, the part of the time in which the rank was on a CPU, 0 to 1."""
+    """Share of each repeat in which the rank was on a CPU, 0 to 1."""
     queued: tuple[float, ...] = ()
-    """Of each repeat, the part in which it waited in the kernel's run queue; empty: not told."""
+    """Share of each repeat spent in the kernel's run queue, 0 to 1; empty: not known."""
 
 
 class Pairs(Section, frozen=True, kw_only=True):
-    """Transfers between disjoint pairs, both directions on their own, and the work of each rank."""
+    """Transfers between disjoint pairs, one direction at a time, and the work of each rank."""
 
     probe: ClassVar[str] = "pairs"
     between_hosts: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class Pairs(Section, frozen=True, kw_only=True):
     ends: tuple[End, ...]
     flows: tuple[Flow, ...]
     transport: str | None = None
-    """As NCCL's own log names it: P2P/CUMEM, NET/IB, NET/Socket, …; None: not told."""
+    """Transport in NCCL's log: P2P/CUMEM, NET/IB, NET/Socket, …; None: not known."""
     work: tuple[LocalWork, ...] = ()
     rounds: int = 0
-    """In each of them every end had one partner at most."""
+    """Number of rounds; in each of them every rank has at most one partner."""

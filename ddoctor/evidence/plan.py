@@ -1,4 +1,4 @@
-"""What each strategy would need of a GPU, and which of them to take."""
+"""The memory and time that each training strategy needs per GPU, and the recommended one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from ddoctor.evidence.section import Part, Section
 
 Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
-"""fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2;
-fsdp-hybrid: sharded within a host, repeated over hosts; fsdp-offload: what is sharded is kept, and
-the optimizer's step computed, on the CPU."""
+"""fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2.
+fsdp-hybrid: sharded within a host, replicated across hosts. fsdp-offload: the shards and the
+optimizer's step are on the CPU."""
 
 TITLES: Mapping[Strategy, str] = {
     "one-gpu": "one GPU",
@@ -22,63 +22,62 @@ TITLES: Mapping[Strategy, str] = {
     "fsdp-hybrid": "FSDP within hosts",
     "fsdp-offload": "FSDP, kept on the CPU",
 }
-"""As people call them."""
+"""Names of the strategies in reports."""
 
 Fit = Literal["fits", "tight", "too-much", "host-too-small"]
-"""host-too-small: for what would be kept there."""
+"""host-too-small: the host's memory cannot hold the offloaded part."""
 
 
 Checkpointing = Literal["none", "every", "selective"]
-"""every: each block keeps its inputs alone, and computes the rest again; selective: it keeps also
-what products of matrices and attention give, which cost most to compute again."""
+"""every: each block keeps its inputs and recomputes the rest. selective: it also keeps the results
+of matrix products and attention, which cost most to recompute."""
 GPUS_PER_HOST = 8
 Remedy = Literal["smaller batch", "checkpointing", "8 bits", "offload"]
-"""Half the micro-batch; every block computed again; the optimizer's states; what is sharded, kept
-on the CPU."""
+"""Half the micro-batch; checkpointing of every block; 8-bit optimizer states; shards on the CPU."""
 Way = Literal["closed form", "fake tensors"]
-"""How it was forecast: by arithmetic, or by a step on tensors that take no memory."""
+"""Method of the forecast: arithmetic, or a step on fake tensors, which take no memory."""
 Source = Literal["as measured", "by the measured step", "by roofline"]
-"""Where the time of a step is from: such a step was measured, or one on other GPUs, or none."""
+"""Origin of a step's time: measured as such, derived from a measured step, or by roofline."""
 
 
 class MemoryParts(Part, frozen=True, kw_only=True):
-    """What lies on one GPU at the peak of a step, in bytes."""
+    """Memory of one GPU at the peak of a step, in bytes."""
 
     parameters: int = 0
     gradients: int = 0
     optimizer: int = 0
     activations: int = 0
     logits: int = 0
-    """What the model returns beside its loss, with whatever has as many numbers as that, and as
-    many classes: its copy in float32, what the loss makes of it, its gradient."""
+    """Bytes of the model's output besides the loss, and of tensors of that shape: the copy in
+    float32, intermediates of the loss, the gradient."""
     temporaries: int = 0
-    """Beyond the activations: copies in the dtype of computing, what the optimizer makes in its
+    """Bytes besides the activations: copies in the compute dtype, temporaries of the optimizer's
     step."""
     communication: int = 0
-    """Buckets of gradients; parameters and gradients of units that are gathered."""
+    """Bytes of gradient buckets, and of gathered parameters and gradients of FSDP units."""
     unused: int = 0
-    """Reserved by torch's allocator, and of no use: what it rounds, and what lies between."""
+    """Bytes that torch's allocator reserves but cannot use: rounding and fragmentation."""
     context: int = 0
-    """CUDA's own, and the communication library's."""
+    """Bytes of the CUDA context and the communication library."""
 
     @property
     def total(self) -> int:
-        """As nvidia-smi shows it."""
+        """All bytes, as nvidia-smi shows them."""
         return sum(size for _, size in self.named())
 
     @property
     def allocated(self) -> int:
-        """By tensors: torch.cuda.max_memory_allocated()."""
+        """Bytes of tensors: torch.cuda.max_memory_allocated()."""
         return self.used - self.context
 
     @property
     def reserved(self) -> int:
-        """By torch's allocator: torch.cuda.max_memory_reserved()."""
+        """Bytes of torch's allocator: torch.cuda.max_memory_reserved()."""
         return self.total - self.context
 
     @property
     def used(self) -> int:
-        """Without what the allocator has and does not use."""
+        """All bytes but those that the allocator reserves without use."""
         return self.total - self.unused
 
     def named(self) -> tuple[tuple[str, int], ...]:
@@ -87,53 +86,53 @@ class MemoryParts(Part, frozen=True, kw_only=True):
 
 
 class StepTime(Part, frozen=True, kw_only=True):
-    """One step of the optimizer, in seconds."""
+    """One optimizer step, in seconds."""
 
     source: Source = "by roofline"
     compute: float
-    """What each GPU does for itself."""
+    """Seconds of computation on each GPU."""
     exposed: float | None
-    """Communication that no computing hides; None: measured, and not told from the computing."""
+    """Seconds of communication that no computation hides; None: measured together with it."""
     loading: float = 0.0
-    """Waiting for data, as far as it was measured."""
+    """Seconds of waiting for data, as far as measured."""
     share_of_peak: float | None = None
-    """At which it computes by roofline."""
+    """Share of the GPU's peak FLOP/s in the roofline forecast, 0 to 1; None: measured."""
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Seconds of the whole step."""
         return self.compute + (self.exposed or 0.0) + self.loading
 
     @property
     def efficiency(self) -> float | None:
-        """The share that computes; None: it is not known."""
+        """Share of the step that computes, 0 to 1; None: not known."""
         return None if self.exposed is None else self.compute / self.seconds
 
 
 class PlanRow(Part, frozen=True, kw_only=True):
-    """One strategy on so many GPUs."""
+    """One strategy on one number of GPUs."""
 
     strategy: Strategy
     gpus: int
     parts: MemoryParts
     fit: Fit
     host: int = 0
-    """Bytes of its host's memory that each rank has for what is kept there."""
+    """Bytes of host memory that each rank needs for offloaded shards."""
     accumulation: int = 1
-    """Micro-batches for one step of the optimizer."""
+    """Micro-batches per optimizer step."""
     moment: str = ""
-    """When the peak comes, say ``backward pass, at lm_head``; empty: not known."""
+    """The moment of the peak, say ``backward pass, at lm_head``; empty: not known."""
     step: StepTime | None = None
-    """None: not known, or somebody has measured one."""
+    """Time of a step; None: not known, or the user stated one."""
 
     @property
     def title(self) -> str:
-        """Say ``FSDP on 8 GPUs``."""
+        """Name of the row, say ``FSDP on 8 GPUs``."""
         return TITLES[self.strategy] + (f" on {self.gpus} GPUs" if self.gpus > 1 else "")
 
 
 class Schedule(Part, frozen=True, kw_only=True):
-    """How long it all takes."""
+    """Duration of the whole training."""
 
     samples: int
     epochs: float
@@ -141,65 +140,64 @@ class Schedule(Part, frozen=True, kw_only=True):
     steps_per_epoch: int
     steps: int
     seconds: float | None = None
-    """None: nobody knows how long a step takes."""
+    """Seconds of the training; None: the time of a step is not known."""
     source: Source | None = None
-    """Where that is from; None: somebody said how long."""
+    """Origin of that time; None: the user stated the time of a step."""
 
 
 class Plan(Section, frozen=True, kw_only=True):
-    """Strategies × numbers of GPUs, and the one to take."""
+    """Strategies × numbers of GPUs, and the recommended row."""
 
     of_planning: ClassVar[bool] = True
 
     model: str
-    """As people call it, say ``4.4B parameters, 82M of them trained``."""
+    """The model in words, say ``4.4B parameters, 82M of them trained``."""
     precision: str
     optimizer: str
     device: str
     device_memory: int
-    """Bytes that a process can have of it."""
+    """Bytes of a device that a process can use."""
     checkpointing: Checkpointing = "none"
     way: Way = "closed form"
     coarse: str = ""
-    """Why no step of the model could be made; empty: one was, or none was asked for."""
+    """Why no step of the model could be traced; empty: one was, or none was requested."""
     host_memory: int | None = None
-    """Bytes of each host; None: nobody told."""
+    """Bytes of each host; None: not stated."""
     doubt: float
-    """The truth may be so many times the forecast."""
+    """Factor by which the real memory may exceed the forecast."""
     activations_known: bool
     rows: tuple[PlanRow, ...]
     chosen: int | None = None
-    """Which of the rows; None: none fits."""
+    """Index of the recommended row; None: no row fits."""
     reason: str = ""
     blocks: tuple[str, ...] = ()
-    """The classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
+    """Classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
     sequence: int | None = None
-    """Tokens of a sample; None: not known, or it has none."""
+    """Tokens per sample; None: not known, or the samples have none."""
     micro_batch: int | None = None
     largest_micro_batch: int | None = None
-    """Of the chosen row, by the same forecast; None: not known."""
+    """Largest micro-batch of the recommended row; None: not known."""
     gains: Mapping[Remedy, int] = {}
-    """Bytes of a GPU that each remedy saves, where none of the rows fits well: of the chosen one,
-    or of the smallest. Empty: not forecast."""
+    """Bytes per GPU that each remedy saves, if no row fits well: for the recommended row, or the
+    smallest. Empty: not forecast."""
     without_checkpointing: MemoryParts | None = None
-    """What the chosen row would need if no block were computed again; None: none is, or it is not
-    known."""
+    """Memory of the recommended row without checkpointing; None: it has none, or not known."""
     schedule: Schedule | None = None
     measured: str = ""
-    """The step that was measured, in words; empty: none was."""
+    """The measured step, in words; empty: none."""
     links: str = ""
-    """How fast the network between hosts is, and which links are not known, in words; empty: no
-    row needs it, or no step is told."""
+    """Bandwidth of the network between hosts, and unknown links, in words; empty: no row needs it,
+    or no step has a time."""
     with_tf32: StepTime | None = None
-    """The step of the chosen row if matrix products of floats took TF32; None: it has no floats, or
-    it is not known."""
+    """Step of the recommended row with TF32 matrix products; None: no float32 products, or not
+    known."""
     checkpoint: int
-    """Bytes of a checkpoint of all parameters as they are trained."""
+    """Bytes of a checkpoint of all parameters in their training dtype."""
     checkpoint_bf16: int | None = None
-    """The same in bfloat16, if that is less."""
+    """The same in bfloat16, if smaller; in bytes."""
 
     def samples_per_second(self, row: PlanRow) -> float | None:
-        """On all GPUs of a row by its forecast; None: it has none."""
+        """Samples per second on all GPUs of a row; None: its step has no time."""
         if row.step is None or self.micro_batch is None:
             return None
         return self.micro_batch * row.gpus * row.accumulation / row.step.seconds

@@ -1,4 +1,4 @@
-"""What the probes measured, and how each run of a probe ended."""
+"""Results of the probes, and how each probe ended."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from ddoctor.evidence.section import Part, Section
 
 
 class RankPlace(Part, frozen=True, kw_only=True):
-    """Where a rank runs."""
+    """The host and device of a rank."""
 
     rank: int
     host: str
     device: str
-    """cpu, or cuda:INDEX."""
+    """Device name: cpu, or cuda:INDEX."""
     device_name: str = ""
     bus_id: str = ""
 
 
 class SweepPoint(Part, frozen=True, kw_only=True):
-    """One message size of a collective: the time of a round, over all timed rounds."""
+    """One message size of a collective: seconds per round, over all timed rounds."""
 
     bytes: int
     rounds: int
     p50: float
-    """Seconds; of the rank whose median is the largest."""
+    """Median seconds, of the rank with the largest median."""
     p99: float
     minimum: float
     bus_bandwidth: float
-    """GB/s (1e9 bytes), nccl-tests' busbw, from p50."""
+    """nccl-tests' busbw in GB/s (1e9 bytes), from p50."""
 
 
 class WrongValue(Part, frozen=True, kw_only=True):
-    """A collective or matmul that returned a wrong number."""
+    """A collective or matmul with a wrong result."""
 
     rank: int
     bytes: int
@@ -41,7 +41,7 @@ class WrongValue(Part, frozen=True, kw_only=True):
 
 
 class AllReduce(Section, frozen=True, kw_only=True):
-    """All-reduce over message sizes, values verified."""
+    """All-reduce over message sizes, with verified values."""
 
     probe: ClassVar[str] = "allreduce"
 
@@ -50,14 +50,14 @@ class AllReduce(Section, frozen=True, kw_only=True):
     points: tuple[SweepPoint, ...]
     wrong: tuple[WrongValue, ...] = ()
     algorithm: str | None = None
-    """As NCCL's own log names it: ring, tree, nvls, …; None: not told."""
+    """Algorithm in NCCL's log: ring, tree, nvls, …; None: not known."""
     transport: str | None = None
-    """As NCCL's own log names it: P2P/CUMEM, SHM, NET/Socket, …; None: not told."""
+    """Transport in NCCL's log: P2P/CUMEM, SHM, NET/Socket, …; None: not known."""
     nccl: str | None = None
 
     @property
     def device_name(self) -> str | None:
-        """The model of all GPUs; None: CPUs, or GPUs of several models."""
+        """The model of all GPUs; None: CPUs, or several models."""
         names = {place.device_name for place in self.ranks}
         return names.pop() or None if len(names) == 1 else None
 
@@ -77,7 +77,7 @@ class RankRate(Part, frozen=True, kw_only=True):
 
 
 class Matmul(Section, frozen=True, kw_only=True):
-    """Matrix multiplication on every rank, in TFLOP/s, results verified."""
+    """Matrix multiplication on every rank, in TFLOP/s, with verified results."""
 
     probe: ClassVar[str] = "matmul"
 
@@ -88,7 +88,7 @@ class Matmul(Section, frozen=True, kw_only=True):
 
 
 class MemoryBandwidth(Section, frozen=True, kw_only=True):
-    """Device memory: bytes read plus bytes written per second, in GB/s."""
+    """Device memory bandwidth: bytes read plus bytes written per second, in GB/s."""
 
     probe: ClassVar[str] = "memory_bandwidth"
 
@@ -105,43 +105,43 @@ class HostToDevice(Section, frozen=True, kw_only=True):
 
 
 class StorageRead(Section, frozen=True, kw_only=True):
-    """Reading the data folder: one large stream, and many small files."""
+    """Read speed of the data folder: one large stream, and many small files."""
 
     probe: ClassVar[str] = "storage_read"
 
     path: str
     filesystem: str = ""
     sequential: float | None = None
-    """MB/s (1e6 bytes)."""
+    """Sequential read in MB/s (1e6 bytes)."""
     sequential_bytes: int = 0
     small_files: float | None = None
-    """Files per second."""
+    """Small files read per second."""
     small_file_count: int = 0
     small_file_bytes: int = 0
     cold: bool | None = None
-    """Whether the page cache was dropped for these files first; None: could not be told."""
+    """Whether the page cache was dropped for these files first; None: not known."""
     readers: int = 1
-    """Hosts that read at the same time, this one among them."""
+    """Number of hosts that read at the same time, including this one."""
 
 
 class RankState(Part, frozen=True, kw_only=True):
-    """A rank of a probe as it was last seen from outside."""
+    """The last known state of a probe's rank, seen from outside."""
 
     rank: int
     host: str
     last: str
-    """What it wrote last, say ``allreduce 1048576``."""
+    """Its last journal entry, say ``allreduce 1048576``."""
     age: float
-    """Seconds since then."""
+    """Seconds since that entry."""
     steps: int = 0
-    """How many lines it has written: ranks that work in step have written as many."""
+    """Number of its journal entries; ranks in step have equal numbers."""
     pid: int = 0
     status: str = ""
     """Process state as psutil names it: running, sleeping, stopped, disk-sleep, zombie, gone."""
     exit_code: int | None = None
-    """Of a rank that ended by its own failure; minus the signal's number if one killed it."""
+    """Exit code of a rank that failed; negative: the number of the signal that ended it."""
     words: str = ""
-    """The error that it died of, or the last line on its standard error."""
+    """The error that ended it, or the last line of its standard error."""
 
 
 class ProbeRun(Part, frozen=True, kw_only=True):
@@ -152,11 +152,11 @@ class ProbeRun(Part, frozen=True, kw_only=True):
     reason: str = ""
     seconds: float = 0.0
     ranks: tuple[RankState, ...] = ()
-    """Only for those that did not complete."""
+    """The ranks of a probe that did not complete; empty: it completed."""
 
 
 class ProbeRuns(Section, frozen=True, kw_only=True):
-    """Every probe that was to run, and what became of it."""
+    """Every scheduled probe, and its outcome."""
 
     runs: tuple[ProbeRun, ...]
     backend: str = ""

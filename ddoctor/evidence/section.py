@@ -1,4 +1,4 @@
-"""Sections, and Evidence: a collection of them, at most one per type and host."""
+"""Sections, and Evidence: a collection of sections, at most one per type and host."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ def _kebab(name: str) -> str:
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a section. ``None`` in a field means "could not be seen", never zero."""
+    """A part of a section. ``None`` in a field means "not seen", never zero."""
 
 
 class Unseen(Part, frozen=True, kw_only=True):
-    """Something a collector looked for and could not read, and why."""
+    """A quantity that a collector could not read, and the reason."""
 
     what: str
     why: str
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_kebab):
-    """One kind of evidence about one host; an empty host means it spans all of them.
+    """One kind of evidence about one host; an empty host means all hosts.
 
-    In JSON a section is tagged by its class name in kebab-case. New fields need a default, so that
-    older bundles can still be read.
+    Its JSON tag is the class name in kebab-case. New fields need a default, so that older bundles
+    stay readable.
     """
 
     probe: ClassVar[str] = ""
-    """The probe that measures it; empty: a collector sees it."""
+    """The probe that measures it; empty: a collector reads it."""
     between_hosts: ClassVar[bool] = False
-    """Only the probe of a whole cluster makes it."""
+    """Whether only a probe of the whole cluster makes it."""
     of_training: ClassVar[bool] = False
-    """Recorded while a training script ran."""
+    """Whether it is recorded while a training script runs."""
     of_attaching: ClassVar[bool] = False
-    """Seen from outside of a run that nobody had prepared."""
+    """Whether it is sampled from outside, from a run without preparation."""
     of_planning: ClassVar[bool] = False
-    """Forecast for a run that does not exist yet."""
+    """Whether it is a forecast for a run that does not exist yet."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
 
     @classmethod
     def label(cls) -> str:
-        """The section's name as people and bundles write it, say ``shared-memory``."""
+        """The section's name in reports and bundles, say ``shared-memory``."""
         return _kebab(cls.__name__)
 
     @classmethod
@@ -66,16 +66,16 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
 
 
 class Absence(Part, frozen=True, kw_only=True):
-    """A whole section that a collector could not make on a host, and why."""
+    """A section that a collector could not make on a host, and the reason."""
 
     section: str
     why: str
     crashed: bool = False
-    """The collector failed by its own fault."""
+    """Whether the collector itself failed."""
 
 
 class Absent(Section, frozen=True, kw_only=True):
-    """All absences of a host, so that a skipped check can say why its evidence is missing."""
+    """All missing sections of a host, which explain why a check was skipped."""
 
     sections: tuple[Absence, ...] = ()
 
@@ -99,36 +99,36 @@ class Evidence:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Every host that a section speaks about, sorted."""
+        """Every host that has a section, sorted."""
         return tuple(sorted(set().union(*self._sections.values()) - {""}))
 
     def all(self, wanted: type[SectionType]) -> tuple[SectionType, ...]:
-        """The sections of one type, in the order of their hosts."""
+        """The sections of one type, sorted by host."""
         found: Any = sorted(self._sections.get(wanted, {}).items())
         return tuple(section for _, section in found)
 
     def of(self, wanted: type[SectionType], host: str) -> SectionType | None:
-        """The section of a type for this host, or else the one that spans all hosts."""
+        """The section of a type for this host, or else the section that spans all hosts."""
         by_host: Any = self._sections.get(wanted, {})
         found: SectionType | None = by_host.get(host) or by_host.get("")
         return found
 
     def why_absent(self, wanted: type[Section], host: str) -> str | None:
-        """What the collector said about a section that it could not make."""
+        """The collector's reason for a missing section; None: it gave none."""
         absent = self.of(Absent, host)
         rows = absent.sections if absent else ()
         return next((row.why for row in rows if row.section == wanted.label()), None)
 
     def with_sections(self, *sections: Section) -> Evidence:
-        """This evidence with these sections added, each in place of an equal type and host."""
+        """This evidence with these sections added, each replacing one of equal type and host."""
         return Evidence((*self, *sections))
 
 
 class Known(Section, frozen=True, kw_only=True):
-    """A table of facts that ships with ddoctor; a check may ask for it like for evidence.
+    """A table of facts that ships with ddoctor; checks request it like evidence.
 
-    It lies in ``ddoctor/knowledge/<table>``, is never written to a bundle, and so an old bundle is
-    judged by what is known today.
+    It is a file in ``ddoctor/knowledge/`` and never part of a bundle. So current knowledge also
+    judges old bundles.
     """
 
     table: ClassVar[str]

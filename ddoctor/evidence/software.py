@@ -1,4 +1,4 @@
-"""The installed software: Python, torch and what it was built with, NCCL libraries, packages."""
+"""The installed software: Python, torch and its build, NCCL libraries, packages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from ddoctor.evidence.section import Part, Section
 
 
 class Torch(Part, frozen=True, kw_only=True):
-    """What torch says of itself."""
+    """Properties of the installed torch."""
 
     version: str
     path: str = ""
-    """Its folder."""
+    """Its installation folder."""
     cuda: str | None = None
-    """The CUDA that it was built with, say 12.8; None: built without."""
+    """The CUDA version of its build, say 12.8; None: built without."""
     hip: str | None = None
-    """The ROCm that it was built with; None: built without."""
+    """The ROCm version of its build; None: built without."""
     nccl: str | None = None
-    """The NCCL that it was built with, say 2.27.5."""
+    """The NCCL version of its build, say 2.27.5."""
     cudnn: str | None = None
-    """The cuDNN that it found."""
+    """The cuDNN version that it found."""
     architectures: tuple[str, ...] = ()
-    """The GPU architectures that it has code for, say sm_90 and compute_90 (PTX)."""
+    """The GPU architectures of its build, say sm_90 and compute_90 (PTX)."""
     nccl_library: str | None = None
-    """The NCCL library that importing torch loaded; None: it loads none or has its own inside."""
+    """The NCCL library that ``import torch`` loads; None: none, or statically linked."""
 
 
 class NcclLibrary(Part, frozen=True, kw_only=True):
@@ -30,11 +30,11 @@ class NcclLibrary(Part, frozen=True, kw_only=True):
 
     path: str
     found: tuple[str, ...]
-    """What leads to it: torch, nvidia-nccl, LD_PRELOAD, LD_LIBRARY_PATH, ldconfig."""
+    """How a program finds it: torch, nvidia-nccl, LD_PRELOAD, LD_LIBRARY_PATH, ldconfig."""
     version: str | None = None
-    """As its own text says, say 2.27.3; None: it says nothing."""
+    """The version string inside it, say 2.27.3; None: it has none."""
     cuda: str | None = None
-    """The CUDA that it was built for, say 12.9."""
+    """The CUDA version of its build, say 12.9."""
 
 
 class Package(Part, frozen=True, kw_only=True):
@@ -45,31 +45,32 @@ class Package(Part, frozen=True, kw_only=True):
 
 
 class Software(Section, frozen=True, kw_only=True):
-    """What a program started with this Python would run on."""
+    """The software that a program started with this Python would use."""
 
     python: str
     torch: Torch | None = None
     torch_error: str = ""
-    """Why there is no torch: the last line of what importing it said."""
+    """Why torch is missing: the last line of the import error."""
     nccl_libraries: tuple[NcclLibrary, ...] = ()
     packages: tuple[Package, ...] = ()
-    """Of a list of packages that matter here, those that are installed."""
+    """The installed ones of a list of relevant packages."""
 
     @property
     def loaded_nccl(self) -> NcclLibrary | None:
-        """The NCCL library that importing torch loaded."""
+        """The NCCL library that ``import torch`` loads."""
         path = self.torch.nccl_library if self.torch is not None else None
         return next((library for library in self.nccl_libraries if library.path == path), None)
 
     @property
     def nccl_version(self) -> str | None:
-        """The NCCL that a run here would use: the one loaded, or else the one built in."""
+        """The NCCL version that a run here would use: the loaded one, or else the built-in one."""
         loaded = self.loaded_nccl
         built_in = self.torch.nccl if self.torch is not None else None
         return loaded.version if loaded is not None and loaded.version else built_in
 
     def version(self, package: str) -> str | None:
-        """The version of a package, of torch, of the NCCL in use (``nccl``), or None."""
+        """The version of a package, of torch, or of the NCCL in use (``nccl``); None: not
+        installed."""
         if package == "nccl":
             return self.nccl_version
         if package == "torch":

@@ -36,14 +36,14 @@ Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupte
 
 
 class Frame(Part, frozen=True, kw_only=True):
-    """One frame of a stack, the innermost last."""
+    """One frame of a stack."""
 
     file: str
     line: int
     function: str
     text: str = ""
     of_user: bool = False
-    """Whether it is the user's own code, and not a library's."""
+    """Whether it is the user's code and not a library's."""
 
 
 class RankEnding(Part, frozen=True, kw_only=True):
@@ -53,40 +53,40 @@ class RankEnding(Part, frozen=True, kw_only=True):
     host: str
     pid: int
     outcome: Outcome
-    """stopped: by ddoctor, as asked; finished: the script came to its end; failed: it raised, or
-    left with an exit code; killed: a signal ended it, and not ddoctor's; hung: it made no progress,
-    and ddoctor ended it; interrupted: the user, or the launcher, asked for the end."""
+    """stopped: by ddoctor, as requested. finished: the script ended. failed: it raised an error, or
+    exited with a code. killed: a signal not from ddoctor ended it. hung: it made no progress, and
+    ddoctor ended it. interrupted: the user or the launcher ended it."""
     steps: int
-    """Optimizer steps that it had taken."""
+    """Number of optimizer steps taken."""
     exit_code: int | None = None
-    """Negative: the signal's number."""
+    """Exit code; negative: the number of a signal."""
     exception: str = ""
-    """The class of what the script raised."""
+    """Class of the script's exception."""
     message: str = ""
     stack: tuple[Frame, ...] = ()
-    """Of the exception; of a rank that hung, where its main thread stood."""
+    """Stack of the exception; of a rank that hung, the stack of its main thread."""
     time: float = 0.0
-    """Seconds from the beginning of the run to the end of this rank, by its host's clock."""
+    """Seconds from the start of the run to the end of this rank, by its host's clock."""
     doing: str = ""
-    """The phase that it was last in: one of PHASES, or the operation of a collective."""
+    """Its last phase: one of PHASES, or the operation of a collective."""
     doing_seconds: float = 0.0
-    """For how long."""
+    """Seconds in that phase."""
     collectives: int = 0
-    """How many collectives it had called from Python."""
+    """Number of collectives that it called from Python."""
     children_seconds: float = 0.0
-    """CPU seconds of the Python processes that the script started before any optimizer took a step
-    in it, DataLoader workers aside; 0: they did less than the script itself."""
+    """CPU seconds of Python processes that the script started before its first optimizer step,
+    without DataLoader workers. 0: less than the script itself."""
     printed: str = ""
-    """The last words of a process that died without an exception (stderr), as far as known."""
+    """Last lines on standard error of a process that died without an exception."""
 
     @property
     def fell(self) -> bool:
-        """Whether it failed, or was killed."""
+        """Whether it failed, or a signal ended it."""
         return self.outcome in ("failed", "killed")
 
     @property
     def words(self) -> str:
-        """What it said of its failure: the exception in a line, else the last that it printed."""
+        """Its failure in words: the exception in one line, else its last printed line."""
         lines = (self.message or self.printed).strip().splitlines() or [""]
         if not self.exception:
             return lines[-1].strip()
@@ -97,13 +97,13 @@ class RankEnding(Part, frozen=True, kw_only=True):
 
     @property
     def echoes(self) -> bool:
-        """Whether its failure only tells that another rank is gone, or late."""
+        """Whether its failure only reports that another rank is gone or lags."""
         told = not self.exception or self.exception in OF_TORCH
         return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
 
     @property
     def place(self) -> Frame | None:
-        """The innermost frame of the user's own code."""
+        """The innermost frame of the user's code."""
         return next((frame for frame in reversed(self.stack) if frame.of_user), None)
 
     @property
@@ -130,24 +130,23 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     command: tuple[str, ...]
     """The script and its arguments."""
     seconds: float
-    """From the start of the script to the end of the last rank."""
+    """Seconds from the start of the script to the end of the last rank."""
     ranks: tuple[RankEnding, ...]
     limit: str = ""
-    """Why it was stopped where it did not come to the steps asked for, say ``600 s were over``."""
+    """Why it stopped before the requested number of steps, say ``600 s were over``."""
     asked_steps: int = 0
     world: int = 0
-    """Ranks in the process group of the script itself; 0: not known."""
+    """Number of ranks in the script's own process group; 0: not known."""
     optimizers: tuple[str, ...] = ()
-    """The classes of the optimizers that took steps, the most frequent first."""
+    """Classes of the optimizers that took steps, most frequent first."""
     framework: str = ""
     """accelerate, transformers, lightning, …, as far as they were imported."""
     log: str = ""
-    """The file that tells of these ranks, where nothing was recorded: it knows no steps, and when
-    they ended only in part."""
+    """The log file behind these ranks if there is no recording; it holds no steps."""
 
     @property
     def failures(self) -> tuple[RankEnding, ...]:
-        """The ranks that failed of themselves, the earliest first."""
+        """The ranks that failed by themselves, earliest first."""
         own = [one for one in self.ranks if one.fell and not one.echoes]
         # The launcher ends the others by this signal once one has failed.
         unasked = [one for one in own if one.exit_code != -signal.SIGTERM]
@@ -155,11 +154,12 @@ class TrainingRun(Section, frozen=True, kw_only=True):
 
     @property
     def echoes(self) -> tuple[RankEnding, ...]:
-        """The ranks that failed for another one's sake, the earliest first."""
+        """The ranks that failed because of another rank, earliest first."""
         return tuple(sorted((one for one in self.ranks if one.echoes), key=lambda one: one.time))
 
     def unjudged(self, judged: int, needed: int) -> str:
-        """Why so few judged steps tell nothing; empty: they are enough, and it ended well."""
+        """Why there are too few judged steps for a diagnosis; empty: enough, and the run ended
+        well."""
         done = min((one.steps for one in self.ranks), default=0)
         bad = [one for one in self.ranks if one.outcome not in ("stopped", "finished")]
         steps = f"{done} step{'' if done == 1 else 's'}"
@@ -182,7 +182,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
 
     @property
     def unrecorded(self) -> str:
-        """Ranks that were not started through ddoctor, and what to do; empty: there are none."""
+        """Ranks that were not started through ddoctor, and what to do; empty: none."""
         if self.world <= len(self.ranks):
             return ""
         seen = "1 was" if len(self.ranks) == 1 else f"{len(self.ranks)} were"
@@ -192,70 +192,70 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         )
 
     def _elsewhere(self) -> str:
-        """Where the training was instead."""
+        """Where the training ran instead."""
         seconds = max((one.children_seconds for one in self.ranks), default=0.0)
         if not seconds:
             return ""
         return (
             f", but in processes that it started itself ({seconds:.0f} s of CPU time), where "
-            "nothing is recorded: let torchrun start the ranks, in place of "
+            "nothing is recorded: let torchrun start the ranks instead of "
             "torch.multiprocessing, subprocess or os.fork"
         )
 
 
 class RankHost(Part, frozen=True, kw_only=True):
-    """How one rank uses the CPUs of its host."""
+    """One rank's use of the CPUs of its host."""
 
     rank: int
     host: str
     local_ranks: int
     threads: int
-    """torch.get_num_threads() in the main process; seen from outside: its threads that compute."""
+    """torch.get_num_threads() in the main process; sampled from outside: its computing threads."""
     omp_threads: int | None = None
-    """OMP_NUM_THREADS as it was started with; None: not set, or no number."""
+    """OMP_NUM_THREADS at the start; None: not set, or no number."""
     affinity: tuple[int, ...]
-    """CPUs that it may use."""
+    """Indices of the CPUs that it may use."""
     host_cpus: int
     quota: float | None = None
-    """CPUs that the cgroup grants."""
+    """CPUs that the cgroup grants; None: unlimited."""
     workers: int = 0
-    """Its DataLoader workers."""
+    """Number of its DataLoader workers."""
     worker_affinity: tuple[int, ...] = ()
-    """CPUs that its workers may use, all of them together; empty: they have none of their own."""
+    """Indices of the CPUs that its workers may use together; empty: no separate mask."""
     throttled_periods: int | None = None
-    """Of the cgroup, during the judged steps; None: no quota, or not told."""
+    """Throttled periods of the cgroup during the judged steps; None: no quota, or not known."""
     periods: int | None = None
     waited: float | None = None
-    """The part of the judged time in which the main thread waited in the run queue, 0 to 1."""
+    """Share of the judged time in which the main thread waited in the run queue, 0 to 1."""
     neighbours: float | None = None
-    """CPUs that processes of others took on this host meanwhile, as a mean; None: not seen."""
+    """CPUs that other processes used on this host meanwhile, mean; None: not seen."""
     gc_seconds: tuple[float, ...] = ()
-    """Of each judged step, the time of Python's garbage collection."""
+    """Seconds of Python's garbage collection in each judged step."""
     gc_enabled: bool = True
 
 
 class RankFlags(Part, frozen=True, kw_only=True):
-    """The switches of torch on one rank, at the end of the run."""
+    """Torch's settings on one rank, at the end of the run."""
 
     rank: int
     device_name: str = ""
     """The GPU's model; empty: a CPU."""
     capability: tuple[int, int] | None = None
     parameter_dtype: str = ""
-    """Of most parameters, say float32."""
+    """Data type of most parameters, say float32."""
     autocast: str = ""
-    """The dtype of autocast during the forward pass; empty: it is off."""
+    """Data type of autocast in the forward pass; empty: off."""
     matmul_precision: str = ""
-    """torch.get_float32_matmul_precision()"""
+    """Result of torch.get_float32_matmul_precision()."""
     cudnn_benchmark: bool | None = None
     cudnn_deterministic: bool | None = None
     deterministic: bool = False
     anomaly: bool = False
-    """torch.autograd.set_detect_anomaly is on."""
+    """Whether torch.autograd.set_detect_anomaly is on."""
     convolutions: int = 0
-    """Modules with a convolution."""
+    """Number of modules with a convolution."""
     input_shapes: int = 0
-    """How many different shapes the model was given in the judged steps."""
+    """Number of different input shapes of the model in the judged steps."""
     compiled: bool = False
     empty_cache: int = 0
     """Calls of torch.cuda.empty_cache() in the judged steps."""
@@ -271,22 +271,22 @@ class RankStart(Part, frozen=True, kw_only=True):
     rank: int
     host: str
     grown: int
-    """The most bytes by which it grew in host memory once it had torch, without the pages of files,
-    as far as it was looked at."""
+    """Largest growth of host memory after the import of torch, in bytes, without file pages, as far
+    as sampled."""
     memory: int
-    """Bytes that its host has, or grants to its cgroup."""
+    """Bytes of the host's memory, or of its cgroup's limit."""
     fsdp: bool = False
-    """Whether the script had imported it."""
+    """Whether the script had imported FSDP."""
     place: str = ""
-    """The line of the script that it was last met at, as file:line, where it took no step."""
+    """The script's last sampled line, as file:line, if it took no step."""
     text: str = ""
-    """The line itself."""
+    """The source line."""
     inner: str = ""
-    """The innermost frame that it was in, as file:function of a library; empty: its own."""
+    """The innermost library frame, as file:function; empty: the user's own."""
 
 
 class Starts(Section, frozen=True, kw_only=True):
-    """How all ranks got ready."""
+    """The start of all ranks."""
 
     of_training: ClassVar[bool] = True
 
@@ -294,7 +294,7 @@ class Starts(Section, frozen=True, kw_only=True):
 
 
 class RankUse(Section, frozen=True, kw_only=True):
-    """How all ranks use their hosts, and how torch is set there."""
+    """CPU use of all ranks, and torch's settings there."""
 
     of_training: ClassVar[bool] = True
     of_attaching: ClassVar[bool] = True
@@ -312,15 +312,15 @@ class RankUse(Section, frozen=True, kw_only=True):
 
 
 class TrialTurn(Part, frozen=True, kw_only=True):
-    """The script run once more, for a few steps."""
+    """One more run of the script, for a few steps."""
 
     seconds: float | None = None
-    """Of a step, the mean over ranks and judged steps; None: it did not get that far."""
+    """Mean seconds of a step over ranks and judged steps; None: the run did not reach them."""
     failure: str = ""
 
 
 class Trial(Part, frozen=True, kw_only=True):
-    """The same script without and with a change, in turns: A B A B."""
+    """The same script without and with a change, alternately: A B A B."""
 
     change: tuple[str, ...]
     """As in ``Fix.settings``: loader.num_workers=3, ddp.find_unused_parameters=false, …"""
@@ -339,8 +339,8 @@ class Trial(Part, frozen=True, kw_only=True):
 
     @property
     def gained(self) -> bool:
-        """Whether every turn with the change was faster than every one without, and clearly so; or
-        it runs with the change only."""
+        """Whether every turn with the change is clearly faster than every turn without it, or only
+        the change makes it run."""
         if self.after is None:
             return False
         best = min((one.seconds for one in self.without if one.seconds is not None), default=None)
@@ -356,12 +356,12 @@ class Trials(Section, frozen=True, kw_only=True):
     trials: tuple[Trial, ...]
 
     def of(self, settings: tuple[str, ...]) -> Trial | None:
-        """What became of a change; None: it was not tried."""
+        """The trial of a change; None: it was not tried."""
         tried = (one for one in self.trials if one.without and one.with_it)
         return next((one for one in tried if one.change == settings), None)
 
 
 def _median(turns: tuple[TrialTurn, ...]) -> float | None:
-    """Of turns that all came to a figure."""
+    """The median of turns that all have a time; None: one has none."""
     seconds = [turn.seconds for turn in turns if turn.seconds is not None]
     return median(seconds) if seconds and len(seconds) == len(turns) else None

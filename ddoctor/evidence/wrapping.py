@@ -1,4 +1,4 @@
-"""How the model is wrapped for parallel training on each rank, and what the wrapper costs."""
+"""How each rank wraps the model for parallel training, and what the wrapper costs."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ class Wrapper(Part, frozen=True, kw_only=True):
     rank: int
     kind: Literal["none", "ddp", "fsdp1", "fsdp2"]
     name: str
-    """The class of the wrapped model."""
+    """Class of the wrapped model."""
     parameters: int
-    """Numbers in all parameters (of FSDP: before sharding)."""
+    """Numbers in all parameters (FSDP: before sharding)."""
     parameter_bytes: int
     trainable_bytes: int
     buffers: int = 0
     buffer_bytes: int = 0
     batch_norms: int = 0
-    """Modules whose buffers are statistics of batches."""
+    """Modules with batch statistics in their buffers."""
     sync_batch_norms: int = 0
     units: int = 0
-    """FSDP: how many groups of parameters are gathered on their own."""
+    """FSDP: number of parameter groups that are gathered separately."""
     sharding: Literal["", "all", "gradients", "within-hosts"] = ""
-    """FSDP: parameters, gradients and optimizer states; all but the parameters between forward and
-    backward pass; within each of several groups of ranks; empty: another way, or not seen."""
+    """FSDP shards everything; all but the parameters between forward and backward pass; or within
+    each of several groups of ranks. Empty: another way, or not seen."""
     block: str = ""
-    """The class whose modules, none of them inside of another, hold most parameters together."""
+    """Class of the repeated, unnested modules that hold most parameters."""
     blocks: int | None = None
-    """How many of them; less than two: the model repeats nothing; None: not looked for."""
+    """Number of them; less than two: the model repeats none; None: not searched."""
     checksum: tuple[float, ...] = ()
-    """Of the parameters in order, at the end of the run, folded into a few sums; empty for FSDP."""
+    """Checksums of the parameters in order, at the end of the run; empty for FSDP."""
     checksum_scale: tuple[float, ...] = ()
-    """The sums of their magnitudes, by which a difference is judged."""
+    """Sums of the parameters' magnitudes, the scale of differences."""
 
     find_unused_parameters: bool | None = None
-    """DDP's own settings; None: no DDP."""
+    """DDP's setting; None: no DDP."""
     static_graph: bool | None = None
     broadcast_buffers: bool | None = None
     gradient_as_bucket_view: bool | None = None
@@ -47,15 +47,15 @@ class Wrapper(Part, frozen=True, kw_only=True):
     comm_hook: str = ""
 
     inspected_steps: int = 0
-    """Steps in which it was seen which parameters got a gradient on this rank itself."""
+    """Steps in which the local gradients of this rank were inspected."""
     unused: tuple[str, ...] = ()
-    """Parameters that got none in any of these steps, by name."""
+    """Names of parameters without a gradient in all of these steps."""
     sometimes_unused: tuple[str, ...] = ()
-    """Parameters that got none in some of these steps."""
+    """Names of parameters without a gradient in some of these steps."""
     find_unused_seconds: tuple[float, ...] = ()
-    """Of each judged step: the walk through the graph that find_unused_parameters asks for."""
+    """Seconds of the graph traversal for find_unused_parameters, in each judged step."""
     buffer_broadcast_seconds: tuple[float, ...] = ()
-    """Of each judged step."""
+    """Seconds of DDP's buffer broadcast, in each judged step."""
 
 
 class Wrapping(Section, frozen=True, kw_only=True):
@@ -67,27 +67,27 @@ class Wrapping(Section, frozen=True, kw_only=True):
 
 
 class Calls(Part, frozen=True, kw_only=True):
-    """The collectives that one line of Python calls, on one rank, in the judged steps."""
+    """The collectives that one line of Python calls on one rank, in the judged steps."""
 
     rank: int
     operation: str
-    """As torch.distributed names it, say all_reduce."""
+    """Name in torch.distributed, say all_reduce."""
     place: str
-    """file:line of the user's code, or of the library that calls it."""
+    """The calling line of the user's code or a library: file:line."""
     of_user: bool
-    """Whether that is the user's own code."""
+    """Whether that is the user's code."""
     calls: int
     bytes: int
-    """Of all of them together."""
+    """Bytes of all of them together."""
     seconds: float
-    """That the main thread was in them, or waited for them."""
+    """Seconds of the main thread in them, or waiting for them."""
 
 
 class CollectiveCalls(Section, frozen=True, kw_only=True):
-    """All collectives called from Python; those of DDP's own reducer are not among them."""
+    """All collectives called from Python, without those of DDP's reducer."""
 
     of_training: ClassVar[bool] = True
 
     steps: int
-    """The judged steps that they are counted over."""
+    """Number of judged steps that they cover."""
     calls: tuple[Calls, ...]
