@@ -1,1 +1,1 @@
-"""One file, one quantity: installed as ``ddoctor.probes`` and found by the harness."""
+"""One file, one quantity: installed as ``ddoctor.probes`` and discovered by name."""

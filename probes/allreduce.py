@@ -1,4 +1,4 @@
-"""How fast all ranks sum a tensor together, from 1 KiB to where the bandwidth no longer grows."""
+"""All-reduce bandwidth and latency over all ranks, from 1 KiB to the largest useful size."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BYTES = 4
 
 
 def measure(world: ProbeWorld) -> AllReduce | None:
-    """One sweep; the values are verified at each size, after its timed rounds."""
+    """One sweep over sizes; values are verified at each size, after its timed rounds."""
     if world.size < 2:
-        raise Skip("there is one rank only, and nothing to sum")
+        raise Skip("there is only one rank, and nothing to sum")
     # Half of what may be taken: gloo keeps a second buffer of the same size.
     top = size_sweep.largest(world.memory() // 2)
     buffer = torch.empty(top // BYTES, device=world.device)
@@ -51,7 +51,7 @@ def measure(world: ProbeWorld) -> AllReduce | None:
 
 
 def one_size(world: ProbeWorld, tensor: torch.Tensor, *, seconds: float) -> SweepPoint:
-    """One point of the sweep, in about ``seconds``; the time is that of the slowest rank."""
+    """One point of the sweep, in about ``seconds``; the slowest rank counts."""
     size = tensor.numel() * BYTES
     return size_sweep.point(
         world,
@@ -64,7 +64,7 @@ def one_size(world: ProbeWorld, tensor: torch.Tensor, *, seconds: float) -> Swee
 
 
 def _verify(world: ProbeWorld, size: int, tensor: torch.Tensor) -> list[WrongValue]:
-    """The first wrong value on each rank. Small whole numbers: their sum is exact in any order."""
+    """The first wrong value on each rank; the test numbers are small integers with an exact sum."""
     rows = tensor.view(-1, min(PERIOD, tensor.numel()))
     pattern = torch.arange(rows.shape[1], device=world.device) % PRIME
     rows.copy_(pattern + world.rank)

@@ -1,4 +1,4 @@
-"""How many TFLOP/s each rank sustains, and whether equal products stay equal, bit by bit."""
+"""TFLOP/s that each rank sustains under constant load, and whether equal products stay equal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHOLE = 64
 
 
 def measure(world: ProbeWorld) -> Burn | None:
-    """Every rank burns on its own for so long; the same kernel on the same factors."""
+    """Every rank multiplies the same factors with the same kernel, independently."""
     # Two products and two factors, which are float32 at first: twice as wide.
     size = world.square(8)
     product = _Product(world, size)
@@ -58,7 +58,7 @@ def measure(world: ProbeWorld) -> Burn | None:
 
 
 class _Product:
-    """One product, made again and again, and compared with the first."""
+    """One product, repeated and compared with the first."""
 
     def __init__(self, world: ProbeWorld, size: int) -> None:
         device = world.device
@@ -88,7 +88,7 @@ class _Product:
         self.work = 2 * size**3 / 1e12
 
     def make(self, times: int) -> int:
-        """Make it so many times; how many differed."""
+        """Compute it ``times`` times; returns how many differed."""
         first, out = self._first.view(self._bits), self._out.view(self._bits)
         self._wrong.zero_()
         for _ in range(times):
@@ -98,7 +98,7 @@ class _Product:
         return int(self._wrong)
 
     def difference(self) -> tuple[float | None, float | None]:
-        """The first number of the last product that differs: as it was at first, as it is."""
+        """The first number of the last product that differs: its first value and its current value."""
         at = (self._first.view(self._bits) != self._out.view(self._bits)).nonzero()
         if not len(at):
             return None, None
@@ -156,7 +156,7 @@ def _burn(world: ProbeWorld, product: _Product, steps: int, points: int) -> dict
 
 
 def _gpu(world: ProbeWorld, stack: ExitStack) -> NvmlDevice | None:
-    """This rank's, as NVML knows it; None: it cannot be asked."""
+    """This rank's GPU in NVML; None: not available."""
     if not world.on_gpu:
         return None
     import pynvml

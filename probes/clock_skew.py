@@ -1,4 +1,4 @@
-"""How far the clock of each host is from that of the first rank's host, as NTP measures it."""
+"""Clock offset of each host against the first rank's host, measured as by NTP."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Stamps = tuple[float, float, float, float]
 
 
 def measure(world: ProbeWorld) -> ClockOffsets | None:
-    """One rank of each host in turn exchanges time stamps with rank 0, over the store."""
+    """One rank of each host after another exchanges time stamps with rank 0, over the store."""
     first: dict[str, int] = {}
     for place in world.places():
         first.setdefault(place.host, place.rank)
     if len(first) < 2:
-        raise Skip("there is one host only")
+        raise Skip("there is only one host")
     talk = world.agree(secrets.token_hex(4))
     mine = (0.0, 0.0)
     exchanges = EXCHANGES if len(first) <= MANY else EXCHANGES_OF_MANY
@@ -54,10 +54,10 @@ def measure(world: ProbeWorld) -> ClockOffsets | None:
 
 
 def offset(exchanges: list[Stamps]) -> tuple[float, float]:
-    """Seconds that this clock is ahead, and the uncertainty: NTP's, of the shortest round trip.
+    """Seconds that this clock is ahead, and the uncertainty, from the shortest NTP round trip.
 
-    The stamps are those of RFC 5905, section 8: asked here, received there, answered there,
-    received here.
+    The stamps are those of RFC 5905, section 8: request sent, request received, answer sent, answer
+    received.
     """
     trip, ahead = min(
         ((t4 - t1) - (t3 - t2), ((t1 - t2) + (t4 - t3)) / 2) for t1, t2, t3, t4 in exchanges

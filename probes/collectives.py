@@ -1,4 +1,4 @@
-"""How fast five collectives are: within each host, across the hosts, and over all ranks."""
+"""Bandwidth of five collectives: within each host, across the hosts, and over all ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _scatter: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tenso
 
 @dataclass(frozen=True, kw_only=True)
 class Buffers:
-    """Of one rank: ``large`` holds ``small`` once for each rank, and ``other`` is as large."""
+    """Buffers of one rank: ``large`` holds ``small`` once per rank, and ``other`` is as large."""
 
     large: torch.Tensor
     other: torch.Tensor
@@ -46,11 +46,11 @@ class Buffers:
 
     @property
     def pattern(self) -> torch.Tensor:
-        """Numbers that differ from place to place, of the length of ``small``."""
+        """Numbers that vary by position, of the length of ``small``."""
         return torch.arange(len(self.small), device=self.small.device) % PRIME
 
     def by_rank(self, of: Callable[[int], torch.Tensor | float]) -> torch.Tensor:
-        """As large as ``large``: what ``of`` says in the part of each rank."""
+        """A tensor of the size of ``large``, with the result of ``of`` in each rank's part."""
         parts = torch.empty_like(self.large).view(self.size, -1)
         for rank, part in enumerate(parts):
             part[:] = of(rank)
@@ -59,7 +59,7 @@ class Buffers:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One collective: how to run it, and what must come out of which input."""
+    """One collective: how to run it, and its expected output."""
 
     run: Callable[[Buffers], object]
     fill: Callable[[Buffers], object]
@@ -70,7 +70,7 @@ class Kind:
 
 
 def _parts(size: int, seconds: float, ranks: int) -> float:
-    """Each rank keeps one part of n for itself; the bytes are those of all parts."""
+    """Each rank keeps one of n parts; the bytes are those of all parts."""
     return size / seconds * (ranks - 1) / ranks / 1e9
 
 
@@ -124,9 +124,9 @@ KINDS: Mapping[Collective, Kind] = {
 
 
 def measure(world: ProbeWorld) -> Collectives | None:
-    """Scope by scope; the hosts measure within themselves at the same time."""
+    """Scope after scope; the hosts measure within themselves at the same time."""
     if world.size < 2:
-        raise Skip("there is one rank only, and nobody to talk with")
+        raise Skip("there is only one rank, and no other to communicate with")
     places = world.places()
     by_host: dict[str, list[int]] = {}
     for place in places:
@@ -206,7 +206,7 @@ def _sweep(
 
 
 def _buffers(world: ProbeWorld, size: int) -> Buffers:
-    """Of about this many bytes: so many that each rank has an equal part."""
+    """Buffers of about this many bytes, with an equal part for each rank."""
     part = max(1, size // BYTES // world.size)
     large, other = torch.zeros(2, part * world.size, device=world.device)
     return Buffers(
@@ -220,7 +220,7 @@ def _buffers(world: ProbeWorld, size: int) -> Buffers:
 
 
 def _refusal(run: Callable[[], object]) -> str:
-    """Why this backend does not have the collective; it refuses on every rank alike."""
+    """Why this backend lacks the collective; it refuses on every rank alike."""
     try:
         run()
     except (NotImplementedError, RuntimeError) as error:

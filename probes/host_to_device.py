@@ -1,4 +1,4 @@
-"""How many GB/s pass between pinned host memory and each GPU, both ways, one GPU at a time."""
+"""Bandwidth between pinned host memory and each GPU in GB/s, both ways, one GPU at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES = 2**26
 
 
 def measure(world: ProbeWorld) -> HostToDevice | None:
-    """In turns, because GPUs may share a PCIe switch: the figure is that of one GPU's link."""
+    """One GPU after another, because GPUs may share a PCIe switch: the figure is one GPU's link."""
     if not world.on_gpu:
         raise Skip("no GPU is in use")
     size = min(BYTES, world.memory())

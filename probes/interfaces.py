@@ -1,4 +1,4 @@
-"""How fast plain TCP is from host to host over each interface that all of them have."""
+"""TCP bandwidth from host to host, over each interface that all of them have."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ CHUNK = bytes(2**20)
 
 
 def measure(world: ProbeWorld) -> InterfaceRates | None:
-    """Every host's first rank sends to the next host's, and receives from the one before."""
+    """The first rank of every host sends to the next host, and receives from the previous one."""
     hosts: dict[int, str] = {}
     for place in world.places():
         if place.host not in hosts.values():
             hosts[place.rank] = place.host
     if len(hosts) < 2:
-        raise Skip("there is one host only")
+        raise Skip("there is only one host")
     told = world.gather(dict(_addresses()) if world.rank in hosts else {})
     addresses = {rank: told[rank] for rank in hosts}
     names = _shared(list(addresses.values()))
     if len(names) < 2:
-        raise Skip("the hosts have no two interfaces that are called alike: there is no choice")
+        raise Skip("the hosts share fewer than two interface names: there is no choice")
     rows = []
     if world.rank in hosts:
         ring = list(hosts)
@@ -69,7 +69,7 @@ def _rate(
 
 
 def _turn(world: ProbeWorld, turn: str, here: str, following: int, there: str) -> float | str:
-    """Send to the next, receive from the one before: GB/s of the latter, or why there are none."""
+    """Send to the next, receive from the previous: GB/s received, or the reason for none."""
     server = _listen(here)
     port = server.getsockname()[1] if server is not None else 0
     world.store.set(f"{turn}/{world.rank}", str(port))
@@ -94,7 +94,7 @@ def _listen(address: str) -> socket.socket | None:
 
 
 def _send(here: str, there: str, port: int) -> None:
-    """As much as passes in ``SECONDS``; whatever goes wrong is seen by the receiver."""
+    """Send for ``SECONDS``; the receiver sees any error."""
     with (
         suppress(OSError),
         socket.create_connection((there, port), ANSWER_SECONDS, (here, 0)) as way,
@@ -105,7 +105,7 @@ def _send(here: str, there: str, port: int) -> None:
 
 
 def _receive(server: socket.socket) -> float | str:
-    """GB/s from the first byte to the last one, which comes after as much as lay in buffers."""
+    """GB/s from the first byte to the last, which arrives after all buffered data."""
     buffer = bytearray(len(CHUNK))
     total, begin, last = 0, 0.0, 0.0
     try:
@@ -133,7 +133,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
 
 
 def _shared(hosts: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names that every host has, each time with another address."""
+    """The interface names that every host has, with different addresses."""
     counted = Counter(name for own in hosts for name in own)
     return [
         name

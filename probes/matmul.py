@@ -1,4 +1,4 @@
-"""How many TFLOP/s each rank reaches in matrix multiplication, all ranks at the same time."""
+"""TFLOP/s of each rank in matrix multiplication, all ranks at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK = 1024
 
 
 def measure(world: ProbeWorld) -> Matmul | None:
-    """Random factors for the timing, because zeros draw less power; whole ones to verify."""
+    """Random factors for the timing, because zeros draw less power; integers to verify."""
     dtype = world.dtype
     size = world.square(4)
     generator = torch.Generator(world.device).manual_seed(world.rank)

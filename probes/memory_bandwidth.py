@@ -1,4 +1,4 @@
-"""How many GB/s each rank reads and writes in its device's memory, all ranks at the same time."""
+"""Device memory bandwidth of each rank in GB/s, all ranks at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many samples fit each device, and how fast they train: real steps, until one does not fit."""
+"""The largest micro-batch that fits on each device, and its speed, by real training steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ONLY_IF_NAMED = True
 
 
 def measure(world: ProbeWorld) -> MemoryHeadroom | None:
-    """Each rank alone first, then with the exchange of gradients."""
+    """Each rank alone first, then with gradient exchange."""
     request = world.headroom
     if request is None:
         raise DoctorError(
-            "say what is trained: torchrun … -m ddoctor.probe memory_headroom --workload "
+            "name the training: torchrun … -m ddoctor.probe memory_headroom --workload "
             "package.module:factory"
         )
     size = request.memory_of(world.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
@@ -75,7 +75,7 @@ def _built(world: ProbeWorld, request: SweepRequest) -> Exchange | None:
 
 
 def _run(sweep: MemorySweep, training: TrainingSteps, request: SweepRequest) -> None:
-    """Until the largest is known, and how fast it is."""
+    """Search the largest micro-batch, and measure its speed."""
 
     def shape(samples: int) -> work.Shape:
         return work.Shape(samples, request.sequence)
@@ -96,7 +96,7 @@ def _longest(
     request: SweepRequest,
     current: int,
 ) -> Longest:
-    """With the micro-batch of now, or one sample."""
+    """Search the longest sequence, with the current micro-batch or one sample."""
     samples, training.lines = request.micro_batch or 1, MemoryLines()
     sweep = MemorySweep(world, device, training.lines, workload=request.workload, current=current)
     _search(sweep, training, lambda tokens: work.Shape(samples, tokens))

@@ -1,4 +1,4 @@
-"""How fast disjoint pairs of hosts send to each other, each direction on its own, and who lags."""
+"""Bandwidth between disjoint pairs of hosts, each direction separately, and lagging ranks."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ BUSY_SHARE = 2
 
 
 def measure(world: ProbeWorld) -> Pairs | None:
-    """Rank 0 plans and tells who meets whom; each pair times itself."""
+    """Rank 0 schedules the pairs; each pair times itself."""
     if world.size < 2:
-        raise Skip("there is one rank only, and nobody to send to")
+        raise Skip("there is only one rank, and no other to send to")
     places = world.places()
     lanes = _lanes(places)
     machines = world.machines()
@@ -98,7 +98,7 @@ def measure(world: ProbeWorld) -> Pairs | None:
 
 
 def _lanes(places: Sequence[RankPlace]) -> list[list[int]]:
-    """Of one host all ranks; of several, rank i of each, where all have as many."""
+    """All ranks of a single host; of several hosts rank i of each, if all have as many."""
     hosts: dict[str, list[int]] = {}
     for place in places:
         hosts.setdefault(place.host, []).append(place.rank)
@@ -117,10 +117,10 @@ class _Meetings:
         self._data = data
         self._length = torch.zeros(1, dtype=torch.int64, device=world.device)
         self._sizes: dict[int, int] = {}
-        """By receiver, what takes long enough."""
+        """By receiver, a size that takes long enough."""
 
     def hold(self, pairs: Sequence[Pair], repeats: int) -> list[Flow]:
-        """Let these pairs meet at the same time; rank 0 hears what they measured."""
+        """Run these pairs at the same time; rank 0 receives their measurements."""
         rank = self._world.rank
         # Every rank writes one line a step: whoever has written fewer is behind.
         partner = next((a if b == rank else b for a, b in pairs if rank in (a, b)), None)
@@ -185,9 +185,9 @@ class _Meetings:
 
 
 def _work(world: ProbeWorld, machines: Sequence[tuple[str, int]]) -> list[list[list[float]]]:
-    """Everybody's repeats of the same work: seconds, share on a CPU, share in the run queue.
+    """Repeats of the same work by all ranks: seconds, share on a CPU, share in the run queue.
 
-    Ranks on one machine take turns where it has few CPUs: they must not wait for each other.
+    Ranks on one machine alternate if it has few CPUs: they must not wait for each other.
     """
     amount = round(WORK_SECONDS / min(world.gather(min(_busy(1)[0] for _ in range(5)))))
     turns: dict[str, list[int]] = {}
@@ -200,7 +200,7 @@ def _work(world: ProbeWorld, machines: Sequence[tuple[str, int]]) -> list[list[l
     told: list[tuple[float, float, float | None]] = []
     for number in range(WORK_REPEATS):
         for turn in range(last + 1):
-            world.doing(f"work of its own, repeat {number + 1}, turn {turn + 1}")
+            world.doing(f"local work, repeat {number + 1}, turn {turn + 1}")
             if turn == my_turn:
                 told.append(_busy(amount))
             world.collect(None)
@@ -213,7 +213,7 @@ def _work(world: ProbeWorld, machines: Sequence[tuple[str, int]]) -> list[list[l
 
 
 def _busy(amount: int) -> tuple[float, float, float | None]:
-    """Do the work; seconds, and the shares of them on a CPU and in the run queue."""
+    """Do the work; returns seconds, and the shares on a CPU and in the run queue."""
     begin, on_cpu, queued = time.perf_counter(), time.thread_time(), _queued()
     for _ in range(amount):
         hashlib.sha256(WORK_BYTES).digest()
@@ -227,7 +227,7 @@ def _busy(amount: int) -> tuple[float, float, float | None]:
 
 
 def _queued() -> float | None:
-    """Seconds for which this thread could have run and had to wait (sched-stats.rst)."""
+    """Seconds that this thread was ready and waited for a CPU (sched-stats.rst)."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     return None
@@ -253,8 +253,8 @@ def _too_noisy(analysis: Analysis) -> Unseen:
     return Unseen(
         what="a slow link",
         why=(
-            f"too noisy: sound links reach {analysis.usual:.3g} GB/s and at times less than "
-            f"{analysis.floor:.3g}, so only what is below that could be told; "
+            f"too noisy: healthy links reach {analysis.usual:.3g} GB/s and sometimes less than "
+            f"{analysis.floor:.3g}, so only slower links would be found; "
             "repeat it while nothing else runs on the hosts and the network"
         ),
     )

@@ -1,4 +1,4 @@
-"""How fast the data folder can be read: large files in one stream, and many small ones."""
+"""Read speed of the data folder: large files in one stream, and many small files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLD_FROM = 0.9
 
 
 class StorageReading(NamedTuple):
-    """What was read, and in which time."""
+    """Bytes or files read, and the seconds."""
 
     files: int
     bytes: int
@@ -87,12 +87,12 @@ def measure(world: ProbeWorld) -> StorageRead | None:
 
 
 def _part(paths: list[Path], number: int, readers: int) -> list[Path]:
-    """One reader's; where there is not a file for each, all read the same."""
+    """One reader's files; all readers share them if there are fewer files than readers."""
     return paths[number::readers] if len(paths) >= readers else paths
 
 
 def _files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Sizes and paths, as far as they can be listed in time; hidden folders are not data."""
+    """Sizes and paths, as far as they can be listed in time; hidden folders do not count."""
     deadline = time.monotonic() + LISTING_SECONDS
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -107,7 +107,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _read(world: ProbeWorld, paths: Sequence[Path], seconds: float, most: int) -> StorageReading:
-    """Read files whole, one after the other, until the time or the bytes are used up."""
+    """Read whole files one after another, until the time or the bytes are used up."""
     _drop(paths)
     buffer = bytearray(CHUNK)
     count = total = 0
@@ -126,20 +126,20 @@ def _read(world: ProbeWorld, paths: Sequence[Path], seconds: float, most: int) -
 
 
 def _drop(paths: Sequence[Path]) -> None:
-    """Ask the kernel to forget these files' pages, as far as nobody else uses them."""
+    """Ask the kernel to drop these files' pages, as far as no other process uses them."""
     for path in paths:
         with suppress(OSError), path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _from_storage() -> int | None:
-    """Bytes that this process had fetched from storage so far, where the kernel tells."""
+    """Bytes that this process has read from storage so far; None: not reported."""
     with suppress(psutil.Error, OSError):
         return int(psutil.Process().io_counters().read_bytes)
     return None
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the file system that a folder lies on."""
+    """The type of a folder's file system."""
     mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
     return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "")

@@ -37,12 +37,12 @@ def disks(working_folder: Callable[[], Path] = Path.cwd) -> Disks:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder itself, or the nearest parent that exists: it will be made there."""
+    """The folder, or its nearest existing parent, where it would be created."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def hugging_face_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads (``huggingface_hub.constants``)."""
+    """The download folder of huggingface_hub (``huggingface_hub.constants``)."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     hugging_face = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(hugging_face, "hub"))
@@ -50,7 +50,7 @@ def hugging_face_cache() -> Path:
 
 
 def temporary_folder() -> Path:
-    """What ``tempfile.gettempdir`` would choose, told without writing the file that it tries."""
+    """The choice of ``tempfile.gettempdir``, without the test file that it writes."""
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return next((path for name in named if name and (path := Path(name)).is_dir()), Path("/tmp"))
 
@@ -90,7 +90,7 @@ def _disk(role: str, folder: Path) -> Disk:
 
 
 def _mount(folder: Path) -> _Mount:
-    """The mount that holds a folder; of two at one place the later hides the earlier."""
+    """The mount that holds a folder; the latest of several at one place counts."""
     resolved = folder.resolve()
     holding = (
         _Mount(Path(mount.mountpoint), mount.device, mount.fstype)

@@ -1,4 +1,4 @@
-"""The environment variables that steer a run, and the configuration files that NCCL reads."""
+"""The environment variables that control a run, and the configuration files of NCCL."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SECRET_VALUE = re.compile(
 
 
 def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Environment:
-    """The variables of the allow-list, and what NCCL's files add to them."""
+    """The variables of the allow-list, with those of NCCL's files."""
     return Environment(
         variables=tuple(
             Variable(
@@ -126,7 +126,7 @@ def _configuration_files(variables: Mapping[str, str], root: Path) -> Iterator[P
 
 
 def _settings(file: Path) -> Iterator[tuple[str, str]]:
-    """Lines ``NAME=value``, taken as they are: NCCL strips neither blanks nor quotes."""
+    """Lines ``NAME=value``, unchanged: NCCL strips neither blanks nor quotes."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:
@@ -138,7 +138,7 @@ def _settings(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def secret(name: str, value: str) -> bool:
-    """Whether a value might be a secret, by its name or its look."""
+    """Whether a value might be a secret, by its name or its form."""
     return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))
 
 

@@ -1,4 +1,4 @@
-"""GPUs through NVML: every field guarded on its own, so that one refusal loses nothing else."""
+"""GPUs through NVML. Each field is guarded separately, so that one refusal loses no other field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 
 
 def gpus(root: Path = Path("/")) -> Gpus:
-    """Every GPU that the driver shows here."""
+    """Every visible GPU."""
     import pynvml
 
     with session():
@@ -61,7 +61,7 @@ def gpus(root: Path = Path("/")) -> Gpus:
 
 
 def _device(index: int, unseen: list[Unseen]) -> NvmlDevice | Gpu | None:
-    """A device to ask; or what is left to say of a lost one; or None where it is forbidden."""
+    """A device to query, the remains of a lost one, or None if access is denied."""
     import pynvml
 
     try:
@@ -155,7 +155,7 @@ def _gpu(device: NvmlDevice, processes: tuple[GpuProcess, ...] | None, root: Pat
 
 
 def clocks_limited_by(device: NvmlDevice) -> tuple[str, ...] | None:
-    """What holds its clocks down at this moment; None: it does not tell."""
+    """The current reasons for limited clocks; None: not reported."""
     reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
         reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")

@@ -1,4 +1,4 @@
-"""Who holds a GPU's memory: the user's own processes, others', orphans, and hidden ones."""
+"""The processes that hold a GPU's memory: this user's, others', orphans, and hidden ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import psutil
 from ddoctor.evidence.gpus import GpuProcess
 
 LOOK_SECONDS = 0.5
-"""Between the two looks at CPU times: 50 ticks of the kernel's clock, and nobody's patience."""
+"""Seconds between the two readings of CPU times: 50 ticks of the kernel's clock."""
 
 REAPERS = frozenset(
     {"systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runsvdir"}
     | {"pause", "sleep", "tail"}
 )
-"""Processes that adopt orphans and start no training themselves: init systems, the small inits of
-containers, and the commands that keep a container open. A shell is not among them: as the first
-process of a container it may well be the true parent."""
+"""Processes that adopt orphans and start no training: init systems, the small inits of containers,
+and the commands that keep a container open. Shells are excluded: the first process of a container
+may be the true parent."""
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel (include/linux/proc_ns.h)."""
@@ -34,7 +34,7 @@ def holders(
     root: Path = Path("/"),
     reapers: frozenset[str] = REAPERS,
 ) -> list[tuple[GpuProcess, ...] | None]:
-    """For each device's pids and bytes, what those processes are."""
+    """The processes of each device's pids and bytes."""
     pids = {pid for device in rows for pid, _ in device or ()}
     seen = {pid: process for pid in pids if (process := _process(pid, root)) is not None}
     before = {pid: _cpu_seconds(process) for pid, process in seen.items()}
@@ -51,7 +51,7 @@ def holders(
 
 
 def _process(pid: int, root: Path) -> psutil.Process | None:
-    """The process of this number, where the number surely means the same process to the driver."""
+    """The process with this number, if the driver surely means the same process."""
     if os.readlink("/proc/self/ns/pid") != INITIAL_PID_NAMESPACE and not _has_gpu_open(pid, root):
         return None
     try:
@@ -102,6 +102,7 @@ def _holder(
 
 
 def _orphaned(process: psutil.Process, reapers: frozenset[str]) -> bool:
-    """Whether the parent is one that adopts; without a parent it was put into a container."""
+    """Whether the parent is a process that adopts orphans; without a parent, it was started in a
+    container."""
     parent = process.parent()
     return parent is not None and parent.name() in reapers

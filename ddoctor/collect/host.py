@@ -1,4 +1,4 @@
-"""The machine as this process may use it: CPUs, memory, limits, and how well its clock is kept."""
+"""The resources of this process: CPUs, memory, limits, and the accuracy of the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddoctor.evidence.section import Unseen
 from ddoctor.proc import cgroup
 
 LOOK_SECONDS = 1.0
-"""Ten periods of the kernel's default quota period of 100 ms."""
+"""Seconds; ten of the kernel's default quota periods of 100 ms."""
 
 CAP_IPC_LOCK = 14
 """linux/capability.h"""
@@ -45,7 +45,7 @@ TIME_SERVICES = (
 
 
 def cpus(root: Path = Path("/"), look_seconds: float = LOOK_SECONDS) -> Cpus:
-    """Logical CPUs, this process's share of them, and whether its quota is biting right now."""
+    """Logical CPUs, this process's share of them, and whether its quota throttles it now."""
     groups = cgroup.controller("cpu", root)
     quota = cgroup.quota(groups) if groups is not None else None
     before = after = None
@@ -73,7 +73,7 @@ def cpus(root: Path = Path("/"), look_seconds: float = LOOK_SECONDS) -> Cpus:
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """Memory of the machine, and the limit of the cgroup where it is the lower one."""
+    """The host's memory, and the cgroup's limit if it is lower."""
     physical, swap = psutil.virtual_memory(), psutil.swap_memory()
     groups = cgroup.controller("memory", root)
     limit = cgroup.memory_limit(groups) if groups is not None else None
@@ -110,7 +110,7 @@ def shared_memory(path: Path = Path("/dev/shm")) -> SharedMemory:
 
 
 def limits(root: Path = Path("/")) -> Limits:
-    """Resource limits of this process, which what it starts inherits."""
+    """Resource limits of this process, which its children inherit."""
     return Limits(
         open_files=_limit(resource.RLIMIT_NOFILE),
         locked_memory=_limit(resource.RLIMIT_MEMLOCK),
@@ -120,7 +120,7 @@ def limits(root: Path = Path("/")) -> Limits:
 
 
 def clock() -> Clock:
-    """The kernel's own judgement of its clock: adjtimex(2) without a change needs no privilege."""
+    """The kernel's estimate of its clock error, from adjtimex(2); reading needs no privilege."""
     names = {process.info["name"] for process in psutil.process_iter(["name"])}
     service = next((service for service in TIME_SERVICES if service in names), "")
     timex = _Timex()
@@ -138,7 +138,7 @@ def clock() -> Clock:
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of linux/timex.h up to what is read here; errors in microseconds."""
+    """The first fields of struct timex in linux/timex.h; errors in microseconds."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),

@@ -1,4 +1,4 @@
-"""What joins the GPUs of a host: PCIe, NVLink, the switches' fabric, and who reaches whom."""
+"""The links between a host's GPUs: PCIe, NVLink, the NVSwitch fabric, and peer access."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FABRIC_TROUBLE = {
 """Where in the health mask the two bits begin that are 1 for true (NVML_GPU_FABRIC_HEALTH_MASK)."""
 
 P2P_READ, P2P_NVLINK = 0, 2
-"""pynvml's own constant for the first is a tuple, by a stray comma."""
+"""pynvml's constant for the first is a tuple, because of a stray comma."""
 P2P_STATUS = (
     "ok",
     "chipset_not_supported",

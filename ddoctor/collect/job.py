@@ -1,4 +1,4 @@
-"""The launched program: its arguments, and the commit of the folder that it works in."""
+"""The launched program: its arguments, and the commit of its working folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.evidence.job import Job
 from ddoctor.evidence.section import Unseen
 
 LAUNCHED = "ddoctor.probe"
-"""The program that launchers start; ddoctor's own commands are no job."""
+"""The program that launchers start; ddoctor's own commands are not a job."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -21,7 +21,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 def job(
     program: str | None = None, arguments: Sequence[str] | None = None, folder: Path | None = None
 ) -> Job:
-    """What this process was started with (by default), and the commit of its working folder."""
+    """The arguments of this process (by default), and the commit of its working folder."""
     if program is None:
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         program = main.name if main is not None else ""
@@ -35,7 +35,8 @@ def job(
 
 
 def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
-    """``--name value`` and ``name=value`` are told like variables; others by their look alone."""
+    """The arguments with possible secrets hidden: ``--name value`` and ``name=value`` by name,
+    others by their form."""
     option = ""
     for word in arguments:
         name, equals, value = word.partition("=")
@@ -53,7 +54,8 @@ def _variable(option: str) -> str:
 
 
 def _commit(folder: Path) -> tuple[str | None, tuple[Unseen, ...]]:
-    """Read from git's files: the program may be missing, and refuses folders of other users."""
+    """The commit from git's files; the git program may be missing, and refuses other users'
+    folders."""
     try:
         home = next(one / ".git" for one in (folder, *folder.parents) if (one / ".git").exists())
         if home.is_file():  # a worktree or a submodule

@@ -1,4 +1,4 @@
-"""Kernel, container and hypervisor, and what steers peer-to-peer DMA: IOMMU and ACS."""
+"""Kernel, container and hypervisor, and the settings for peer-to-peer DMA: IOMMU and ACS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEERING = re.compile(
     r"(iommu[.\w]*|intel_iommu|amd_iommu|pci|pcie_\w+|numa\w*|isolcpus|nohz_full|nosmt|mitigations"
     r"|(default_)?hugepagesz?|transparent_hugepage|nvidia[\w.\-]*)(=|$)"
 )
-"""The only words of the kernel's command line that are kept: others may hold secrets."""
+"""The options of the kernel's command line that are kept; others may hold secrets."""
 
 VIRTUAL_HARDWARE = re.compile(
     r"QEMU|KVM|VMware|Virtual|Xen|HVM domU|Google Compute Engine|Amazon EC2|OpenStack|Parallels"
@@ -29,7 +29,7 @@ VIRTUAL_CLOCKS = {"kvm-clock": "KVM", "hyperv_clocksource_tsc_page": "Hyper-V", 
 
 
 def kernel(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Kernel:
-    """What runs below this process, and how far it lets devices talk to each other."""
+    """The kernel below this process, and its settings for transfers between devices."""
     words = _text(root / "proc/cmdline").split()
     gpus = pci.gpus(root)
     try:
@@ -51,9 +51,9 @@ def kernel(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str:
-    """The kind of container that this process runs in; empty: none was recognised.
+    """The kind of container that this process runs in; empty: none detected.
 
-    By https://systemd.io/CONTAINER_INTERFACE and the marks that the others leave.
+    Source: https://systemd.io/CONTAINER_INTERFACE, and the marks of other containers.
     """
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
@@ -77,7 +77,7 @@ def container(root: Path, environment: Mapping[str, str]) -> str:
 
 
 def virtual_machine(root: Path) -> str:
-    """The virtual hardware that this kernel runs on; empty: none was recognised."""
+    """The virtual hardware that this kernel runs on; empty: none detected."""
     dmi = root / "sys/class/dmi/id"
     hardware = f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".strip()
     flags = re.search(r"^flags\s*:(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
@@ -92,9 +92,9 @@ def virtual_machine(root: Path) -> str:
 
 
 def _is_machine_made_of_an_image(root: Path, top: tuple[str, ...]) -> bool:
-    """Virtual machines are made of container images too, and then keep the image's mark.
+    """Whether a mark of an image belongs to a virtual machine that was made from it.
 
-    A container has a root of layers (overlay), or a process namespace of its own.
+    A container has a root of layers (overlay), or a separate process namespace.
     """
     try:
         namespace = os.readlink(root / "proc/self/ns/pid")

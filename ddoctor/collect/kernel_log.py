@@ -1,4 +1,4 @@
-"""The kernel log: Xids, PCIe errors, and processes killed for memory."""
+"""The kernel log: Xids, PCIe errors, and processes killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class KernelLine(NamedTuple):
 
 
 def kernel_log(device: Path = Path("/dev/kmsg"), *, within: float = inf) -> KernelLog:
-    """What the kernel has logged since its boot, or within so many seconds, as far as its buffer or
-    the journal reaches."""
+    """The kernel's messages, since boot or of the last seconds, as far as the buffer reaches."""
     try:
         source, lines = str(device), list(_parsed(_read(device)))
     except OSError as error:

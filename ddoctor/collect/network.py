@@ -1,4 +1,4 @@
-"""Interfaces, routes and names, as the kernel and the host's resolver tell them."""
+"""Interfaces, routes and names, from the kernel and the host's resolver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LEADING_NOWHERE = ("veth", "tun", "dummy")
 
 
 def network() -> Network:
-    """Interfaces, the default route, the own name, and the variables that choose among them."""
+    """Interfaces, the default route, the host name, and the variables that select interfaces."""
     settings = {name: value for name, (_, value) in in_force().items()}
     announced = bounded(socket.getfqdn)
     return Network(
@@ -65,7 +65,7 @@ def network() -> Network:
         nccl_socket_family=settings.get("NCCL_SOCKET_FAMILY"),
         nccl_comm_id=settings.get("NCCL_COMM_ID"),
         gloo_socket_ifname=settings.get("GLOO_SOCKET_IFNAME"),
-        unseen=() if announced else (Unseen(what="the own full name", why=NO_ANSWER),),
+        unseen=() if announced else (Unseen(what="full host name", why=NO_ANSWER),),
     )
 
 
@@ -105,7 +105,7 @@ def default_route() -> Route | None:
 
 
 def route_to(address: str, known: tuple[Interface, ...]) -> Route | None:
-    """The way that the kernel would take to an address; nothing is sent to find out."""
+    """The kernel's route to an address; no packet is sent."""
     family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -121,7 +121,7 @@ def route_to(address: str, known: tuple[Interface, ...]) -> Route | None:
 
 
 def resolve(name: str) -> ResolvedName:
-    """What the host's resolver makes of a name, within a limit."""
+    """The resolver's answer for a name, within a limit."""
 
     def look_up() -> ResolvedName:
         try:
@@ -135,7 +135,7 @@ def resolve(name: str) -> ResolvedName:
 
 
 def bounded(look: Callable[[], T]) -> T | None:
-    """The answer of a resolver, or None if there is none within the limit."""
+    """A resolver's answer; None if there is none within the limit."""
     answers: list[T] = []
     thread = Thread(target=lambda: answers.append(look()), daemon=True)
     thread.start()
@@ -172,7 +172,7 @@ def _hardware(name: str) -> int | None:
 
 
 def _driver(name: str) -> str:
-    """What ``ethtool -i`` calls the driver; empty where there is none to tell."""
+    """The driver's name in ``ethtool -i``; empty: not reported."""
     answer = array.array("B", struct.pack("I192x", ETHTOOL_GDRVINFO))
     request = struct.pack("16sP16x", name.encode(), answer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

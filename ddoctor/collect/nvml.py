@@ -1,4 +1,4 @@
-"""NVML: whether it answers at all, and how to ask it so that one refusal loses nothing else."""
+"""NVML: whether it answers, and queries that lose nothing else when one is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISPLAY_CLASS = "0x03"
 
 
 class NvmlDevice:
-    """One GPU, asked question by question. None: the device does not support the question."""
+    """One GPU, queried field by field. None: the device does not support the query."""
 
     def __init__(self, index: int, handle: Any) -> None:
         self.index = index
@@ -64,7 +64,7 @@ def session() -> Iterator[None]:
 
 
 def error_name(code: int) -> str:
-    """NVML's own name of an error code, say GPU_IS_LOST."""
+    """NVML's name of an error code, say GPU_IS_LOST."""
     import pynvml
 
     names = (name for name in vars(pynvml) if name.startswith("NVML_ERROR_"))
@@ -73,7 +73,7 @@ def error_name(code: int) -> str:
 
 
 def bus_id_of(pci: Any) -> str:
-    """A bus id as the kernel writes it: NVML gives the domain eight digits, the kernel four."""
+    """A bus id in the kernel's form: NVML gives the domain eight digits, the kernel four."""
     if pci is None:
         return ""
     text: str = pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId
@@ -81,7 +81,7 @@ def bus_id_of(pci: Any) -> str:
 
 
 def nvml(root: Path = Path("/")) -> Nvml:
-    """Whether NVML answers, and what the system around it looks like."""
+    """Whether NVML answers, and the state of driver, library and device nodes."""
     import pynvml
 
     state: Literal["ok", "no-library", "failed"] = "ok"
@@ -135,7 +135,7 @@ def _module_version(root: Path) -> str:
 
 
 def _library_version(root: Path) -> str:
-    """From the name of the file that was loaded: it is known even where NVML failed to start."""
+    """The version in the name of the loaded file, which is known even if NVML fails to start."""
     for line in (root / "proc/self/maps").read_text().splitlines():
         found = re.search(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$", line)
         if found:

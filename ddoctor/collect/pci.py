@@ -1,4 +1,4 @@
-"""PCI devices: which are GPUs, whether an IOMMU translates for them, and what redirects peers."""
+"""PCI devices: the GPUs, whether an IOMMU translates for them, and redirected peer requests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def gpus(root: Path = Path("/")) -> tuple[Path, ...]:
 
 
 def iommu_groups(root: Path = Path("/")) -> int:
-    """How many groups there are; without an IOMMU at work none."""
+    """Number of IOMMU groups; 0 without an active IOMMU."""
     return sum(1 for _ in (root / "sys/kernel/iommu_groups").glob("*"))
 
 
 def passthrough(gpus: Sequence[Path], words: Sequence[str], root: Path) -> bool | None:
-    """Whether DMA goes untranslated: what the groups say, else the kernel's command line.
+    """Whether DMA is untranslated, from the groups or the kernel's command line.
 
-    None: there is no IOMMU, or it could not be told.
+    None: there is no IOMMU, or it is not known.
     """
     folders = [gpu / "iommu_group" for gpu in gpus] or (root / "sys/kernel/iommu_groups").glob("*")
     kinds = {(folder / "type").read_text().strip() for folder in folders if _has_type(folder)}

@@ -1,4 +1,4 @@
-"""RDMA devices as sysfs tells them, and whether this user's processes could use them."""
+"""RDMA devices from sysfs, and whether this user's processes can use them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PEER_MEMORY_FILES = {
     "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
     "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
 }
-"""Where NCCL looks: src/transport/net_ib/gdr.cc."""
+"""The paths that NCCL searches: src/transport/net_ib/gdr.cc."""
 
 
 def rdma(root: Path = Path("/")) -> Rdma:
-    """Devices from sysfs; libibverbs is loaded and asked, as NCCL would do it."""
+    """Devices from sysfs; libibverbs is loaded and queried, as NCCL does it."""
     settings = {name: value for name, (_, value) in in_force(root=root).items()}
     library, offered = verbs(settings)
     dma_buf, reason = dma_buf_export(root, platform.release())
@@ -66,7 +66,7 @@ def devices(root: Path) -> Iterator[RdmaDevice]:
 
 
 def verbs_nodes(root: Path) -> Iterator[VerbsNode]:
-    """Device nodes, each opened and closed: a container may show one and yet refuse it."""
+    """Device nodes, each opened and closed: a container may show one and still refuse it."""
     for path in _sorted(root / "dev/infiniband"):
         if path.name.startswith("uverbs"):
             yield VerbsNode(path=f"/{path.relative_to(root)}", refused=_refusal(path))
@@ -119,7 +119,10 @@ def dma_buf_export(root: Path, release: str) -> tuple[bool | None, str]:
     if (major, minor) >= DMA_BUF_KERNEL:
         return True, f"open NVIDIA kernel modules on kernel {release}"
     if ".el8" in release:
-        return None, f"whether Red Hat's kernel {release} has it cannot be told from its version"
+        return (
+            None,
+            f"the version of Red Hat's kernel {release} does not show whether it supports DMA-BUF",
+        )
     return False, f"kernel {release} is older than {'.'.join(map(str, DMA_BUF_KERNEL))}"
 
 

@@ -1,4 +1,4 @@
-"""Where the ranks are to meet, and whether the store could open its port here."""
+"""The rendezvous of the ranks, and whether the store can open its port here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddoctor.evidence.network import PortHolder, Rendezvous, ResolvedName, Route
 from ddoctor.evidence.section import Unseen
 
 DEFAULT_PORT = 29500
-"""Of DeepSpeed, of accelerate's notebook_launcher, and of torchrun's static rendezvous."""
+"""The default of DeepSpeed, accelerate's notebook_launcher, and torchrun's static rendezvous."""
 PORTS_TRIED = 100
 HIDDEN_HOLDER = "a process of another user or of another container; root sees more (ss -ltnp)"
 

@@ -1,4 +1,4 @@
-"""Python, torch (asked in a process of its own), NCCL libraries, installed packages."""
+"""Python, torch (queried in a separate process), NCCL libraries, installed packages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ LDCONFIG_SECONDS = 5.0
 
 
 def software(limit: float = 25.0) -> Software:
-    """What is installed; torch may take ``limit`` seconds (cold network file systems are slow)."""
+    """The installed software; torch may take ``limit`` seconds (cold network file systems are
+    slow)."""
     torch, torch_error = _torch(limit)
     cached, unseen = _linker_cache()
     found = (*_nccl_paths(torch), *(("ldconfig", path) for path in cached))
@@ -85,7 +86,7 @@ def _torch(limit: float) -> tuple[Torch | None, str]:
 
 
 def _nccl_paths(torch: Torch | None) -> Iterator[tuple[str, Path]]:
-    """NCCL libraries by what leads to them, in the order of the dynamic linker."""
+    """NCCL libraries and what leads to them, in the order of the dynamic linker."""
     if torch is not None and torch.nccl_library is not None:
         yield "torch", Path(torch.nccl_library)
     for library in re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")):
@@ -120,7 +121,7 @@ def _linker_cache() -> tuple[list[Path], tuple[Unseen, ...]]:
 
 
 def _libraries(found: Iterable[tuple[str, Path]]) -> Iterator[NcclLibrary]:
-    """One entry per file, however many links and ways lead to it."""
+    """One entry per file, however many links lead to it."""
     ways: dict[Path, list[str]] = {}
     for way, path in found:
         file = path.resolve()
@@ -137,7 +138,7 @@ def _libraries(found: Iterable[tuple[str, Path]]) -> Iterator[NcclLibrary]:
 
 
 def _version_inside(file: Path) -> tuple[str, str] | None:
-    """NCCL's version and its CUDA's, as NCCL has them in its text; nothing is loaded."""
+    """The versions of NCCL and its CUDA from strings in the file; nothing is loaded."""
     try:
         with (
             file.open("rb") as opened,

@@ -1,6 +1,6 @@
-"""Run as a process of its own, prints as JSON what torch says of itself.
+"""Run as a separate process, prints torch's properties as JSON.
 
-Importing torch takes seconds, and a broken installation may end the process; neither may happen to
+Importing torch takes seconds, and a broken installation may end the process. Neither may happen to
 ddoctor itself.
 """
 

@@ -65,7 +65,7 @@ def read(path: Path) -> Evidence:
     """Read a bundle; unknown fields are ignored.
 
     Raises:
-            DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema.
+        DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema.
     """
     try:
         text = path.read_bytes()
@@ -93,7 +93,7 @@ def read_all(paths: list[Path]) -> Evidence:
     """Read the bundles of several hosts as one evidence.
 
     Raises:
-            DoctorError: as ``read``, or when two bundles hold the same section of the same host.
+        DoctorError: as ``read``, or when two bundles hold the same section of the same host.
     """
     collected: list[Section] = []
     told_by: dict[tuple[type[Section], str], Path] = {}

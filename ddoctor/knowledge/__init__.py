@@ -1,4 +1,4 @@
-"""The tables that ship with ddoctor: every row names its source, and tests weigh it for sense."""
+"""The tables that ship with ddoctor: every row names its source, and tests check plausibility."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ KnownType = TypeVar("KnownType", bound=Known)
 
 @cache
 def load(wanted: type[KnownType]) -> KnownType:
-    """Read the table of a kind of knowledge."""
+    """Read the table of a type."""
     text = files("ddoctor.knowledge").joinpath(wanted.table).read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text) | {"type": wanted.label()}, wanted)

@@ -1,1 +1,1 @@
-"""Records a training script from inside its own process, and changes nothing in it."""
+"""Records a training script from inside its process, without changing its behaviour."""

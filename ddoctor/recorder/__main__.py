@@ -1,4 +1,4 @@
-"""`python -m ddoctor.recorder FOLDER SCRIPT ARGS`: the script of one rank, recorded."""
+"""`python -m ddoctor.recorder FOLDER SCRIPT ARGS`: runs and records the script of one rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddoctor.recorder.writers import WRITERS
 
 
 class Watcher(MetaPathFinder):
-    """Calls back as soon as a module has been imported, before whoever imported it goes on."""
+    """Calls back as soon as a module has been imported, before its importer continues."""
 
     def __init__(self, calls: dict[str, Callable[[], None]]) -> None:
         self._calls = calls
@@ -51,7 +51,7 @@ def _then(loader: Loader, call: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Run the script; its own end is the end of this process."""
+    """Run the script; the process ends as the script ends."""
     from ddoctor.proc.parent import end_with_parent
 
     end_with_parent()
@@ -112,13 +112,13 @@ def main() -> None:
 
 
 def _keep_crash(path: Path) -> None:
-    """Have the stack written down where a signal of its own ends the process."""
+    """Write the stack to a file if the process's own signal ends it (say SIGSEGV)."""
     if not faulthandler.is_enabled():
         faulthandler.enable(path.open("w"))
 
 
 def _restore_environment() -> None:
-    """The script finds the environment that it would have found without ddoctor."""
+    """Restore the environment that the script would have without ddoctor."""
     # Where Python knows no safe path, -m has put the user's folder first.
     if (
         not getattr(sys.flags, "safe_path", False)

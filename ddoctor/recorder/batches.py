@@ -1,4 +1,4 @@
-"""Batches as the loaders give them, with more of their samples, or fewer."""
+"""The batches of the script's loaders, with more or fewer of their samples."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torch.utils.data import dataloader as module
 
 
 class Batches:
-    """What the loaders of a training give, in the size that is wanted."""
+    """The batches of a training's loaders, resized as requested."""
 
     def __init__(self, training: Callable[[], bool | None]) -> None:
         self._training = training
         self.wanted: int | None = None
-        """Samples of each; None: as many as the loader gives."""
+        """Samples per batch; None: as many as the loader delivers."""
         self.given = 0
-        """How many it gave at first."""
+        """The loader's own number of samples per batch."""
         self.epoch: int | None = None
-        """How many it has in an epoch; None: it does not tell."""
+        """Batches per epoch; None: not known."""
         self.taken, self.seconds = 0, 0.0
-        """How many batches were taken, and the time that the loaders took for them."""
+        """Number of batches taken, and the loaders' seconds for them."""
         self._largest: dict[int, tuple[int, Any, Any]] = {}
-        """Of each dataset, by its identity, the largest batch before any size was wanted: where
-        samples differ in length, sizes that are compared are made of the same ones, and long. The
-        dataset is held with it: none that comes later is taken for it."""
+        """By the identity of a dataset, the largest batch before any resizing. If samples differ in
+        length, all sizes use the same, long ones. The dataset is held with it, so that no later one
+        gets its identity."""
 
     def install(self) -> None:
         """Hook into beginning an epoch, and taking a batch."""
@@ -70,7 +70,7 @@ class Batches:
 
 
 def _length(batch_sampler: Any) -> int:
-    """Batches of an epoch; 0: it does not tell."""
+    """Batches per epoch; 0: not known."""
     try:
         return len(batch_sampler)
     except (TypeError, NotImplementedError):
@@ -78,7 +78,7 @@ def _length(batch_sampler: Any) -> int:
 
 
 def _numbers(batch: Any) -> int:
-    """How many there are in its tensors."""
+    """Numbers in its tensors."""
     if isinstance(batch, Tensor):
         return batch.numel()
     if isinstance(batch, Mapping):
@@ -87,7 +87,7 @@ def _numbers(batch: Any) -> int:
 
 
 def samples(batch: Any) -> int:
-    """How many there are: the first dimension of its first tensor; 0: it has none."""
+    """Number of samples: the first dimension of the first tensor; 0: it has none."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else 0
     if isinstance(batch, Mapping):
@@ -98,10 +98,10 @@ def samples(batch: Any) -> int:
 
 
 def of_size(batch: Any, wanted: int) -> Any:
-    """The same samples over and over, or the first of them, until there are so many.
+    """The samples repeated or cut off until the batch has the requested size.
 
-    What has as many entries as there are samples is a field of the batch: tensors, and lists of
-    texts, say. All else stays as it is.
+    A field of the batch is a tensor or list with one entry per sample. Everything else stays
+    unchanged.
     """
     known = samples(batch)
     return _resized(batch, known, wanted) if known else batch

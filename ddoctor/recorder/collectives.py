@@ -1,4 +1,4 @@
-"""Collectives that are called from Python: how long the main thread is in them, and from where."""
+"""Collectives called from Python: seconds of the main thread in them, and the calling lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_PLACES = 200
 
 
 class WatchedCall:
-    """What is known of one line that calls a collective."""
+    """The statistics of one line that calls a collective."""
 
     __slots__ = ("bytes", "calls", "of_user", "seconds", "steps")
 
@@ -38,7 +38,7 @@ class WatchedCall:
         self.calls = self.bytes = 0
         self.seconds = 0.0
         self.steps: list[tuple[int, int, int, float]] = []
-        """Step, calls, bytes and seconds until then; one entry a step."""
+        """Step, calls, bytes and seconds so far; one entry per step."""
 
 
 class CollectiveWatch:
@@ -53,7 +53,7 @@ class CollectiveWatch:
         self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
 
     def install(self) -> None:
-        """Take the place of the functions, wherever they can be looked up."""
+        """Replace the functions under every name by which a script can find them."""
         if not dist.is_available():
             return
         for number, name in enumerate(OPERATIONS[FIRST_FUNCTION:], FIRST_FUNCTION):
@@ -173,7 +173,7 @@ class CollectiveWatch:
 
     @harmless
     def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        """Which ranks meet: 0 for all, else a number that all of them come to."""
+        """The group's identity: 0 for all ranks, else a number that all its ranks compute alike."""
         group = kwargs.get("group") or next(
             (one for one in args if isinstance(one, dist.ProcessGroup)), None
         )
@@ -188,7 +188,7 @@ class CollectiveWatch:
 
 
 def _bytes(values: tuple[Any, ...]) -> int:
-    """Of the tensors among the arguments; lists of them included."""
+    """Bytes of the tensors among the arguments, including lists of them."""
     total = 0
     for value in values:
         if isinstance(value, torch.Tensor):

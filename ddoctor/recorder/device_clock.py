@@ -36,11 +36,11 @@ class _Step:
     marks: list[tuple[Any, int]] = field(default_factory=list)
     """An event, and the phase that begins with it."""
     meetings: list[tuple[int, int, int]] = field(default_factory=list)
-    """Number of the meeting, and the marks at which it began and ended."""
+    """Number of the collective, and the marks at which it began and ended."""
 
 
 class DeviceClock:
-    """Marks each change of phase on the stream, and corrects the tape once the GPU was there."""
+    """Marks each change of phase on the stream, and corrects the tape after the GPU."""
 
     def __init__(self, memory: Any, new_event: Callable[[], Any], usable: Callable[[], bool]):
         self._memory = memory
@@ -51,12 +51,12 @@ class DeviceClock:
         self._pending: deque[_Step] = deque()
 
     def begin(self, number: int, phase: int) -> None:
-        """The first step whose time is the stream's."""
+        """The first step that is timed on the stream."""
         self._step = _Step(number)
         self.mark(phase)
 
     def mark(self, phase: int) -> int:
-        """From here on the stream's time is this phase's; the number of the mark."""
+        """Start a phase on the stream; returns the number of the mark."""
         marks = self._step.marks
         if len(marks) < MOST_MARKS and self._usable():
             event = self._free.pop() if self._free else self._new_event()
@@ -65,11 +65,11 @@ class DeviceClock:
         return len(marks) - 1
 
     def meeting(self, number: int, began: int) -> None:
-        """A meeting on the tape, from a mark to the last one."""
+        """A collective on the tape, from a mark to the last one."""
         self._step.meetings.append((number, began, len(self._step.marks) - 1))
 
     def end_step(self, number: int, phase: int) -> None:
-        """The step is over as far as the host goes; look which ones are over on the GPU, too."""
+        """End the step on the host, and read the steps that have ended on the GPU."""
         step = self._step
         last = self.mark(phase)
         self._pending.append(step)

@@ -1,4 +1,4 @@
-"""What is known of the models, the loaders and the switches of torch, gathered when it is asked."""
+"""Facts about the models, the loaders and torch's settings, gathered on request."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ddoctor.recorder.recorded import CallFacts, DeviceMemory
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
 SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
-"""As FSDP1 calls it."""
+"""FSDP1's names of the sharding strategies."""
 CHECKSUM_BINS = 8
 MOST_DEPTH = 20_000
 MIB = 2**20
 
 
 def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) -> Iterator[Wrapper]:
-    """Each outermost model; its parameters are summed up only where nobody changes them."""
+    """Each outermost model; parameters are summed only where no other code changes them."""
     wrapped = list(outermost.wrapped())
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
@@ -100,7 +100,7 @@ def _units(modules: list[nn.Module]) -> int:
 
 
 def _sharding(modules: list[Any]) -> str:
-    """By what FSDP itself keeps of it, which no function of its own tells."""
+    """The sharding strategy from FSDP's internal state; there is no public function for it."""
     with suppress(AttributeError, KeyError):
         for module in modules:
             if hasattr(module, "sharding_strategy"):
@@ -118,14 +118,14 @@ def _sharding(modules: list[Any]) -> str:
 
 
 def _own_class(module: nn.Module) -> type[Any]:
-    """The class as its author wrote it: FSDP2 puts one of its own in its place."""
+    """The class in the user's source; FSDP2 replaces it with a class that it creates."""
     kind = type(module)
     return kind.__bases__[1] if kind.__bases__[0].__name__ == "FSDPModule" else kind
 
 
 def _blocks(modules: list[nn.Module]) -> tuple[str, int | None]:
-    """The class that the model repeats, and how often; of all such the one whose modules, none of
-    them inside of another of its class, hold most parameters together."""
+    """The class that the model repeats, and how often. Among several, the class whose unnested
+    modules hold most parameters."""
     by_class: dict[type[Any], list[nn.Module]] = {}
     inside: dict[type[Any], set[int]] = {}
     for module in modules:
@@ -160,7 +160,7 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
 
 
 def calls(collectives: CollectiveWatch) -> Iterator[CallFacts]:
-    """Each line that calls a collective."""
+    """Every line that calls a collective."""
     for (operation, place), call in list(collectives.places.items()):
         yield CallFacts(
             operation=operation, place=place, of_user=call.of_user, steps=tuple(call.steps)
@@ -168,7 +168,7 @@ def calls(collectives: CollectiveWatch) -> Iterator[CallFacts]:
 
 
 def flags(outermost: Outermost, autocast: str) -> RankFlags:
-    """The switches of torch, as they are now."""
+    """Torch's current settings."""
     roots = list(outermost.roots.values())
     modules = [one for root in roots for one in root.modules()]
     dtypes = [str(one.dtype).removeprefix("torch.") for root in roots for one in root.parameters()]
@@ -200,7 +200,7 @@ def framework() -> str:
 
 
 def device(outermost: Outermost) -> str:
-    """Where the models are."""
+    """The device of the models."""
     for root in outermost.roots.values():
         for one in root.parameters():
             return f"cuda:{one.device.index}" if one.is_cuda else one.device.type
@@ -208,8 +208,7 @@ def device(outermost: Outermost) -> str:
 
 
 def between_steps(outermost: Outermost) -> float | None:
-    """MiB that are allocated on the GPU, without the gradients that are still there; None: there
-    is none."""
+    """MiB allocated on the GPU, without the gradients that are still alive; None: no GPU."""
     parameters = [one for root in outermost.roots.values() for one in root.parameters()]
     if not any(one.is_cuda for one in parameters):
         return None
@@ -219,7 +218,7 @@ def between_steps(outermost: Outermost) -> float | None:
 
 
 def device_memory(between: float | None) -> DeviceMemory | None:
-    """What the allocator tells of the rank's GPU; None: it has none."""
+    """The allocator's statistics of the rank's GPU; None: no GPU."""
     cuda: Any = torch.cuda
     if not cuda.is_initialized():
         return None
@@ -233,7 +232,8 @@ def device_memory(between: float | None) -> DeviceMemory | None:
 
 
 def graphs() -> tuple[int, int]:
-    """How many tensors with a graph are held now, and the longest sum behind one of them."""
+    """The number of live tensors with an autograd graph, and the longest chain of additions behind
+    one."""
     # gc.get_objects() would hold the tuples too that other threads are building, and so break them.
     classes = (torch.Tensor, *torch.Tensor.__subclasses__())
     tensors = [one for one in gc.get_referrers(*classes) if issubclass(type(one), torch.Tensor)]
@@ -243,7 +243,7 @@ def graphs() -> tuple[int, int]:
 
 
 def _depth(node: Any) -> int:
-    """How many additions follow one another, as ``total = total + loss`` makes them."""
+    """Length of a chain of additions, as ``total = total + loss`` builds it."""
     depth = 0
     while node is not None and depth < MOST_DEPTH:
         sums = [
@@ -258,7 +258,7 @@ def _depth(node: Any) -> int:
 
 
 def worker_need(waits: list[tuple[int, float]], step_seconds: list[float]) -> float:
-    """Seconds in which the loader must deliver a batch, so that nobody waits for it."""
+    """Seconds within which the loader must deliver a batch, so that no step waits for it."""
     steps = max(1, len({step for step, _ in waits}))
     batches_per_step = len(waits) / steps
     typical = median(step_seconds) if step_seconds else 0.0

@@ -1,4 +1,4 @@
-"""The backward pass: the rank's own computing, and the wait for the others at its end."""
+"""The backward pass: the rank's own computation, and the wait for other ranks at its end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ BACKWARDS, SYNCED = COUNT["backwards"], COUNT["synced"]
 
 
 class Gradients:
-    """Splits each backward pass where the rank has no more work of its own in it.
+    """Splits each backward pass where the rank's own work ends.
 
-    Autograd calls what was queued in the order in which it was queued. DDP queues its wait for the
-    reduced gradients when the last of them is there; queued at the very beginning, ``_computed`` is
-    called just before that.
+    Autograd runs queued callbacks in their order. DDP queues its wait for the reduced gradients
+    with the last of them; ``_computed`` is queued at the very beginning and runs just before that.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -40,8 +39,8 @@ class Gradients:
         self._queue: Callable[[Callable[[], None]], None] = engine.queue_callback
 
     def install(self) -> None:
-        """Take the place of ``backward``, through which all passes go that leave gradients in the
-        parameters, and of ``grad``, which gives them back."""
+        """Replace ``backward``, which every pass uses that stores gradients in parameters, and
+        ``grad``, which returns them."""
         autograd: Any = torch.autograd
         original: Callable[..., None] = autograd.backward
         returned: Callable[..., Any] = autograd.grad
@@ -99,7 +98,7 @@ class Gradients:
                 timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
 
     def _arm(self, tensors: Any) -> Any:
-        """Have ``_begin`` called by the first of these; where to take it away again."""
+        """Attach ``_begin`` to the first of these; returns how to remove it."""
         try:
             for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:

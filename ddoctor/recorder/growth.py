@@ -70,15 +70,15 @@ class BatchGrowth:
         self._grown = recorded.Grown()
         self._course = self._grow()
         self._due = 0
-        """The step before which it goes on."""
+        """The step before which it continues."""
 
     def install(self) -> None:
-        """Hook into loaders, and be called between steps."""
+        """Hook into the loaders, and into the time between steps."""
         self._batches.install()
         self._stepping.at_step.append(self._between_steps)
 
     def expected(self, error: BaseException) -> bool:
-        """Whether this is the end of a size that was tried."""
+        """Whether this error ends a size that was tried, and not the script."""
         return self._grown.trying is not None and isinstance(error, torch.cuda.OutOfMemoryError)
 
     def _between_steps(self, number: int) -> int:
@@ -94,12 +94,12 @@ class BatchGrowth:
         self._stepping.stop()
 
     def _grow(self) -> Iterator[int]:
-        """Yields how many steps are to pass."""
+        """Yields the number of steps to wait."""
         yield SETTLED_STEPS
         batches = self._batches
         if not batches.given:
             self._write(
-                why="no DataLoader of torch's gave the batches: say what is trained by "
+                why="no torch DataLoader delivered the batches: name the training by "
                 "`-m ddoctor.probe memory_headroom --workload package.module:factory`"
             )
             return
@@ -191,7 +191,7 @@ class BatchGrowth:
         meter.held, meter.reserved = tracker.held, max(tracker.held)
 
     def _joined(self) -> ProbeWorld:
-        """The ranks as the script has joined them."""
+        """The ranks of the script's process group."""
         joined = dist.is_available() and dist.is_initialized()
         store = _get_default_store() if joined else HashStore()
         rank = dist.get_rank() if joined else 0

@@ -1,4 +1,4 @@
-"""The script must not fail for what it is watched by."""
+"""Errors of the recorder must not reach the script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def harmless(look: Callable[Arguments, Result]) -> Callable[Arguments, Result | None]:
-    """None where it raises; what ends the script on purpose passes."""
+    """Returns None if the function raises; exceptions that end the script on purpose pass."""
 
     @wraps(look)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result | None:

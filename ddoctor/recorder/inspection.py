@@ -1,4 +1,4 @@
-"""Which parameters get a gradient on this rank itself, looked at in a few steps only."""
+"""Which parameters get a local gradient on this rank, inspected in a few steps only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_BETWEEN = 32
 
 
 class Inspection:
-    """Hooks on all parameters of the models in DDP, for one step at a time."""
+    """Hooks on all parameters of the models in DDP, one step at a time."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -35,7 +35,7 @@ class Inspection:
         self._last_step = 0.0
 
     def watch(self, wrapped: list[DistributedDataParallel]) -> None:
-        """Look at these models, from the next step on; what was seen of fewer is forgotten."""
+        """Inspect these models from the next step on; earlier results are dropped."""
         self.end()
         self._used.clear()
         self.steps = 0
@@ -49,8 +49,8 @@ class Inspection:
     _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
 
     def step(self, number: int) -> int:
-        """Between two steps: look at what came of the last, and begin with the next. Before which
-        one to be called again."""
+        """Between two steps: read the results of the last one, prepare the next. Returns the step
+        of the next call."""
         if self._handles:
             self._end()
             if self.steps < FIRST_STEPS:
@@ -70,13 +70,13 @@ class Inspection:
         return number + 1 if self._handles else max(self._next, number + 1)
 
     def end(self) -> None:
-        """Look no more; a step that was not finished does not count."""
+        """Remove the hooks; an unfinished step does not count."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def unused(self, model: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of one model: the parameters that never got a gradient, and those that sometimes did."""
+        """Parameters of a model that never got a gradient, and those that sometimes did."""
         mine = [(name, self._used[one]) for one, (of, name) in self._names.items() if of == model]
         never = tuple(name for name, used in mine if used == 0 and self.steps)
         sometimes = tuple(name for name, used in mine if 0 < used < self.steps)

@@ -1,4 +1,4 @@
-"""The user's own loader without the training: how fast it is with how many workers."""
+"""The user's loader without the training: its speed with several numbers of workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def curve(
 ) -> Iterator[CurvePoint]:
     """Points around the smallest number of workers that delivers a batch every ``need`` seconds.
 
-    The first is what the cost of a batch says; from there one worker more or fewer at a time.
+    The cost of a batch gives the first number; the next ones are one worker more or fewer.
     """
     deadline = perf_counter() + LIMIT_SECONDS
     tried: dict[int, float] = {}
@@ -53,7 +53,7 @@ def curve(
 
 
 def _most_workers() -> int:
-    """For this rank, where all ranks of the host try as many."""
+    """The limit for this rank if all ranks of the host try as many."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MOST_WORKERS, MOST_PER_CPU * (os.cpu_count() or 1) // ranks))
 

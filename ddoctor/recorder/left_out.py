@@ -1,4 +1,4 @@
-"""Names for the parameters that DDP only counts in its error."""
+"""Names of the unused parameters that DDP only counts in its error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = "Parameters which did not receive grad for rank {rank}: {names}"
 
 
 def named(message: str) -> str:
-    """The message with a line of names as torch itself writes it, where they are known."""
+    """The message with a line of names in torch's own form, if they are known."""
     found = NUMBERED.search(message)
     if found is None or NAMED.partition("{")[0] in message:
         return message
@@ -37,7 +37,7 @@ def named(message: str) -> str:
 
 
 def _wrapped() -> Iterator[Any]:
-    """The models in DDP that there are in this process."""
+    """The models in DDP of this process."""
     parallel: Any = sys.modules.get("torch.nn.parallel")
     if parallel is not None:
         kind = parallel.DistributedDataParallel

@@ -1,4 +1,4 @@
-"""What the loaders have done, gathered when it is asked."""
+"""The statistics of the loaders, gathered on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.recorder.recorded import LoaderFacts
 
 
 def loading(seen: Iterable[Seen]) -> Iterator[LoaderFacts]:
-    """Each loader that training took batches from."""
+    """Each loader that fed the training."""
     for one in seen:
         if one.in_training and one.settings is not None:
             yield LoaderFacts(

@@ -1,4 +1,4 @@
-"""How a DataLoader is set, as far as can be seen from outside."""
+"""The settings of a DataLoader, as far as they are visible from outside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.recorder.harmless import harmless
 
 @harmless
 def described(loader: Any, name: str) -> Loader:
-    """Its settings, without anything that it has done; ``name``: where the script makes it."""
+    """Its settings without any statistics; ``name`` is the line that creates it."""
     sampler = distributed(loader)
     return Loader(
         rank=0,
@@ -38,12 +38,12 @@ def described(loader: Any, name: str) -> Loader:
 
 
 def kind(loader: Any) -> str:
-    """Whether items have numbers."""
+    """Whether items have indices (map-style) or not (iterable)."""
     return "iterable" if isinstance(loader.dataset, IterableDataset) else "map"
 
 
 def distributed(loader: Any) -> DistributedSampler[Any] | None:
-    """The sampler that shares the dataset out among ranks; None: there is none."""
+    """The sampler that splits the dataset among ranks; None: there is none."""
     for holder in (loader, loader.batch_sampler):
         sampler = getattr(holder, "sampler", None)
         if isinstance(sampler, DistributedSampler):

@@ -1,4 +1,4 @@
-"""DataLoaders: how long the main thread waits for them, how they are set, what they deliver."""
+"""DataLoaders: waits of the main thread, settings, and batches delivered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Epoch:
     def __init__(self, start: float, seed: int | None) -> None:
         self.start = start
         self.seed = seed
-        """What set_epoch was last called with."""
+        """The last argument of set_epoch."""
         self.first_wait: float | None = None
         self.batches = 0
         self.ended = False
@@ -50,16 +50,16 @@ class Epoch:
 
 
 class Seen:
-    """What is known of one loader."""
+    """The statistics of one loader."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.settings: Loader | None = None
-        """How it is set, and nothing else; None: no epoch has begun."""
+        """Its settings; None: no epoch has begun."""
         self.sources: Sequence[str] = ()
-        """Where its dataset draws random numbers."""
+        """The random number generators of its dataset."""
         self.made: Callable[[], object] = lambda: None
-        """The loader itself, as long as the script has it."""
+        """The loader itself while the script holds it."""
         self.waits: deque[tuple[int, float]] = deque(maxlen=MOST_WAITS)
         """Step and seconds of each batch."""
         self.epochs: list[Epoch] = []
@@ -76,12 +76,12 @@ class Loaders:
         self._training = training
         self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
         self.begun: list[Seen] = []
-        """Those with an epoch, also when the script has let go of the loader."""
+        """Loaders with an epoch, including those that the script has released."""
         self.closed = False
-        """Whether loaders that are made from now on are none of the script's."""
+        """Whether loaders created from now on do not belong to the script."""
 
     def install(self) -> None:
-        """Hook into making a loader, beginning an epoch, and taking a batch."""
+        """Hook into the creation of a loader, the start of an epoch, and each batch."""
         workers.install()
         self._install_init()
         self._install_iter()
@@ -185,8 +185,8 @@ class Loaders:
         base.__next__, base._next_index = take_next, next_index
 
     def _known(self, loader: DataLoader[Any], seen: Seen) -> Seen:
-        """What is known of a loader that begins an epoch: one that is made anew for each epoch is
-        the same as that of the last, which is gone."""
+        """The statistics of a loader that begins an epoch. A loader that is created again for each
+        epoch continues those of its predecessor, which is gone."""
         settings = described(loader, seen.name)
         if settings is None or seen.settings is not None:
             return seen
@@ -202,7 +202,7 @@ class Loaders:
 
 
 def _counted(epoch: Epoch, take: Callable[[Any], Any], iterator: Any) -> Any:
-    """The next batch, without its time."""
+    """The next batch, without timing."""
     try:
         batch = take(iterator)
     except StopIteration:
@@ -230,7 +230,7 @@ def _note_index(seen: Seen, index: Any) -> None:
 
 @harmless
 def _made(loader: Any) -> str:
-    """Where the script makes it: not in a class of the script's own that is made of a loader."""
+    """The line of the script that creates it, outside of the script's own subclasses."""
     frame: FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code.co_name == "__init__":
         if frame.f_locals.get(frame.f_code.co_varnames[0]) is not loader:
@@ -251,7 +251,7 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 
 
 def _told_apart(tensor: torch.Tensor) -> bool:
-    """Whether it may be labels or tokens: whole numbers that differ."""
+    """Whether a tensor may hold labels or tokens: integers that differ."""
     values = tensor.detach().reshape(-1)[:PRINTED_VALUES]
     whole = not values.is_floating_point() and not values.is_complex()
     return whole and len(values) > 1 and bool((values != values[0]).any())
@@ -264,7 +264,7 @@ def _print_labels(tensors: list[torch.Tensor]) -> str | None:
 
 @harmless
 def _print(tensors: list[torch.Tensor]) -> str:
-    """Empty: of nothing. A sparse tensor, say, has none: it does not show its values so."""
+    """Fingerprint; empty: no value is readable, as for a sparse tensor."""
     if not tensors:
         return ""
     number = 0

@@ -1,4 +1,4 @@
-"""The collectives that are watched, by their numbers on the tape."""
+"""The watched collectives, by their numbers on the tape."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The models that are trained: found by the parameters of the optimizer, watched at their door.
+"""The trained models: found by the optimizer's parameters, timed at their outermost call.
 
-Hooks on every module would cost several per cent of a net of small ones; the outermost module alone
-costs nothing that can be measured.
+Hooks on every module would cost several per cent of a net of small modules. The outermost module
+alone costs nothing measurable.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Outermost:
                 self._watch(module)
 
     def settle(self, step: int) -> None:
-        """Look below a module that was never called."""
+        """Search below a module that was never called."""
         waiting = [one for one in self.roots if one not in self._called]
         for name in waiting:
             if step - self._since[name] < PATIENCE_STEPS:
@@ -68,7 +68,7 @@ class Outermost:
                     self._watch(child)
 
     def training(self) -> bool | None:
-        """Whether the models are in training; None: there is none yet."""
+        """Whether the models are in training mode; None: no model yet."""
         for one in self.roots.values():
             return one.training
         return None
@@ -99,8 +99,8 @@ class Outermost:
     def _open(self, kind: Any) -> None:
         """Time the calls of the watched modules of this class.
 
-        In the class, since what is in a module itself, a hook say, would be copied with it, and
-        saved with it. Outside of what ``compile`` puts in place, which would compile it as well.
+        The hook is in the class: inside of a module it would be copied and saved with it. It wraps
+        what ``compile`` installs, which would otherwise compile it.
         """
         if kind in self._classes:
             return
@@ -154,7 +154,7 @@ class Outermost:
 
 
 def modules() -> list[nn.Module]:
-    """All modules there are."""
+    """All modules of the process."""
     # The list of all objects must be gone before another thread goes on: a tuple that it is just
     # building may have one owner only.
     interval = sys.getswitchinterval()
@@ -168,7 +168,7 @@ def modules() -> list[nn.Module]:
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Those among the arguments, and in lists and dictionaries among them."""
+    """The tensors among the arguments, including lists and dictionaries."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What stops a step for a while: garbage collection, and writing a checkpoint."""
+"""Pauses of a step: garbage collection, and writing a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddoctor.recorder.writers import WRITERS
 
 
 def install(timeline: Timeline) -> None:
-    """Watch Python's collector and torch's own way to save."""
+    """Watch Python's collector and torch.save."""
 
     def collecting(phase: str, info: dict[str, int]) -> None:
         if timeline.here():

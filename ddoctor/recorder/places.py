@@ -1,4 +1,4 @@
-"""Whose code a frame is: the user's own, or a library's."""
+"""Whether a frame belongs to the user's code or to a library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 @cache
 def of_user(file: str) -> bool:
-    """Whether a file is the user's own code: in no library, and not made up."""
+    """Whether a file is the user's code: outside of libraries, and a real file."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
     path = str(Path(file).resolve())
@@ -27,20 +27,20 @@ def of_user(file: str) -> bool:
 
 
 def caller(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code, from this one outwards."""
+    """The innermost frame of the user's code, starting at this frame."""
     while frame is not None and not of_user(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def shown(code: CodeType, line: int) -> str:
-    """A place as people write it."""
+    """A place as reports show it: file:line."""
     return f"{short(code.co_filename)}:{line}"
 
 
 @cache
 def short(file: str) -> str:
-    """A path relative to the folder of the run, where it lies in it."""
+    """A path relative to the run's folder, if it lies inside."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -1,4 +1,4 @@
-"""Which dtype autocast computes in, wherever the script or its framework switches it on."""
+"""The autocast data type, whether the script or its framework switches it on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 class Precision:
-    """The last dtype that autocast was entered with."""
+    """The data type of the last entry into autocast."""
 
     def __init__(self) -> None:
         self.autocast = ""
 
     def install(self) -> None:
-        """Look at each entry into autocast."""
+        """Hook into each entry into autocast."""
         context: Any = torch.autocast
         enter = context.__enter__
 

@@ -1,4 +1,4 @@
-"""Counts the blocks that torch.utils.checkpoint will compute again."""
+"""Counts the blocks that torch.utils.checkpoint will recompute."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHECKPOINTED = COUNT["checkpointed"]
 
 @harmless
 def install(timeline: Timeline) -> None:
-    """Where each of its two ways begins, and not at ``checkpoint`` itself, which ``compile`` knows
-    by its own name."""
+    """Hook into its two implementations, and not into ``checkpoint``, which ``compile`` recognises
+    by name."""
     frame: Any = checkpoint._CheckpointFrame
     function: Any = checkpoint.CheckpointFunction
     begin, forward = frame.__init__, function.forward

@@ -1,4 +1,4 @@
-"""What a rank writes down beside its tape, as one JSON file: read without torch."""
+"""The facts that a rank writes next to its tape, as one JSON file: readable without torch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ GROWN = "grown.json"
 """The files of a rank, in its folder."""
 
 SAFE_PATH = "DDOCTOR_SAFE_PATH"
-"""The variable that holds what PYTHONSAFEPATH was before it was set for the recorder."""
+"""The variable with the value of PYTHONSAFEPATH before the recorder set it."""
 ISOLATE = "DDOCTOR_ISOLATE"
-"""Set where the loaders are to be tried alone at the end."""
+"""Set if the loaders are to be measured in isolation at the end."""
 
 
 GROW = "DDOCTOR_GROW"
-"""Set where the script is to train on more and more samples: the request, as JSON."""
+"""Set if the script is to train on growing batches: the request, as JSON."""
 
 
 class Grown(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it, as far as it came."""
+    """The result, as far as the search went."""
 
     headroom: MemoryHeadroom | None = None
-    """Of all ranks."""
+    """Memory of all ranks."""
     trying: int | None = None
-    """Samples at a time of the step that it was at."""
+    """The micro-batch of the step in progress."""
     why: str = ""
-    """Why it could not be done."""
+    """Why the search was impossible; empty: it was not."""
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A line at which the main thread was met."""
+    """A line in which the main thread was sampled."""
 
     file: str
     line: int
@@ -67,19 +67,19 @@ class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a rank's GPU, in MiB."""
+    """Memory of a rank's GPU, in MiB."""
 
     between: float | None
-    """Allocated between two steps, without gradients; None: there were too few."""
+    """MiB allocated between two steps, without gradients; None: too few steps."""
     peak: float
-    """The most that was allocated."""
+    """Peak MiB allocated."""
     reserved: float
-    """The most that the allocator had of the device."""
+    """Peak MiB that the allocator reserved."""
     total: float
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a rank knows of itself."""
+    """All facts of one rank."""
 
     wrappers: tuple[Wrapper, ...] = ()
     loaders: tuple[LoaderFacts, ...] = ()
@@ -87,16 +87,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     flags: RankFlags | None = None
     places: tuple[CodePlace, ...] = ()
     samples: tuple[tuple[float, int, int], ...] = ()
-    """Time, phase and place of each look at the main thread."""
+    """Time, phase and place of each sample of the main thread."""
     memory: tuple[tuple[float, int, float, float], ...] = ()
-    """Time, steps done, MiB of the process, MiB on the device."""
+    """Time, completed steps, MiB of the process, MiB on the device."""
     device_memory: DeviceMemory | None = None
     grown: float = 0.0
-    """MiB, the most by which the process grew before it trained."""
+    """Largest growth of the process before the training, in MiB."""
     fsdp: bool = False
-    """Whether the script has imported it."""
+    """Whether the script has imported FSDP."""
     graph_tensors_before: int | None = None
-    """After the first step."""
+    """The number after the first step."""
     graph_tensors: int | None = None
     graph_depth_before: int | None = None
     graph_depth: int | None = None
@@ -112,7 +112,7 @@ Written = TypeVar("Written")
 
 
 def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
-    """A file that a rank wrote; None: it did not come so far."""
+    """Read a rank's file; None: the rank did not get that far."""
     try:
         return msgspec.json.decode((folder / name).read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
@@ -120,7 +120,7 @@ def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
 
 
 def write(folder: Path, name: str, value: object) -> None:
-    """Write a file in one go: whoever reads it finds all of it, or what was there before."""
+    """Write a file atomically: a reader sees all of it, or the previous content."""
     new = folder / f"{name}.new"
     new.write_bytes(msgspec.json.encode(value))
     new.replace(folder / name)

@@ -1,4 +1,4 @@
-"""All parts of the recorder, put together once torch is there."""
+"""All parts of the recorder, assembled once torch is loaded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BACKWARDS = COUNT["backwards"]
 GATHERS = {"all_gather_into_tensor", "all_gather_single"}
 """How FSDP gathers parameters, until torch 2.13 and since."""
 PACED_STEPS = 4
-"""The optimizers have their states, and the models are found."""
+"""By then the optimizers have their states, and the models are found."""
 
 
 def _cuda_clock(timeline: Timeline) -> DeviceClock:
@@ -86,7 +86,7 @@ class Recorder:
         self._writing = Lock()
 
     def install(self) -> None:
-        """Hook into torch; nothing of the script has been run yet."""
+        """Hook into torch, before the script runs."""
         trial.apply()
         self._stepping.install()
         self._gradients.install()
@@ -113,7 +113,7 @@ class Recorder:
         return growth
 
     def expected(self, error: BaseException) -> bool:
-        """Whether the script ended so because of what was tried with it."""
+        """Whether a trial of ddoctor ended the script."""
         return self._growth is not None and self._growth.expected(error)
 
     def _trains(self) -> bool:
@@ -161,7 +161,7 @@ class Recorder:
                 self._curve = tuple(self._isolated())
 
     def _isolated(self) -> list[CurvePoint]:
-        """The loaders that the training waits for, alone."""
+        """The loaders that delay the training, measured in isolation."""
         from ddoctor.recorder.tape import Tape
 
         tape = Tape(self._folder / recorded.TAPE)
@@ -182,12 +182,12 @@ class Recorder:
         return points
 
     def end(self) -> None:
-        """The script is over: look no more, and write down all."""
+        """End the recording, and write all of it."""
         self._sampler.stop()
         self.write()
 
     def write(self) -> None:
-        """Write down what is known by now."""
+        """Write everything recorded so far."""
         # From the thread that samples, and from the main thread at the end.
         with self._writing:
             self._write()

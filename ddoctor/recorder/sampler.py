@@ -1,4 +1,4 @@
-"""A thread that looks some times a second where the main thread is, and how much memory it has."""
+"""A thread that samples the line of the main thread and the memory, several times a second."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from ddoctor.recorder.timeline import Timeline
 
 EVERY_SECONDS = 0.05
 FIRST_LOOKS = 400
-"""20 seconds of them, and as many again once it trains. What lasts longer needs fewer to be told,
-and each takes the main thread's interpreter away for a moment."""
+"""20 seconds of samples, and as many again once the training begins. Long activities need fewer
+samples, and each one takes the interpreter from the main thread for a moment."""
 LATER_SECONDS = 0.25
 WEIGH_EVERY, WEIGH_LATER = 2, 10
-"""Looks at the main thread for one at the memory."""
+"""Samples of the main thread per reading of the memory."""
 WEIGHED_OFTEN = 60
-"""3 seconds of looks: the kernel takes five times as long for a weight as a look does."""
+"""3 seconds of samples: the kernel needs five times as long for a reading of the memory as a sample
+takes."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
-"""The first time; each next time after twice as long, at most a minute."""
+"""Seconds to the first write; the interval doubles each time, to at most a minute."""
 STOP_SECONDS = 5.0
 
 
 class Sampler:
-    """Looks, and has everything written down from time to time."""
+    """Takes samples, and writes everything at intervals."""
 
     def __init__(self, timeline: Timeline, write: Callable[[], None]) -> None:
         self._timeline = timeline
@@ -43,25 +44,25 @@ class Sampler:
         self.memory: list[tuple[float, int, float, float]] = []
         self._at_first = held() or 0.0
         self.grown = 0.0
-        """MiB, the most by which the process grew before it trained."""
+        """Largest growth of the process before the training, in MiB."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddoctor", daemon=True)
         self.device_memory: Callable[[], float] = lambda: 0.0
         self.trains: Callable[[], bool] = lambda: bool(timeline.done)
-        """Whether it has begun to; asked until it has."""
+        """Whether the training has begun; asked until it has."""
         self._training = False
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to sample."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a thread that still runs when Python ends may take it down."""
+        """Stop; a thread that is alive when Python exits may crash it."""
         self._over.set()
         self._thread.join(STOP_SECONDS)
 
     def places(self) -> tuple[CodePlace, ...]:
-        """Where the main thread was met, by the numbers in ``samples``."""
+        """The sampled places, by the numbers in ``samples``."""
         return tuple(
             CodePlace(
                 file=places.short(code.co_filename),
@@ -119,12 +120,12 @@ class Sampler:
 
 
 def _short(file: str) -> str:
-    """A library's file with its folder: the packages of an ``__init__.py`` are told apart."""
+    """A library's file with its folder, which distinguishes the packages of an ``__init__.py``."""
     return "/".join(Path(file).parts[-2:])
 
 
 def _outer_library(frame: FrameType, user: FrameType) -> CodeType:
-    """The innermost frame, without those of the recorder itself."""
+    """The innermost frame outside of the recorder."""
     inner: FrameType | None = frame
     while inner is not None and "ddoctor" in inner.f_code.co_filename and inner is not user:
         inner = inner.f_back

@@ -1,4 +1,4 @@
-"""Run the user's script as Python itself would, and keep how it ended."""
+"""Run the user's script as Python itself would, and record how it ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNPY = ("<frozen runpy>", runpy.__file__)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How the script ended, as far as Python had a say in it."""
+    """How the script ended, as far as Python saw it."""
 
     exception: str = ""
     message: str = ""
@@ -37,10 +37,10 @@ class Failed(Exception):
 
 
 def check(words: Sequence[str]) -> None:
-    """Look whether there is such a script, as far as that can be told without running anything.
+    """Check that the script exists, as far as possible without running anything.
 
     Raises:
-        Failed: there is nothing like that to run.
+        Failed: there is no such script.
     """
     if words[0] != "-m":
         path = _found(words[0])
@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> None:
     """Run ``script.py ARGS``, ``-m module ARGS`` or a command on the PATH that is Python.
 
     Raises:
-        Failed: there is nothing like that to run.
+        Failed: there is no such script.
         BaseException: whatever the script raises.
     """
     if words[0] == "-m":
@@ -145,7 +145,7 @@ def ending(error: BaseException | None) -> Ending:
 
 
 def hide() -> None:
-    """Have what nobody catches shown as if Python itself had run the script."""
+    """Show uncaught exceptions as if Python itself had run the script."""
     show = sys.excepthook
 
     def excepthook(
@@ -158,7 +158,7 @@ def hide() -> None:
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames that run the script, and those that stand between it and torch."""
+    """The traceback without the frames of ddoctor."""
     frames = []
     while trace is not None:
         if not _of_recorder(trace.tb_frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""What a step is: from one step of the anchor, the most frequent optimizer, to its next one."""
+"""The definition of a step: from one step of the most frequent optimizer (anchor) to its next."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ HOOKED = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa:
 
 
 class Stopped(SystemExit):
-    """ddoctor has seen enough; no error, and nothing that ``except Exception`` would keep."""
+    """ddoctor has seen enough; not an error, and not caught by ``except Exception``."""
 
 
 class Stepping:
-    """Counts the steps of the optimizers, and ends the run at the step that it was told."""
+    """Counts the optimizers' steps, and ends the run at the agreed step."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -51,23 +51,23 @@ class Stepping:
         self._all = 0
         """Steps of all optimizers."""
         self._others: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
-        """Steps of those that are not the anchor."""
+        """Steps of the optimizers other than the anchor."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
-        """Called at each optimizer that steps again and again, the anchor first."""
+        """Called at each optimizer that steps repeatedly, the anchor first."""
         self.at_step: list[Callable[[int], int]] = []
-        """Called between two steps, with the number of the next; each says before which one it is
-        to be called again."""
+        """Called between two steps, with the number of the next; each returns the step of its next
+        call."""
         self._due = 0
         self.at_stop: list[Callable[[], None]] = []
-        """Called before the run is stopped."""
+        """Called before the run stops."""
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """All that have stepped, and that the script still has."""
+        """All optimizers that have stepped and that the script still holds."""
         return list(self._others)
 
     def install(self) -> None:
-        """Hook into all optimizers, and into the scaler that may leave out their steps."""
+        """Hook into all optimizers, and into the gradient scaler, which may skip their steps."""
         self._timeline.swaps.hook(register_optimizer_step_pre_hook, self._before)
         register_optimizer_step_post_hook(self._after)
         scaler: Any = torch.amp.GradScaler
@@ -94,7 +94,7 @@ class Stepping:
         timeline.enter(OPTIMIZER)
 
     def _forget(self, still_open: int) -> None:
-        """Those whose step raised: it never came to its end."""
+        """Drop steps that raised: they never ended."""
         if still_open < len(self._depths):
             self._timeline.unwind(self._depths[still_open])
             del self._depths[still_open:]
@@ -152,13 +152,13 @@ class Stepping:
 
 
 def _world() -> int:
-    """Ranks that train together, as the script itself has it."""
+    """Number of ranks in the script's process group."""
     group = torch.distributed
     return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
 def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> list[Any]:
-    """What they answer, without those that failed."""
+    """The results of the callbacks, without those that failed."""
     answers = []
     for call in calls:
         try:
@@ -169,7 +169,7 @@ def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> list[Any]:
 
 
 def _open_steps() -> int:
-    """How many optimizers are at a step, by the stack."""
+    """Number of optimizers inside of a step, by the stack."""
     frame: FrameType | None = sys._getframe()
     found = 0
     while frame is not None:

@@ -1,7 +1,6 @@
-"""What is called in every step: in place while steps are recorded, out of it while they are not.
+"""Hooks that run in every step: installed while steps are recorded, removed while they are not.
 
-Even a function that only sees that there is nothing to do takes some microseconds where the step
-has emptied the caches.
+Even a function that returns at once takes some microseconds after a step has emptied the caches.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ ABSENT = object()
 
 
 class Swaps:
-    """Functions of torch's and of the models' classes, and what takes their place."""
+    """Functions of torch and of the models' classes, and their replacements."""
 
     def __init__(self) -> None:
         self._swaps: list[tuple[Any, str, Any, Any]] = []
         self._hooks: list[tuple[Callable[[], Any], int, Any]] = []
 
     def hook(self, register: Callable[[Any], RemovableHandle], hook: Any) -> None:
-        """Have torch call it."""
+        """Register it as a hook of torch."""
         handle = register(hook)
         self._hooks.append((handle.hooks_dict_ref, handle.id, hook))
 
     def put(self, owner: Any, name: str, ours: Any) -> None:
-        """Put it in place."""
+        """Install it."""
         self._swaps.append((owner, name, ours, vars(owner).get(name, ABSENT)))
         setattr(owner, name, ours)
 
     def out(self) -> None:
-        """All that is still in its place, and that nobody has wrapped since.
+        """Remove every replacement that no other code has wrapped since.
 
-        Not where anything was compiled: that may depend on what it was compiled with.
+        None if anything was compiled: the compiled code may depend on it.
         """
         if _has_compiled():
             return
@@ -50,7 +49,7 @@ class Swaps:
                 setattr(owner, name, before)
 
     def back(self) -> None:
-        """All whose place is as it was."""
+        """Install every replacement whose original is unchanged."""
         for hooks, number, hook in self._hooks:
             hooks()[number] = hook
         for owner, name, ours, before in self._swaps:

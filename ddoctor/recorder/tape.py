@@ -51,10 +51,10 @@ COUNTS = (
     "optimizer_steps",
     "checkpointed",
 )
-"""What is counted in each step beside the phases."""
+"""The counts of each step in addition to the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}
 ROW_CELLS = 5 + len(PHASES) + len(COUNTS)
-"""Number, begin, end, CPU seconds, meetings until its end; then phases and counts."""
+"""Number, begin, end, CPU seconds, collectives until its end; then phases and counts."""
 ROW = struct.Struct(f"={ROW_CELLS}d")
 
 MEETING_ROWS = 100_000
@@ -97,7 +97,7 @@ class Tape:
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
 
     def rows(self) -> Iterator[StepRow]:
-        """The steps that were recorded and are still there, in order, with their meetings."""
+        """The recorded steps that are still in the ring, in order, with their collectives."""
         done = int(self.head[DONE])
         met_in_all = int(self.head[MEETINGS])
         before: float | None = None
@@ -127,6 +127,6 @@ class Tape:
             )
 
     def close(self) -> None:
-        """Let the file go; what was written stays in it."""
+        """Close the file; its content stays."""
         self.head.release()
         self.memory.close()

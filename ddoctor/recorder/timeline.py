@@ -1,4 +1,4 @@
-"""The main thread's time, shared out among phases without a gap and without counting twice."""
+"""The main thread's time, divided among phases without gaps or double counting."""
 
 from __future__ import annotations
 
@@ -43,23 +43,22 @@ NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(
 
 
 class Timeline:
-    """Whichever phase was entered last has the time, until it is left."""
+    """The phase entered last gets the time until it is left."""
 
     def __init__(self, tape: Tape) -> None:
         self.head: Any = tape.head
         self.memory: Any = memoryview(tape.memory)
         self.main = get_ident()
         self.busy = self.main
-        """The thread in which each phase of the step is recorded; none while the recorder rests.
-        What is called in every step compares it itself, which costs less than to ask ``here``."""
+        """The thread whose phases are recorded in this step; none while the recorder rests. Hooks
+        of every step compare it directly, which costs less than a call of ``here``."""
         self.swaps = Swaps()
-        """What is out of its place while the recorder rests."""
+        """The hooks that are removed while the recorder rests."""
         self.phase = REST
         self.seconds = NO_SECONDS[:]
         self.counts = NO_COUNTS[:]
         self.open: list[int] = []
-        """What each phase that is open was entered from; how many there are is given to
-        ``unwind``."""
+        """The enclosing phase of each open phase; its length is the argument of ``unwind``."""
         self.done = 0
         self.meetings = 0
         self._begin = self.last = perf_counter()
@@ -69,17 +68,17 @@ class Timeline:
         self._cpu = thread_time()
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
-        """The same; none while the recorder rests."""
+        """The device clock; none while the recorder rests."""
         tape.head[PID] = os.getpid()
         tape.head[BEGAN] = self.last
         os.register_at_fork(after_in_child=self._forget)
 
     def here(self) -> bool:
-        """Whether this is the thread whose time is recorded."""
+        """Whether this thread is the recorded one."""
         return get_ident() == self.main
 
     def enter(self, phase: int) -> float:
-        """From now on the time is this phase's; the moment."""
+        """Enter a phase; returns the time."""
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.open.append(self.phase)
@@ -91,7 +90,7 @@ class Timeline:
         return now
 
     def leave(self) -> float:
-        """Back to the phase before; the moment."""
+        """Return to the enclosing phase; returns the time."""
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.phase = self.open.pop() if self.open else REST
@@ -102,7 +101,7 @@ class Timeline:
         return now
 
     def unwind(self, depth: int) -> None:
-        """Leave whatever was entered since so many were open, also if an exception passed."""
+        """Leave all phases beyond this depth, also after an exception."""
         if len(self.open) <= depth:
             return
         # As in ``leave``, which would be a call more in every phase of every step.
@@ -116,10 +115,10 @@ class Timeline:
             self.marking.mark(self.phase)
 
     marked = -1
-    """The last mark on the GPU's stream with which a phase began."""
+    """The last mark on the GPU's stream at which a phase began."""
 
     def use_device(self, clock: DeviceClock) -> None:
-        """From the next step on, the time is that of a GPU's stream."""
+        """From the next step on, take times from a GPU's stream."""
         self.device = clock
         if self.busy == self.main:
             self._mark_steps()
@@ -127,7 +126,7 @@ class Timeline:
     def meeting(
         self, arrival: float, seconds: float, group: float, operation: float, mark: int = -1
     ) -> None:
-        """This rank could go on only together with others, from a mark on the stream on."""
+        """This rank had to wait for other ranks, from a mark on the stream on."""
         if self.marking is not None and mark >= 0:
             self.marking.meeting(self.meetings, mark)
         place = MEETINGS_AT + self.meetings % MEETING_ROWS * MEETING.size
@@ -169,7 +168,7 @@ class Timeline:
         self.head[DONE] = self.done
 
     def _pass_step(self) -> None:
-        """Count a step that is not recorded; awake again when the next one is."""
+        """Count a step that is not recorded; wake up before the next row."""
         self.done += 1
         self.head[DONE] = self.done
         if self.done == self._row_edge:
@@ -183,13 +182,13 @@ class Timeline:
             self._turn(self.last)
 
     def _mark_steps(self) -> None:
-        """From here on, where there is a GPU."""
+        """Mark phases from here on, if there is a GPU."""
         self.marking = self.device
         if self.marking is not None:
             self.marking.begin(self.done, self.phase)
 
     def _turn(self, now: float) -> None:
-        """A row begins; or it ends, and the recorder rests until the next if its steps were short.
+        """Begin a row; or end it, and rest until the next if its steps were short.
 
         The number of a step alone decides where rows are, so that all ranks leave out the same.
         """
@@ -206,7 +205,7 @@ class Timeline:
             self.swaps.out()
 
     def _forget(self) -> None:
-        """In a forked child: write to memory of its own, not into its parent's tape."""
+        """In a forked child: write to its private memory, not into its parent's tape."""
         self.head = array("d", self.head)
         self.memory = bytearray(SIZE)
         self.device = self.marking = None

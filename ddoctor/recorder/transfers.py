@@ -1,4 +1,4 @@
-"""Batches on their way to the GPU, where the script itself sends them."""
+"""Copies of batches to the GPU by the script itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.recorder.timeline import Timeline
 
 
 def install(timeline: Timeline) -> None:
-    """Watch the two ways to send a tensor; only once the model is known to be on a GPU."""
+    """Hook into the two ways to copy a tensor, once the model is known to be on a GPU."""
     tensor: Any = torch.Tensor
     for name in ("to", "cuda"):
         setattr(tensor, name, _timed(timeline, getattr(tensor, name)))

@@ -1,4 +1,4 @@
-"""Changes of the script's settings that are tried from outside: a control arm."""
+"""Changes of the script's settings, tried from outside: a control run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import wraps
 from typing import Any
 
 VARIABLE = "DDOCTOR_TRIAL"
-"""A list of changes as in ``Fix.settings``, as JSON."""
+"""The variable with the list of changes as in ``Fix.settings``, as JSON."""
 
 
 def changes() -> Mapping[str, Any]:
-    """Each setting to be changed, and its value."""
+    """Each changed setting, and its value."""
     entries = (one.partition("=") for one in json.loads(os.environ.get(VARIABLE, "[]")))
     return {name: _value(text) for name, _, text in entries}
 
 
 def loader_settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a DataLoader, with those that are tried."""
+    """The arguments of a DataLoader, with the changes."""
     wanted = _of("loader")
     # dataset, batch_size, shuffle, sampler, batch_sampler come before the first of them.
     if not wanted or len(args) > 5:
@@ -33,7 +33,7 @@ def loader_settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 
 
 def apply() -> None:
-    """Set what torch itself is told, and wrap what is told to DDP."""
+    """Apply the changes to torch, and wrap DDP's arguments."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

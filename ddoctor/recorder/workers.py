@@ -1,7 +1,7 @@
-"""The work of a loader, timed where it is done: in its workers, or in the main process.
+"""The work of a loader, timed where it runs: in its workers, or in the main process.
 
-A worker that was forked shares a piece of memory with the main process, and adds up there. One that
-was spawned does not know of it; then nothing is told.
+A forked worker shares memory with the main process and adds its times there. A spawned worker does
+not have this memory; its times are missing.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ GENERATORS = ("Generator", "RandomState", "Random")
 
 
 class Slots:
-    """The shared memory of one loader: a slot for the main process, and one for each worker."""
+    """The shared memory of one loader: one slot for the main process, and one for each worker."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.turn = 0
-        """Batches that the main process has fetched."""
+        """Number of batches that the main process has fetched."""
         self._memory = mmap.mmap(-1, SLOT.size * (workers + 1))
 
     def next_is_timed(self) -> bool:
-        """Whether the main process is to time the batch that it fetches next."""
+        """Whether the main process times the next batch that it fetches."""
         self.turn += 1
         return self.turn <= ALL_OF_THE_FIRST or self.turn % EVERY == 0
 
     def read(self, number: int) -> list[float]:
-        """A slot's numbers; 0 is the main process's."""
+        """The numbers of a slot; slot 0 is the main process."""
         return list(SLOT.unpack_from(self._memory, number * SLOT.size))
 
     def write(self, number: int, values: Sequence[float]) -> None:
@@ -54,12 +54,12 @@ class Slots:
         SLOT.pack_into(self._memory, number * SLOT.size, *values)
 
     def totals(self) -> dict[str, float]:
-        """The sums over all."""
+        """The sums over all slots."""
         rows = [self.read(number) for number in range(self.workers + 1)]
         return {name: sum(row[place] for row in rows) for place, name in enumerate(FIELDS)}
 
     def randomness(self, sources: Sequence[str]) -> tuple[WorkerRandomness, ...]:
-        """What the workers found of each source of random numbers."""
+        """The workers' states of each random number generator."""
         found = []
         for worker in range(self.workers):
             row = self.read(worker + 1)
@@ -76,9 +76,9 @@ class Slots:
 
 
 current: Slots | None = None
-"""Of the loader whose workers are being started, and in the worker its own loader's."""
+"""The slots of the loader whose workers are starting; inside of a worker, of its loader."""
 in_main: Slots | None = None
-"""Of the loader that the main process fetches for, if that is to be timed."""
+"""The slots of the loader that the main process fetches for, if it is timed."""
 
 
 def install() -> None:
@@ -88,7 +88,7 @@ def install() -> None:
 
 
 def sources(dataset: Any) -> tuple[str, ...]:
-    """The names of the sources of random numbers that a worker has."""
+    """The names of the random number generators that a worker has."""
     own = [f"dataset.{name}" for name in sorted(_generators(dataset))]
     return ("numpy.random", "random", "torch", *own)[:MOST_SOURCES]
 
@@ -128,7 +128,7 @@ def _install(fetcher: Any) -> None:
 
 
 class _Timed:
-    """A collate function, and how long it took."""
+    """A collate function with timing."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -172,7 +172,7 @@ def _states(dataset: Any) -> list[float]:
 
 
 def _generators(dataset: Any) -> dict[str, Any]:
-    """The generators that a dataset keeps."""
+    """The random number generators that a dataset holds."""
     held = getattr(dataset, "__dict__", {})
     return {name: value for name, value in held.items() if type(value).__name__ in GENERATORS}
 

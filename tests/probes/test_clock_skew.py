@@ -18,7 +18,7 @@ offset = import_module("ddoctor.probes.clock_skew").offset
 def test_it_is_skipped_on_one_host(evidence: Evidence) -> None:
     (runs,) = evidence.all(ProbeRuns)
     (run,) = (run for run in runs.runs if run.probe == "clock_skew")
-    assert (run.outcome, run.reason) == ("skipped", "there is one host only")
+    assert (run.outcome, run.reason) == ("skipped", "there is only one host")
     assert evidence.all(ClockOffsets) == ()
 
 

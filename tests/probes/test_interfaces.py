@@ -8,7 +8,7 @@ from ddoctor.evidence.section import Evidence
 def test_it_is_skipped_on_one_host(evidence: Evidence) -> None:
     (runs,) = evidence.all(ProbeRuns)
     (run,) = (run for run in runs.runs if run.probe == "interfaces")
-    assert (run.outcome, run.reason) == ("skipped", "there is one host only")
+    assert (run.outcome, run.reason) == ("skipped", "there is only one host")
 
 
 def test_a_connection_counts_by_its_best_repeat() -> None:

@@ -252,7 +252,7 @@ def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
     trained = grown(training(NO_LOADER), "--device-memory=1GiB")
     assert trained.report is not None
     (crashed,) = trained.report["crashed"]
-    assert "no DataLoader of torch's gave the batches" in crashed["error"]
+    assert "no torch DataLoader delivered the batches" in crashed["error"]
     assert "--workload package.module:factory" in crashed["error"]
 
 
