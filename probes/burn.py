@@ -98,7 +98,7 @@ class _Product:
         return int(self._wrong)
 
     def difference(self) -> tuple[float | None, float | None]:
-        """The first number of the last product that differs: its first value and its current value."""
+        """The first differing number of the last product: its first value and its current one."""
         at = (self._first.view(self._bits) != self._out.view(self._bits)).nonzero()
         if not len(at):
             return None, None

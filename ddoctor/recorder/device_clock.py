@@ -1,8 +1,8 @@
-"""The time of the GPU's stream, by events that are read when they are over, never waited for.
+"""The time of the GPU's stream, from events that are read once they are over, never waited for.
 
-The host runs ahead of the GPU, so its own time tells when work was given out and not how long it
-took. An event at each change of phase tells the stream's: what the host does while the GPU still
-has work costs nothing there, and what the GPU has to wait for shows up in the phase that caused it.
+The host runs ahead of the GPU, so its own clock shows when work was queued and not how long it
+took. An event at each change of phase shows the stream's time. Work of the host that the GPU hides
+costs nothing there; a wait of the GPU appears in the phase that caused it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The script's own training, with more and more samples in the batches that its loaders give.
+"""The script's own training, with growing batches from its loaders.
 
-What it does with a batch is its own affair, and stays so: its forward pass, its loss, its exchange
-of gradients. A size is agreed on by all ranks between two steps, and held for some of them.
+Forward pass, loss and gradient exchange stay the script's own. All ranks agree on a size between
+two steps, and keep it for some steps.
 
-A GPU without memory left ends the script, as it would without ddoctor: who started it tells that
-from what is written down here, and may start it once more. On CPU tensors, which are counted
-against a size that was stated, nothing ends.
+A GPU that runs out of memory ends the script, as it would without ddoctor. The supervisor sees this
+in the file written here, and may start the script once more. CPU tensors are counted against a
+stated size, and nothing ends.
 """
 
 from __future__ import annotations
@@ -222,10 +222,10 @@ class BatchGrowth:
 
 @contextmanager
 def _on_gpu(device: torch.device) -> Iterator[Meter]:
-    """From an empty cache on: the most before the optimizer's step, and in it.
+    """The peak before the optimizer's step, and the peak in it, from an empty cache on.
 
-    Not after each operator, for which all of them would have to be caught: what is compiled or
-    captured would run otherwise.
+    It is not read after each operator: intercepting them would change how compiled or captured code
+    runs.
     """
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)

@@ -1,8 +1,8 @@
-"""What a rank records: one file of fixed size, mapped into memory.
+"""A rank's recording: one file of fixed size, mapped into memory.
 
-Whatever is written there is in the file, also when the process is killed in the next moment. It
-holds a head (how the rank is now, and the step at which it is to stop), a ring of steps, and a ring
-of meetings (the moments at which this rank could go on only together with others).
+Everything written is in the file at once, even if the process is killed right after. The file holds
+a head (the rank's state, and the step at which to stop), a ring of steps, and a ring of collectives
+(the moments at which this rank had to wait for other ranks).
 """
 
 from __future__ import annotations
