@@ -70,7 +70,7 @@ def main() -> None:
         folder = Path(name)
         shutil.copy(SCRIPT, folder / "train.py")
         files = ("--bundle", "run.json", "--html", "page.html")
-        ddoctor(folder, "run", *files, "--", *TRAINING.split())
+        ddoctor(folder, "run", "--prove", *files, "--", *TRAINING.split())
         ddoctor(folder, "plan", *PLAN.split(), "--bundle", "plan.json")
         draw_terminal(
             PICTURES / "terminal.svg", folder / "run.json", "run", f"ddoctor run -- {TRAINING}"

@@ -87,8 +87,3 @@ def test_a_probe_measures_one_section_and_says_so(probe: str) -> None:
     assert issubclass(section, Section)
     assert section.probe == probe
     assert (Path(__file__).parent / "probes" / f"test_{probe}.py").exists()
-
-
-def test_the_readme_names_every_cause() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    assert [check.name for check in CHECKS if f"`{check.name}`" not in readme] == []
