@@ -24,6 +24,7 @@ class Burning(Part, frozen=True, kw_only=True):
     expected: float | None = None
     """The first wrong number as the first product has it; None: not a number."""
     got: float | None = None
+    """The same number as the product that differed has it; None: not a number."""
     temperatures: tuple[int, ...] = ()
     """°C at the end of each part; empty: not reported."""
     limited_by: tuple[str, ...] = ()
@@ -60,5 +61,6 @@ class Burn(Section, frozen=True, kw_only=True):
 
     dtype: str
     size: int
+    """Rows of the square matrices."""
     seconds: float
     ranks: tuple[Burning, ...]

@@ -47,6 +47,7 @@ class PcieLink(Part, frozen=True, kw_only=True):
     maximum_generation: int | None = None
     maximum_width: int | None = None
     replays: int | None = None
+    """Link-level retransmissions since the driver was loaded."""
     upstream: tuple[str, ...] = ()
     """Bus ids of the bridges between this GPU and the processor, root port first."""
 
@@ -207,6 +208,7 @@ class PcieErrors(Part, frozen=True, kw_only=True):
     bus_id: str
     severity: Literal["corrected", "nonfatal", "fatal"]
     count: int
+    """Number of messages."""
     span: float | None = None
     """Seconds from the first message to the last."""
     age: float | None = None

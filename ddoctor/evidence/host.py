@@ -21,6 +21,7 @@ class Cpus(Section, frozen=True, kw_only=True):
 
     model: str = ""
     logical: int
+    """Number of logical CPUs of the host."""
     allowed: tuple[int, ...]
     """Affinity mask of this process: indices of logical CPUs."""
     cpuset: tuple[int, ...] | None = None
@@ -32,10 +33,13 @@ class Cpus(Section, frozen=True, kw_only=True):
     periods: int | None = None
     """Quota periods in which a process ran, since the cgroup was created."""
     throttled_periods: int | None = None
+    """Periods in which the quota throttled its cgroup."""
     throttled_seconds: float | None = None
+    """Seconds of throttling, since the cgroup was created."""
     recent_periods: int | None = None
     """The same during the collection; None: no quota."""
     recent_throttled_periods: int | None = None
+    """Throttled periods during the collection; None: no quota."""
     numa: tuple[NumaNode, ...] = ()
     load: tuple[float, float, float] | None = None
     """Load averages over 1, 5 and 15 minutes, in threads."""
@@ -107,6 +111,7 @@ class Disk(Part, frozen=True, kw_only=True):
     files: int | None = None
     """Number of inodes; None: the file system has no fixed number."""
     files_free: int | None = None
+    """Number of free inodes; None: the file system has no fixed number."""
     writable: bool = True
     """Whether it is mounted for writing."""
 

@@ -35,6 +35,7 @@ class HostRates(Section, frozen=True, kw_only=True):
     of_attaching: ClassVar[bool] = True
 
     seconds: float
+    """Duration of the sampling."""
     load: float
     """Threads that ran or were ready to run, mean of the last minute."""
     disks: tuple[DiskTraffic, ...] = ()

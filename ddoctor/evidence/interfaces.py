@@ -43,6 +43,7 @@ class Interface(Part, frozen=True, kw_only=True):
     speed: int | None = None
     """Mbit/s; None: the driver does not report it."""
     mtu: int
+    """Maximum packet size in bytes."""
 
     @property
     def usable(self) -> bool:

@@ -88,9 +88,11 @@ class LiveRank(Part, frozen=True, kw_only=True):
     state: str
     """Process state from psutil at the end of the sampling, or ``gone``."""
     age_seconds: float
+    """Seconds since the process started."""
     cpu_seconds: float
     """CPU seconds of all its threads, during the sampling."""
     main_cpu_seconds: float
+    """CPU seconds of its main thread, during the sampling."""
     asleep: float | None = None
     """Share of the time in which its main thread slept, 0 to 1."""
     resident: float
@@ -112,6 +114,7 @@ class LiveRank(Part, frozen=True, kw_only=True):
     on_gpu: bool = False
     """Whether the CUDA driver is loaded in it."""
     samples: int = 0
+    """Number of stack samples of its main thread."""
     stack: tuple[Frame, ...] = ()
     """The most frequent stack of its main thread, innermost last."""
     still: bool = False
@@ -165,7 +168,9 @@ class LiveLook(Section, frozen=True, kw_only=True):
     job: str
     """The job's name for people."""
     world: int
+    """Number of ranks of the whole job."""
     seconds: float
+    """Duration of the sampling."""
     command: tuple[str, ...]
     missing: tuple[int, ...] = ()
     """Ranks that were started on this host and no longer exist."""

@@ -60,7 +60,9 @@ class Loader(Part, frozen=True, kw_only=True):
     collated: int = 0
     """Batches that were collated and timed."""
     collate_seconds: float = 0.0
+    """Seconds to collate them."""
     collate_cpu_seconds: float = 0.0
+    """CPU seconds of them."""
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0

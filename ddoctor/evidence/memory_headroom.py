@@ -24,6 +24,7 @@ class SampleUse(Part, frozen=True, kw_only=True):
 
     micro_batch: int
     allocated: int
+    """Peak bytes of tensors."""
     reserved: int
     """Bytes that the caching allocator reserved on the device."""
 
@@ -38,6 +39,7 @@ class RankHeadroom(Part, frozen=True, kw_only=True):
 
     place: RankPlace
     total: int
+    """Bytes of the device."""
     others: int
     """Bytes outside of the allocator: other processes, and CUDA's context."""
     limit: int
@@ -47,6 +49,7 @@ class RankHeadroom(Part, frozen=True, kw_only=True):
     fixed: int | None = None
     """Bytes that a step needs regardless of its samples; None: fewer than two sizes fit."""
     per_sample: int | None = None
+    """Bytes that each sample adds to a step; None: fewer than two sizes fit."""
     uses: tuple[SampleUse, ...] = ()
     """The sizes that fit, smallest first."""
 

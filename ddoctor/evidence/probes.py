@@ -22,11 +22,15 @@ class SweepPoint(Part, frozen=True, kw_only=True):
     """One message size of a collective: seconds per round, over all timed rounds."""
 
     bytes: int
+    """Message size."""
     rounds: int
+    """Number of timed rounds."""
     p50: float
     """Median seconds, of the rank with the largest median."""
     p99: float
+    """99th percentile in seconds, of the same rank."""
     minimum: float
+    """Shortest round in seconds."""
     bus_bandwidth: float
     """nccl-tests' busbw in GB/s (1e9 bytes), from p50."""
 
@@ -83,6 +87,7 @@ class Matmul(Section, frozen=True, kw_only=True):
 
     dtype: str
     size: int
+    """Rows of the square matrices."""
     rates: tuple[RankRate, ...]
     wrong: tuple[WrongValue, ...] = ()
 
@@ -151,6 +156,7 @@ class ProbeRun(Part, frozen=True, kw_only=True):
     outcome: Literal["completed", "skipped", "hung", "crashed", "interrupted"]
     reason: str = ""
     seconds: float = 0.0
+    """Duration of the probe."""
     ranks: tuple[RankState, ...] = ()
     """The ranks of a probe that did not complete; empty: it completed."""
 

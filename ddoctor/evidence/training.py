@@ -135,6 +135,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     limit: str = ""
     """Why it stopped before the requested number of steps, say ``600 s were over``."""
     asked_steps: int = 0
+    """Requested number of steps after the warm-up."""
     world: int = 0
     """Number of ranks in the script's own process group; 0: not known."""
     optimizers: tuple[str, ...] = ()
@@ -209,6 +210,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     rank: int
     host: str
     local_ranks: int
+    """Number of ranks on its host."""
     threads: int
     """torch.get_num_threads() in the main process; sampled from outside: its computing threads."""
     omp_threads: int | None = None
@@ -216,6 +218,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     affinity: tuple[int, ...]
     """Indices of the CPUs that it may use."""
     host_cpus: int
+    """Number of logical CPUs of its host."""
     quota: float | None = None
     """CPUs that the cgroup grants; None: unlimited."""
     workers: int = 0
@@ -225,6 +228,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     throttled_periods: int | None = None
     """Throttled periods of the cgroup during the judged steps; None: no quota, or not known."""
     periods: int | None = None
+    """Quota periods during the judged steps; None: no quota, or not known."""
     waited: float | None = None
     """Share of the judged time in which the main thread waited in the run queue, 0 to 1."""
     neighbours: float | None = None

@@ -17,9 +17,13 @@ class Wrapper(Part, frozen=True, kw_only=True):
     parameters: int
     """Numbers in all parameters (FSDP: before sharding)."""
     parameter_bytes: int
+    """Bytes of all parameters (FSDP: before sharding)."""
     trainable_bytes: int
+    """Bytes of the parameters that are trained."""
     buffers: int = 0
+    """Number of buffers."""
     buffer_bytes: int = 0
+    """Bytes of all buffers."""
     batch_norms: int = 0
     """Modules with batch statistics in their buffers."""
     sync_batch_norms: int = 0
@@ -43,7 +47,9 @@ class Wrapper(Part, frozen=True, kw_only=True):
     broadcast_buffers: bool | None = None
     gradient_as_bucket_view: bool | None = None
     bucket_cap_mb: float | None = None
+    """Upper limit of a bucket in MiB; None: no DDP."""
     bucket_bytes: tuple[int, ...] = ()
+    """Bytes of each bucket of DDP's reducer."""
     comm_hook: str = ""
 
     inspected_steps: int = 0
