@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ddoctor.commands.options import BundlePath, Bundles, HtmlPath, JsonPath, MarkdownPath
 from ddoctor.commands.plan import plan
+from ddoctor.report.options import BundlePath, Bundles, HtmlPath, JsonPath, MarkdownPath
 
 app = typer.Typer(
     name="ddoctor",
@@ -25,9 +25,9 @@ def _complete_causes(typed: str) -> list[str]:
 
 
 def _complete_probes(typed: str) -> list[str]:
-    from ddoctor.probing import launch
+    from ddoctor.probing import catalog
 
-    return [name for name in launch.names() if name.startswith(typed)]
+    return [name for name in catalog.names() if name.startswith(typed)]
 
 
 @app.callback(invoke_without_command=True)
@@ -72,12 +72,13 @@ def doctor(
     from ddoctor.commands import doctor
     from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
+    from ddoctor.probing import catalog
     from ddoctor.report.output import Outputs, progress
 
     if probe and no_probes:
         raise DoctorError("--probe and --no-probes exclude each other: give one of them")
     outputs = Outputs(json=json, markdown=markdown, html=html, bundle=bundle)
-    probes = () if no_probes else doctor.choose(probe)
+    probes = () if no_probes else catalog.choose(probe)
     with progress() as started:
         evidence = doctor.observe(probes, data=data, force=force, started=started)
     if bundle is not None:
@@ -93,7 +94,7 @@ def doctor(
 )
 def probe(context: typer.Context) -> int:
     """Examine all hosts of a run before it starts; run it on each of them in the same way."""
-    from ddoctor.commands import probe
+    from ddoctor.cluster import start as probe
 
     return probe.enter(context.args)
 
@@ -152,10 +153,9 @@ def attach(
     html: HtmlPath = None,
 ) -> int:
     """Look at a run that is slow or stands still, as it is: nothing is stopped or changed."""
-    from ddoctor.commands import attach as watching
     from ddoctor.errors import DoctorError
     from ddoctor.evidence import bundle as bundles
-    from ddoctor.live import attach, pace
+    from ddoctor.live import attach, pace, watching
     from ddoctor.report.metrics import Metrics
     from ddoctor.report.output import Outputs
 
@@ -223,13 +223,13 @@ def diff(
     ] = None,
 ) -> int:
     """Say what became slower, what is set otherwise and what is found now; 1 if it got worse."""
-    from ddoctor.commands import diff
     from ddoctor.evidence import bundle as bundles
+    from ddoctor.report import difference
     from ddoctor.report.output import STDOUT, Outputs, put
     from ddoctor.report.wording import tamed
 
     Outputs(json=json)
-    found = diff.compare(bundles.read(old), bundles.read(new))
+    found = difference.compare(bundles.read(old), bundles.read(new))
     if json is not None:
         put(json, found.json())
     if json != STDOUT:
@@ -261,12 +261,12 @@ def explain(
 def list_all() -> None:
     """List the causes that can be told, and the probes."""
     from ddoctor import engine
-    from ddoctor.probing import launch
+    from ddoctor.probing import catalog
 
     width = max(map(len, engine.names()))
     typer.echo("Causes (ddoctor explain NAME)\n")
     for check in engine.discover():
         typer.echo(f"  {check.name:{width}}  {check.title}")
     typer.echo("\nProbes (ddoctor doctor --probe NAME)\n")
-    for probe in launch.names():
-        typer.echo(f"  {probe:{width}}  {launch.describe(probe)}")
+    for probe in catalog.names():
+        typer.echo(f"  {probe:{width}}  {catalog.describe(probe)}")

@@ -248,13 +248,12 @@ def _lead(fleet: ClusterStore, me: RankInfo, arguments: Namespace) -> int:
     from ddoctor import engine
     from ddoctor.cluster.coordinator import Coordinator
     from ddoctor.cluster.launcher_environment import explain_failure
-    from ddoctor.commands import doctor
     from ddoctor.control_arms import candidates
     from ddoctor.evidence import bundle
-    from ddoctor.probing import launch, sweep_request
+    from ddoctor.probing import catalog, sweep_request
     from ddoctor.report.output import Outputs, progress
 
-    names = list(arguments.probes or launch.usual())
+    names = list(arguments.probes or catalog.usual())
     if arguments.burn and "burn" not in names:
         names.append("burn")
     if arguments.workload and "memory_headroom" not in names:
@@ -275,7 +274,7 @@ def _lead(fleet: ClusterStore, me: RankInfo, arguments: Namespace) -> int:
             bundle=arguments.bundle,
             hosts=arguments.hosts,
         )
-        probes = doctor.choose(names)
+        probes = catalog.choose(names)
         sweep = sweep_request.asked(arguments, probes)
         conductor.options = (
             *(["--quick"] if arguments.quick else []),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ddoctor.probe import parser
-from ddoctor.probing import launch
+from ddoctor.probing import catalog
 from ddoctor.training import options
 from ddoctor.training.rewrite import rewritten
 
@@ -29,7 +29,7 @@ def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
             assert not words[1:] or options.parse(words[1:])[1]
             continue
         chosen = parser().parse_args(words)
-        assert set(chosen.probes) <= set(launch.names())
+        assert set(chosen.probes) <= set(catalog.names())
 
 
 @pytest.mark.parametrize("page", [*GUIDES, README], ids=lambda path: path.stem)

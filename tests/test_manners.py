@@ -10,7 +10,7 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.section import Evidence, Known, Section
-from ddoctor.probing import launch
+from ddoctor.probing import catalog
 from ddoctor.probing.world import ProbeWorld
 from tests.healthy import healthy
 
@@ -77,10 +77,10 @@ def test_no_causes_explain_one_another_in_a_circle() -> None:
     assert [cause for cause in explains if cause in beyond(cause)] == []
 
 
-@pytest.mark.parametrize("probe", launch.names())
+@pytest.mark.parametrize("probe", catalog.names())
 def test_a_probe_measures_one_section_and_says_so(probe: str) -> None:
-    assert launch.describe(probe).endswith(".")
-    measure = import_module(f"{launch.PACKAGE}.{probe}").measure
+    assert catalog.describe(probe).endswith(".")
+    measure = import_module(f"{catalog.PACKAGE}.{probe}").measure
     hints = get_type_hints(measure)
     assert hints["world"] is ProbeWorld
     (section,) = set(getattr(hints["return"], "__args__", (hints["return"],))) - {type(None)}

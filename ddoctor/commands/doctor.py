@@ -7,27 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddoctor.collect import collect
-from ddoctor.errors import DoctorError, unknown
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 from ddoctor.probing import launch
 
 PROBE_LIMIT_SECONDS = 45.0
 """For all probes together: the whole command stays under a minute."""
-
-
-def choose(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The probes to run: those named, or all that tell something of one host.
-
-    Raises:
-        DoctorError: there is no probe of that name.
-    """
-    known = launch.names()
-    usual = [name for name in launch.usual() if not launch.spans_hosts(name)]
-    chosen = tuple(dict.fromkeys(name.replace("-", "_") for name in names or usual))
-    for name in chosen:
-        if name not in known:
-            raise unknown("probe", name, known)
-    return chosen
 
 
 def observe(

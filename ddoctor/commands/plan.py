@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddoctor.commands.options import BundlePath, HtmlPath, JsonPath, MarkdownPath
+from ddoctor.report.options import BundlePath, HtmlPath, JsonPath, MarkdownPath
 
 
 def plan(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
 import subprocess
@@ -11,10 +10,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from tempfile import TemporaryDirectory
 
 import msgspec
@@ -33,41 +30,6 @@ GRACE_SECONDS = 2.0
 
 MARK = "DDOCTOR_LAUNCH"
 """The environment variable that all processes of one launch carry."""
-
-PACKAGE = "ddoctor.probes"
-
-
-def names() -> tuple[str, ...]:
-    """The probes there are."""
-    return tuple(sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__)))
-
-
-def describe(name: str) -> str:
-    """What a probe measures, in one line, read without importing it (and torch)."""
-    return (ast.get_docstring(_source(name)) or "").partition("\n")[0]
-
-
-def spans_hosts(name: str) -> bool:
-    """Whether a probe compares hosts, and tells little of one alone: it says SPANS_HOSTS = True."""
-    return _says(name, "SPANS_HOSTS")
-
-
-def usual() -> tuple[str, ...]:
-    """The probes that run where none is named: not those that say ONLY_IF_NAMED = True."""
-    return tuple(name for name in names() if not _says(name, "ONLY_IF_NAMED"))
-
-
-def _says(name: str, constant: str) -> bool:
-    return any(
-        isinstance(line, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == constant for t in line.targets)
-        for line in _source(name).body
-    )
-
-
-def _source(name: str) -> ast.Module:
-    (folder,) = import_module(PACKAGE).__path__
-    return ast.parse(Path(folder, f"{name}.py").read_text(encoding="utf-8"))
 
 
 def launch(

@@ -12,7 +12,7 @@ from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import ProbeRuns, StorageRead
-from ddoctor.probing import launch
+from ddoctor.probing import catalog
 from tests.cluster.conftest import MakeCluster
 
 BURN_SECONDS = 3
@@ -39,7 +39,7 @@ def test_a_quick_run_with_a_burn_on_two_sound_hosts(cluster: MakeCluster, tmp_pa
     seen = bundle.read(evidence)
     (runs,) = seen.all(ProbeRuns)
     outcomes = {run.probe: run.outcome for run in runs.runs}
-    assert set(outcomes) == {*launch.usual(), "burn"}
+    assert set(outcomes) == {*catalog.usual(), "burn"}
     needing_more = {"host_to_device": "skipped", "interfaces": "skipped"}
     assert outcomes == dict.fromkeys(outcomes, "completed") | needing_more
 

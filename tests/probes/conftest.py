@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import launch
+from ddoctor.probing import catalog, launch
 
 LARGE_BYTES = 20 * 2**20
 SMALL_BYTES = 1000
@@ -27,7 +27,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     before = _state(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        collected = Evidence(launch.launch(launch.usual(), limit=200, data=folder))
+        collected = Evidence(launch.launch(catalog.usual(), limit=200, data=folder))
     assert _state(folder) == before, "a probe only reads"
     return collected
 

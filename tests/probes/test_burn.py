@@ -9,7 +9,7 @@ import pytest
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.probe import parser
-from ddoctor.probing import launch
+from ddoctor.probing import catalog, launch
 from tests.conftest import Findings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,8 +60,8 @@ def test_one_wrong_product_of_many_is_seen(burns: tuple[Burn, Burn], findings: F
 
 
 def test_it_runs_only_where_it_is_asked_for() -> None:
-    assert "burn" in launch.names()
-    assert "burn" not in launch.usual()
+    assert "burn" in catalog.names()
+    assert "burn" not in catalog.usual()
 
 
 @pytest.mark.parametrize("seconds", ["0", "-3", "nan", "inf", "long"])

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddoctor.commands import doctor
 from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.section import Evidence
+from ddoctor.probing import catalog
 from ddoctor.probing.journal import Follower
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,9 +39,9 @@ def test_every_rank_works_alone_as_often(section: Pairs) -> None:
 
 
 def test_one_machine_is_examined_without_it_unless_it_is_named() -> None:
-    assert "pairs" not in doctor.choose(None)
-    assert "matmul" in doctor.choose(None)
-    assert doctor.choose(["pairs"]) == ("pairs",)
+    assert "pairs" not in catalog.choose(None)
+    assert "matmul" in catalog.choose(None)
+    assert catalog.choose(["pairs"]) == ("pairs",)
 
 
 @pytest.mark.ward

@@ -207,13 +207,13 @@ def test_the_users_own_modules_are_not_imported(
 
 def test_probes_are_listed_without_torch() -> None:
     script = (
-        "import sys; from ddoctor import launch;"
-        "print(*[launch.describe(name) for name in launch.names()], sep='\\n');"
+        "import sys; from ddoctor.probing import catalog;"
+        "print(*[catalog.describe(name) for name in catalog.names()], sep='\\n');"
         "assert 'torch' not in sys.modules"
     )
     output = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
     lines = output.splitlines()
-    assert len(lines) == len(launch.names()) >= 5
+    assert len(lines) == len(catalog.names()) >= 5
     assert all(line.endswith(".") for line in lines)

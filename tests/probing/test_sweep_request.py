@@ -7,7 +7,7 @@ import pytest
 
 from ddoctor.errors import DoctorError
 from ddoctor.probe import parser
-from ddoctor.probing import launch
+from ddoctor.probing import catalog
 from ddoctor.probing.sweep_request import PROBE, SweepRequest, asked
 
 GIB = 2**30
@@ -42,8 +42,8 @@ def test_sizes_for_another_number_of_ranks() -> None:
 
 
 def test_it_runs_only_where_it_is_asked_for() -> None:
-    assert PROBE in launch.names()
-    assert PROBE not in launch.usual()
+    assert PROBE in catalog.names()
+    assert PROBE not in catalog.usual()
 
 
 def test_without_a_workload_there_is_no_sweep() -> None:

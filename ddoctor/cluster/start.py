@@ -18,11 +18,10 @@ from ddoctor.cluster import rendezvous
 from ddoctor.cluster.endpoint import Endpoint, Parser, arranged, launcher
 from ddoctor.cluster.rendezvous import HostsMissing
 from ddoctor.collect import collect
-from ddoctor.commands import doctor
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
-from ddoctor.probing import launch, sweep_request
+from ddoctor.probing import catalog, sweep_request
 from ddoctor.proc import processes
 from ddoctor.report.output import STDOUT, Outputs, progress
 
@@ -59,7 +58,7 @@ def enter(words: Sequence[str]) -> int:
         print(parser.format_help(), end="")
         return 0
     arguments = parser.parse_intermixed_args(spelt)
-    sweep_request.asked(arguments, doctor.choose(arguments.probes or launch.usual()))
+    sweep_request.asked(arguments, catalog.choose(arguments.probes or catalog.usual()))
     meeting = arranged(arguments)
     if meeting is None or meeting.host_it:
         _outputs(arguments)

@@ -1,0 +1,61 @@
+"""The probes there are, read without importing them (and torch)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from ddoctor.errors import unknown
+
+PACKAGE = "ddoctor.probes"
+
+
+def names() -> tuple[str, ...]:
+    """The probes there are."""
+    return tuple(sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__)))
+
+
+def describe(name: str) -> str:
+    """What a probe measures, in one line, read without importing it (and torch)."""
+    return (ast.get_docstring(_source(name)) or "").partition("\n")[0]
+
+
+def spans_hosts(name: str) -> bool:
+    """Whether a probe compares hosts, and tells little of one alone: it says SPANS_HOSTS = True."""
+    return _says(name, "SPANS_HOSTS")
+
+
+def usual() -> tuple[str, ...]:
+    """The probes that run where none is named: not those that say ONLY_IF_NAMED = True."""
+    return tuple(name for name in names() if not _says(name, "ONLY_IF_NAMED"))
+
+
+def _says(name: str, constant: str) -> bool:
+    return any(
+        isinstance(line, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == constant for t in line.targets)
+        for line in _source(name).body
+    )
+
+
+def _source(name: str) -> ast.Module:
+    (folder,) = import_module(PACKAGE).__path__
+    return ast.parse(Path(folder, f"{name}.py").read_text(encoding="utf-8"))
+
+
+def choose(named: Sequence[str] | None) -> tuple[str, ...]:
+    """The probes to run: those named, or all that tell something of one host.
+
+    Raises:
+        DoctorError: there is no probe of that name.
+    """
+    known = names()
+    wanted = named or [name for name in usual() if not spans_hosts(name)]
+    chosen = tuple(dict.fromkeys(name.replace("-", "_") for name in wanted))
+    for name in chosen:
+        if name not in known:
+            raise unknown("probe", name, known)
+    return chosen
