@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddoctor.probe import parser
+from ddoctor.cluster.rank import parser
 from ddoctor.probing import catalog
 from ddoctor.training import options
 from ddoctor.training.rewrite import rewritten

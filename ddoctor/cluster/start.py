@@ -13,8 +13,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from ddoctor import engine, probe
-from ddoctor.cluster import rendezvous
+from ddoctor import engine
+from ddoctor.cluster import rank, rendezvous
 from ddoctor.cluster.endpoint import Endpoint, Parser, arranged, launcher
 from ddoctor.cluster.rendezvous import HostsMissing
 from ddoctor.collect import collect
@@ -50,7 +50,7 @@ def enter(words: Sequence[str]) -> int:
         prog="ddoctor probe",
         description="Examine all hosts of a run before it starts, and report on the first.",
         epilog=EPILOG,
-        parents=[options, probe.parser()],
+        parents=[options, rank.parser()],
         conflict_handler="resolve",
         allow_abbrev=False,
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster.rank import parser
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
-from ddoctor.probe import parser
 from ddoctor.probing import catalog, launch
 from tests.conftest import Findings
 

@@ -13,7 +13,7 @@ import pytest
 
 from ddoctor.evidence.probes import ProbeRuns, StorageRead
 from ddoctor.evidence.section import Section
-from ddoctor.probing import follower, launch
+from ddoctor.probing import catalog, follower, launch
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 120.0

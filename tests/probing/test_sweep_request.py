@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddoctor.cluster.rank import parser
 from ddoctor.errors import DoctorError
-from ddoctor.probe import parser
 from ddoctor.probing import catalog
 from ddoctor.probing.sweep_request import PROBE, SweepRequest, asked
 
