@@ -1,4 +1,4 @@
-"""The one place that catches errors meant for people, and the one place that exits."""
+"""The entry of `ddoctor`: catches all errors, and exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPERS_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Run the command line; every failure is one line on stderr and exit code 2."""
+    """Run the command line; a failure is one line on stderr and exit code 2."""
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
@@ -24,7 +24,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = _complain("interrupted")
     except BrokenPipeError:
-        # The reader has gone (`ddoctor list | head`): nobody is left to be told.
+        # The reader has gone (`ddoctor list | head`), and no one reads the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
@@ -33,7 +33,7 @@ def main() -> NoReturn:
 
 
 def _accept_any_terminal() -> None:
-    """A terminal without UTF-8 gets `?` for what it cannot show; a closed one gets nothing."""
+    """Replace characters that the terminal cannot show; write nothing to a closed stdout."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
@@ -47,15 +47,16 @@ def _run() -> int:
 
     from ddoctor.cli import app
     from ddoctor.errors import DoctorError
+    from ddoctor.options import explained
 
     try:
         code = int(app(prog_name="ddoctor", standalone_mode=False) or 0)
     except TyperException as error:
-        return _complain(f"{error.format_message()} See `ddoctor --help`.")
+        return _complain(explained(error))
     except DoctorError as error:
         return _complain(str(error))
     except SystemExit:
-        # typer's own answer to a broken pipe, and to nothing else in this mode.
+        # In this mode typer exits only for a broken pipe.
         raise BrokenPipeError from None
     if code == TYPERS_INTERRUPTED:
         raise KeyboardInterrupt
@@ -68,7 +69,7 @@ def _complain(message: str) -> int:
 
 
 def _kept_traceback() -> str:
-    """Keep what a report of this mistake needs, out of the user's sight."""
+    """Write the traceback to a file; says where it is."""
     import traceback
     from tempfile import NamedTemporaryFile
 
@@ -76,12 +77,12 @@ def _kept_traceback() -> str:
         with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
             traceback.print_exc(file=file)
     except OSError:
-        return "its traceback could not be kept"
+        return "its traceback could not be written"
     return f"please report it with {file.name}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """End on SIGTERM and SIGHUP as on Ctrl-C, so that nothing that was started stays behind."""
+    """End on SIGTERM and SIGHUP as on Ctrl-C, so that no process stays behind."""
     raise KeyboardInterrupt
 
 

@@ -1,54 +1,44 @@
-"""`torchrun … -m ddoctor.probe [NAME…]`: examine all hosts of a run, and report on rank 0."""
+"""The entry of `torchrun … -m ddoctor.probe [run]`."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+LOCAL_RANK = ("--local-rank=", "--local_rank=")
+
 
 def main() -> int:
-    """One rank: it supervises the process that measures; rank 0 leads, and writes the report."""
-    # torchrun -m puts the user's folder first: a queue.py there would be taken for Python's own.
+    """One rank: measure, or record a script; a mistake is one line and exit code 2."""
+    # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
-    words = sys.argv[1:]
-    # torch.distributed.launch puts --local-rank=N before all other words.
-    at = 1 if words and words[0].startswith(("--local-rank=", "--local_rank=")) else 0
-    if words[at : at + 1] == ["run"]:
-        return _run_script(words[:at] + words[at + 1 :])
-    import signal
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     from ddoctor.errors import DoctorError
 
+    words = sys.argv[1:]
+    # torch.distributed.launch puts --local-rank=N first, also before `run`.
+    given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
+    del words[: len(given)]
     try:
-        from ddoctor.cluster.launcher_environment import place
-        from ddoctor.cluster.rank import parse, supervise
+        if words[:1] == ["run"]:
+            from ddoctor.training import rank as recording
+
+            return recording.main(words[1:], given)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        from ddoctor.cluster import rank as probing
         from ddoctor.proc.parent import end_with_parent
 
         end_with_parent()
-        mine = place()
-        return supervise(mine, parse(mine.rank))
+        return probing.main(words)
     except DoctorError as error:
         return _complain(str(error))
     except KeyboardInterrupt:
         return _complain("interrupted")
-    finally:
-        sys.stdout.flush()
-
-
-def _run_script(words: list[str]) -> int:
-    from ddoctor.errors import DoctorError
-    from ddoctor.training import rank
-
-    try:
-        return rank.main(words)
-    except DoctorError as error:
-        return _complain(str(error))
     finally:
         sys.stdout.flush()
 
@@ -63,7 +53,7 @@ def _complain(message: str) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """torchrun passes Ctrl-C on as SIGTERM or SIGINT: end alike, so that nothing stays behind."""
+    """torchrun passes Ctrl-C on as SIGTERM or SIGINT: end the same way, leaving nothing."""
     raise KeyboardInterrupt
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddoctor.cluster.rank import parser
+from ddoctor.commands.run import StartOptions
+from ddoctor.options import BEFORE_A_COMMAND, parse, words
 from ddoctor.probing import catalog
-from ddoctor.training import options
+from ddoctor.probing.options import ProbeOptions
+from ddoctor.training.options import RunOptions
+from ddoctor.training.rank import RankOptions
 from ddoctor.training.rewrite import rewritten
 
 README = Path(__file__).parents[1] / "README.md"
@@ -24,12 +27,15 @@ def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
     commands = re.findall(r"-m ddoctor\.probe([^\n`]*)", text)
     assert commands or guide.stem in ("figures", "attach", "doctor", "plan")
     for command in commands:
-        words = shlex.split(command)
-        if words[:1] == ["run"]:
-            assert not words[1:] or options.parse(words[1:])[1]
+        given = shlex.split(command)
+        if given[:1] == ["run"]:
+            recorded = parse(RankOptions, given[1:], "run", settings=BEFORE_A_COMMAND)
+            assert recorded is not None
+            assert recorded.script or not given[1:]
             continue
-        chosen = parser().parse_args(words)
-        assert set(chosen.probes) <= set(catalog.names())
+        chosen = parse(ProbeOptions, given, "probe")
+        assert chosen is not None
+        assert set(chosen.probes or ()) <= set(catalog.names())
 
 
 @pytest.mark.parametrize("page", [*GUIDES, README], ids=lambda path: path.stem)
@@ -38,9 +44,10 @@ def test_every_launch_command_can_be_rewritten(page: Path) -> None:
     commands = re.findall(r"ddoctor run ([^\n`#]*-- [^\n`#]+)", text)
     assert commands or page.stem not in ("run", "README")
     for command in commands:
-        ours, launcher = options.split(options.parser(), shlex.split(command))
-        options.parser().parse_args(ours)
-        assert "ddoctor.probe" in rewritten(launcher, ours).words
+        chosen = parse(StartOptions, shlex.split(command), "run", settings=BEFORE_A_COMMAND)
+        assert chosen is not None
+        ours = words(RunOptions, chosen)
+        assert "ddoctor.probe" in rewritten(chosen.command or (), ours).words
 
 
 def test_the_manifest_is_one() -> None:

@@ -1,30 +1,31 @@
-"""Where and as how many the hosts of a run meet, in torchrun's words."""
+"""The rendezvous of the hosts, from torchrun's options."""
 
 from __future__ import annotations
 
 import socket
-from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Annotated, Literal
+
+import typer
 
 from ddoctor.errors import DoctorError
 
 PORT = 29400
-"""Of an endpoint without one, as in torchrun."""
+"""Default port of --rdzv-endpoint, as in torchrun."""
 MASTER_PORT = 29500
 KINDS_OF_RANKS = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the hosts meet, as this one was told."""
+    """The rendezvous of the hosts, as this host was started."""
 
     address: str
     port: int
     hosts: int
     node_rank: int | None
-    """None: the numbers are given out by the host of the endpoint."""
+    """None: the host of the endpoint assigns it."""
     run: str
     limit: float
     """Seconds to wait for the others."""
@@ -37,47 +38,61 @@ class Endpoint:
         return f"{self.address}:{self.port}"
 
 
-class Parser(ArgumentParser):
-    """A mistake is one line."""
+@dataclass(frozen=True, kw_only=True)
+class TorchrunOptions:
+    """The options of torchrun that `ddoctor probe` has, too."""
 
-    def error(self, message: str) -> NoReturn:
-        raise DoctorError(f"{message}; see `ddoctor probe --help`")
-
-
-def launcher() -> Parser:
-    """The options that both torchrun and `ddoctor probe` have."""
-    options = Parser(add_help=False, allow_abbrev=False)
-    group = options.add_argument_group("as torchrun is told")
-    group.add_argument("--nnodes", metavar="N", default="1", help="how many hosts (1)")
-    group.add_argument(
-        "--nproc-per-node", metavar="G", help="ranks per host (one per GPU; 2 without)"
+    nnodes: Annotated[str, typer.Option(metavar="N", help="torchrun: number of hosts.")] = "1"
+    nproc_per_node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="torchrun: ranks per host; default: one per GPU, or 2 without GPUs."
+        ),
+    ] = None
+    rdzv_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="torchrun: rendezvous; one of the hosts and a free port."
+        ),
+    ] = None
+    master_addr: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="torchrun: first host, instead of --rdzv-endpoint."),
+    ] = None
+    master_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT", help=f"torchrun: port of --master-addr; default: {MASTER_PORT}."
+        ),
+    ] = None
+    node_rank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="torchrun: number of this host, 0 at the endpoint; default: assigned.",
+        ),
+    ] = None
+    rdzv_id: Annotated[str, typer.Option(metavar="NAME", help="torchrun: name of the run.")] = (
+        "none"
     )
-    group.add_argument(
-        "--rdzv-endpoint", metavar="HOST:PORT", help="one of the hosts, and a free port there"
+    rdzv_backend: Annotated[
+        Literal["c10d", "static"] | None,
+        typer.Option(help="torchrun: accepted, and without effect here."),
+    ] = None
+    standalone: Annotated[bool, typer.Option("--standalone", help="torchrun: this host only.")] = (
+        False
     )
-    group.add_argument("--master-addr", metavar="HOST", help="the same in two words")
-    group.add_argument("--master-port", metavar="PORT", help=f"({MASTER_PORT})")
-    group.add_argument(
-        "--node-rank", metavar="R", help="this host's number, 0 at the endpoint (given out)"
-    )
-    group.add_argument("--rdzv-id", metavar="NAME", default="none", help="the name of the run")
-    group.add_argument(
-        "--rdzv-backend", metavar="c10d|static", choices=("c10d", "static"), help="either is met"
-    )
-    group.add_argument("--standalone", action="store_true", help="this host alone")
-    return options
 
 
-def arranged(arguments: Namespace) -> Endpoint | None:
-    """Where the hosts meet; None: this one is all there is.
+def arranged(arguments: TorchrunOptions, join_timeout: float) -> Endpoint | None:
+    """The rendezvous; None: there is only this host.
 
     Raises:
-        DoctorError: the numbers or the endpoint make no sense.
+        DoctorError: a number or the endpoint is wrong or missing.
     """
     if ":" in arguments.nnodes:
         raise DoctorError(
-            f"--nnodes {arguments.nnodes} is a range, and the probes need one number: that of all "
-            "hosts"
+            f"--nnodes {arguments.nnodes} is a range, and the probes need one number: all hosts"
         )
     hosts = _number("--nnodes", arguments.nnodes, 1)
     ranks = arguments.nproc_per_node
@@ -87,18 +102,19 @@ def arranged(arguments: Namespace) -> Endpoint | None:
     node_rank = _number("--node-rank", arguments.node_rank, 0, hosts - 1) if given else None
     endpoint = _endpoint(arguments)
     if arguments.standalone and hosts > 1:
-        raise DoctorError("--standalone is one host: leave it out, or --nnodes")
+        raise DoctorError("--standalone means one host: leave out --standalone or --nnodes")
     if hosts == 1:
         return None
     if endpoint is None:
         raise DoctorError(
-            f"--nnodes {hosts} needs a place where the hosts meet: --rdzv-endpoint HOST:PORT, with "
-            "the name of one of them"
+            f"--nnodes {hosts} needs a rendezvous: --rdzv-endpoint HOST:PORT, where HOST is one of "
+            "the hosts"
         )
     address, port = endpoint
     if address == "localhost" or address.startswith("127.") or address == "::1":
         raise DoctorError(
-            f"{address} is another host on each of {hosts}: name one of them as the others see it"
+            f"{address} means a different machine on each of {hosts} hosts: give the host name or "
+            "address that the other hosts use"
         )
     by_number = arguments.master_addr is not None and node_rank is not None
     return Endpoint(
@@ -107,14 +123,14 @@ def arranged(arguments: Namespace) -> Endpoint | None:
         hosts=hosts,
         node_rank=node_rank,
         run=arguments.rdzv_id,
-        limit=arguments.join_timeout,
+        limit=join_timeout,
         host_it=node_rank == 0 if by_number else is_here(address),
     )
 
 
-def _endpoint(arguments: Namespace) -> tuple[str, int] | None:
-    told, master = arguments.rdzv_endpoint, arguments.master_addr
-    if told is not None and master is not None:
+def _endpoint(arguments: TorchrunOptions) -> tuple[str, int] | None:
+    endpoint, master = arguments.rdzv_endpoint, arguments.master_addr
+    if endpoint is not None and master is not None:
         raise DoctorError("--rdzv-endpoint and --master-addr exclude each other: give one of them")
     if master is not None:
         if not master:
@@ -123,27 +139,27 @@ def _endpoint(arguments: Namespace) -> tuple[str, int] | None:
         return master, _number("--master-port", port, 1, 65535)
     if arguments.master_port is not None:
         raise DoctorError("--master-port needs --master-addr, or give --rdzv-endpoint HOST:PORT")
-    if told is None:
+    if endpoint is None:
         return None
-    host, colon, port = told.rpartition(":")
-    if not colon or told.endswith("]"):
-        host, port = told, str(PORT)
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or endpoint.endswith("]"):
+        host, port = endpoint, str(PORT)
     host = host.strip("[]")
     if not host:
-        raise DoctorError(f"--rdzv-endpoint {told!r} names no host: give HOST:PORT")
-    return host, _number(f"the port of --rdzv-endpoint {told}", port, 1, 65535)
+        raise DoctorError(f"--rdzv-endpoint {endpoint!r} names no host: give HOST:PORT")
+    return host, _number(f"the port of --rdzv-endpoint {endpoint}", port, 1, 65535)
 
 
 def _number(name: str, text: str, least: int, most: int | None = None) -> int:
     number = int(text) if text.isdecimal() else -1
     if number < least or (most is not None and number > most):
-        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise DoctorError(f"{name} should be a number {bounds}, not {text!r}")
+        bounds = f"from {least} up" if most is None else f"from {least} to {most}"
+        raise DoctorError(f"{name} must be a number {bounds}, not {text!r}")
     return number
 
 
 def is_here(address: str) -> bool:
-    """Whether a name or an address is one of this host's own: it can be bound."""
+    """Whether a name or address belongs to this host: whether it can be bound."""
     for found in resolved(address):
         family = socket.AF_INET6 if ":" in found else socket.AF_INET
         with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -153,7 +169,7 @@ def is_here(address: str) -> bool:
 
 
 def resolved(name: str) -> tuple[str, ...]:
-    """The addresses that a name means here; none: it does not resolve."""
+    """The addresses that a name resolves to here; empty: it does not resolve."""
     try:
         rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:

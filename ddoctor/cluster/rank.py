@@ -3,184 +3,89 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+from ddoctor import engine
+from ddoctor.cluster.coordinator import Coordinator
+from ddoctor.cluster.launcher_environment import (
+    LaunchedRank,
+    explain_failure,
+    leave_it_to_rank_0,
+    place,
+)
+from ddoctor.cluster.reachability import listen, own_address
+from ddoctor.cluster.store import JOINED, ClusterStore, RankInfo, StoreLost, connect, rank_key
+from ddoctor.cluster.supervisor import CoordinatorLost, serve
+from ddoctor.control_arms import candidates
+from ddoctor.errors import DoctorError
+from ddoctor.options import parse
+from ddoctor.probing import catalog, sweep_request
+from ddoctor.probing.gpu_users import occupied
+from ddoctor.probing.options import ProbeOptions
+from ddoctor.probing.world import usable_gpus
+from ddoctor.report.output import progress
 
-    from ddoctor.cluster.launcher_environment import LaunchedRank
-    from ddoctor.cluster.store import ClusterStore, RankInfo
-
-JOIN_SECONDS = 120.0
-
-
-# What a probe named burn takes without --burn: a GPU is warm, but not yet as hot as a day makes it.
+PROGRAM = "torchrun … -m ddoctor.probe"
+# For the probe burn without --burn: the GPU is warm, but not as hot as after hours of training.
 BURN_SECONDS = 60.0
 
 
-def parser() -> ArgumentParser:
-    """The options of the probes of a cluster."""
-    import argparse
+def main(words: Sequence[str]) -> int:
+    """Supervise the process that measures; on rank 0 also coordinate and write the report.
 
-    options = argparse.ArgumentParser(
-        prog="torchrun … -m ddoctor.probe",
-        description="Examine all hosts of a run, and report on rank 0.",
-    )
-    options.add_argument("probes", nargs="*", metavar="NAME", help="a probe; by default all")
-    options.add_argument("--json", type=Path, metavar="PATH", help="the report as JSON; -: stdout")
-    options.add_argument("--markdown", type=Path, metavar="PATH", help="the report as Markdown")
-    options.add_argument("--html", type=Path, metavar="PATH", help="the report as one HTML file")
-    options.add_argument("--bundle", type=Path, metavar="PATH", help="the evidence of all hosts")
-    options.add_argument(
-        "--hosts",
-        type=Path,
-        metavar="FOLDER",
-        help="the names of fit and unfit hosts, as fit.txt and unfit.txt",
-    )
-    options.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        default=Path(),
-        help="the data folder whose reading is measured",
-    )
-    options.add_argument(
-        "--join-timeout",
-        type=_positive,
-        metavar="SECONDS",
-        default=JOIN_SECONDS,
-        help="how long to wait for ranks that do not come (%(default).0f)",
-    )
-    options.add_argument(
-        "--force", action="store_true", help="measure on GPUs that other processes use, too"
-    )
-    options.add_argument(
-        "--quick",
-        action="store_true",
-        help="a quarter of the time for each measurement, and no arms",
-    )
-    options.add_argument(
-        "--burn",
-        type=_positive,
-        metavar="SECONDS",
-        help="also compute for so long without a break, for heat and silently wrong results",
-    )
-    options.add_argument(
-        "--workload",
-        metavar="MODULE:FACTORY",
-        help="also find how many samples of this training fit each device (memory_headroom)",
-    )
-    options.add_argument(
-        "--micro-batch",
-        metavar="N",
-        help="the samples that it takes at a time now, on each rank",
-    )
-    options.add_argument(
-        "--sequence",
-        metavar="N",
-        help="the tokens of its samples now, where its loss takes them as a third argument: also "
-        "find how many fit",
-    )
-    options.add_argument(
-        "--fsdp",
-        action="store_true",
-        default=None,
-        help="spread it by FSDP, each block by itself, in place of DDP",
-    )
-    options.add_argument(
-        "--device-memory",
-        metavar="SIZE[,...]",
-        help="what each rank may take of its device, say 24GiB; one for all, or one for each of a "
-        "host's; needed where there is no GPU",
-    )
-    options.add_argument(
-        "--no-arms",
-        action="store_true",
-        help="do not try the variables that a finding asks for",
-    )
-    return options
-
-
-def _positive(word: str) -> float:
-    from argparse import ArgumentTypeError
-    from math import inf
-
+    Raises:
+        DoctorError: an option is wrong, or the ranks cannot reach each other.
+    """
+    mine = place()
     try:
-        seconds = float(word)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < inf:
-        raise ArgumentTypeError(f"{word} is no number of seconds")
-    return seconds
+        options = parse(ProbeOptions, words, PROGRAM, quiet=mine.rank > 0)
+    except DoctorError:
+        # Rank 0 finds the same mistake; one message is enough.
+        if mine.rank == 0:
+            raise
+        leave_it_to_rank_0()
+        return 2
+    return 0 if options is None else _supervise(mine, options)
 
 
-def parse(rank: int) -> Namespace:
-    if rank == 0:
-        return parser().parse_intermixed_args()
-    from contextlib import redirect_stderr
-
-    from ddoctor.cluster.launcher_environment import leave_it_to_rank_0
-
-    # One complaint is enough.
-    try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-            return parser().parse_intermixed_args()
-    except SystemExit as end:
-        if end.code:
-            leave_it_to_rank_0()
-        raise
-
-
-def supervise(mine: LaunchedRank, arguments: Namespace) -> int:
-    from ddoctor.cluster.store import StoreLost, connect
-    from ddoctor.cluster.supervisor import CoordinatorLost, serve
-    from ddoctor.errors import DoctorError
-
+def _supervise(mine: LaunchedRank, options: ProbeOptions) -> int:
     _quieten_torch()
     try:
         fleet = connect(
             mine.address,
             mine.port,
             host_it=mine.hosts_store,
-            limit=arguments.join_timeout,
+            limit=options.join_timeout,
             prefix=mine.run,
         )
-        me = _muster(mine, fleet, arguments)
+        me = _join(mine, fleet, options)
         if mine.rank:
-            return serve(fleet, me, arguments.data)
-        return _lead(fleet, me, arguments)
+            return serve(fleet, me, options.data)
+        return _lead(fleet, me, options)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
 
 
 def _quieten_torch() -> None:
-    """Its C++ side logs a stack for every try to reach a store, which is told in one line."""
+    """Its C++ side logs a stack for every try to reach a store, which one line reports."""
     name = "TORCH_CPP_LOG_LEVEL"
     if name not in os.environ:
-        from importlib import import_module
-
-        # Read once, when torch is loaded; what measures is to find the user's own environment.
+        # Read once, when torch is loaded; the measuring process must see the user's environment.
         os.environ[name] = "FATAL"
         import_module("torch")
         del os.environ[name]
 
 
-def _muster(mine: LaunchedRank, fleet: ClusterStore, arguments: Namespace) -> RankInfo:
-    """Say who and where this rank is."""
-    import socket
-    from importlib.metadata import version
-
-    from ddoctor.cluster.reachability import listen, own_address
-    from ddoctor.cluster.store import JOINED, RankInfo, rank_key
-    from ddoctor.probing.gpu_users import occupied
-    from ddoctor.probing.world import usable_gpus
-
+def _join(mine: LaunchedRank, fleet: ClusterStore, options: ProbeOptions) -> RankInfo:
+    """Announce this rank."""
     address = own_address(mine.address)
     leads = mine.local_rank == 0
     count = usable_gpus()
-    unfit = "" if arguments.data.is_dir() else f"there is no folder {arguments.data}: give --data"
+    unfit = "" if options.data.is_dir() else f"there is no folder {options.data}: give --data"
     me = RankInfo(
         rank=mine.rank,
         local_rank=mine.local_rank,
@@ -193,65 +98,49 @@ def _muster(mine: LaunchedRank, fleet: ClusterStore, arguments: Namespace) -> Ra
         port=listen(address) if leads and address else 0,
         visible_gpus=count,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        hands_off=occupied() if leads and count and not arguments.force else "",
+        hands_off=occupied() if leads and count and not options.force else "",
         unfit=unfit,
     )
     fleet.tell(rank_key(fleet.count(JOINED)), me)
     return me
 
 
-def _lead(fleet: ClusterStore, me: RankInfo, arguments: Namespace) -> int:
-    from ddoctor import engine
-    from ddoctor.cluster.coordinator import Coordinator
-    from ddoctor.cluster.launcher_environment import explain_failure
-    from ddoctor.control_arms import candidates
-    from ddoctor.evidence import bundle
-    from ddoctor.probing import catalog, sweep_request
-    from ddoctor.report.output import Outputs, progress
-
-    names = list(arguments.probes or catalog.usual())
-    if arguments.burn and "burn" not in names:
+def _lead(fleet: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
+    names = list(options.probes or catalog.usual())
+    if options.burn and "burn" not in names:
         names.append("burn")
-    if arguments.workload and "memory_headroom" not in names:
+    if options.workload and "memory_headroom" not in names:
         names.append("memory_headroom")
-    burn = (arguments.burn or BURN_SECONDS) if "burn" in names else 0.0
-    conductor = Coordinator(
+    burn = (options.burn or BURN_SECONDS) if "burn" in names else 0.0
+    coordinator = Coordinator(
         fleet,
         me,
-        data=arguments.data,
-        join_limit=arguments.join_timeout,
+        data=options.data,
+        join_limit=options.join_timeout,
         burn=burn,
     )
     try:
-        outputs = Outputs(
-            json=arguments.json,
-            markdown=arguments.markdown,
-            html=arguments.html,
-            bundle=arguments.bundle,
-            hosts=arguments.hosts,
-        )
+        outputs = options.outputs()
         probes = catalog.choose(names)
-        sweep = sweep_request.asked(arguments, probes)
-        conductor.options = (
-            *(["--quick"] if arguments.quick else []),
+        sweep = sweep_request.asked(options, probes)
+        coordinator.options = (
+            *(["--quick"] if options.quick else []),
             *([f"--burn={burn}"] if burn else []),
             *([f"--headroom={sweep}"] if sweep else []),
         )
         with progress() as started:
-            evidence = conductor.examine(probes, started)
+            evidence = coordinator.examine(probes, started)
             report = engine.examine(evidence, "probe")
-            haste = arguments.no_arms or arguments.quick
-            trials = () if haste else candidates(report, os.environ)
+            skipped = options.no_arms or options.quick
+            trials = () if skipped else candidates(report, os.environ)
             if trials:
-                evidence = conductor.prove(trials, started)
+                evidence = coordinator.prove(trials, started)
                 report = engine.examine(evidence, "probe")
-        if arguments.bundle is not None:
-            bundle.write(arguments.bundle, evidence)
         outputs.write(report, evidence)
         sys.stdout.flush()
         code = report.exit_code
     finally:
-        conductor.finish()
+        coordinator.finish()
     if code:
-        explain_failure("ddoctor has found something: its report is above, or in its files")
+        explain_failure("ddoctor found something: see its report above or in its files")
     return code

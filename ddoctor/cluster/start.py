@@ -1,27 +1,26 @@
-"""`ddoctor probe`: the hosts join first, within a limit; then each of them starts torchrun."""
+"""`ddoctor probe`: the hosts join within a limit, then each host starts torchrun."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import uuid
-from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ddoctor import engine
-from ddoctor.cluster import rank, rendezvous
-from ddoctor.cluster.endpoint import Endpoint, Parser, arranged, launcher
+from ddoctor.cluster import rendezvous
+from ddoctor.cluster.endpoint import Endpoint, TorchrunOptions, arranged
 from ddoctor.cluster.rendezvous import HostsMissing
 from ddoctor.collect import collect
 from ddoctor.errors import DoctorError
-from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+from ddoctor.options import words
 from ddoctor.probing import catalog, sweep_request
+from ddoctor.probing.options import ProbeOptions
 from ddoctor.proc import processes
 from ddoctor.report.output import STDOUT, Outputs, progress
 
@@ -31,52 +30,31 @@ MARK = "DDOCTOR_PROBE"
 RANKS_WITHOUT_GPU = 2
 # Rank 0 still writes the report of what was measured.
 GRACE_SECONDS = 20.0
-EPILOG = (
-    "Run the same line on each host. All hosts meet at the endpoint within --join-timeout, or a "
-    "report says who is missing; then torchrun is started on each with these numbers. Without "
-    "--nnodes this host alone is examined."
-)
 
 
-def enter(words: Sequence[str]) -> int:
-    """Join the other hosts, start torchrun; its exit code.
+def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
+    """Join the other hosts and run torchrun; its exit code.
 
     Raises:
-        DoctorError: what was asked for makes no run, or another host has the report.
+        DoctorError: the options make no run, or another host writes the report.
     """
-    spelt = [re.sub(r"^--[^=]+", lambda found: found[0].replace("_", "-"), one) for one in words]
-    options = launcher()
-    parser = Parser(
-        prog="ddoctor probe",
-        description="Examine all hosts of a run before it starts, and report on the first.",
-        epilog=EPILOG,
-        parents=[options, rank.parser()],
-        conflict_handler="resolve",
-        allow_abbrev=False,
-    )
-    if {"-h", "--help"} & set(spelt):
-        print(parser.format_help(), end="")
-        return 0
-    arguments = parser.parse_intermixed_args(spelt)
-    sweep_request.asked(arguments, catalog.choose(arguments.probes or catalog.usual()))
-    meeting = arranged(arguments)
+    sweep_request.asked(options, catalog.choose(options.probes or catalog.usual()))
+    meeting = arranged(torchrun, options.join_timeout)
     if meeting is None or meeting.host_it:
-        _outputs(arguments)
+        options.outputs()
     if find_spec("torch") is None:
-        raise DoctorError("torch is not installed here: use the run's own environment")
+        raise DoctorError("torch is not installed here: use the environment of the training")
     try:
         place = _join(meeting) if meeting is not None else ["--standalone"]
-        # What is left is for the probe.
-        _, rest = options.parse_known_args(spelt)
-        return _torchrun(place, arguments, rest)
+        return _torchrun(place, torchrun.nproc_per_node, words(ProbeOptions, options))
     except HostsMissing as apart:
-        return _report(apart, arguments)
+        return _report(apart, options)
     except KeyboardInterrupt:
         raise DoctorError("interrupted") from None
 
 
 def _join(meeting: Endpoint) -> list[str]:
-    """Torchrun's words for the place of this host, once all have come."""
+    """Torchrun's options for this host, once all hosts have joined."""
     with progress() as started:
         started(f"waiting for {meeting.hosts} hosts at {meeting.endpoint}")
         number = rendezvous.gather(meeting)
@@ -89,22 +67,12 @@ def _join(meeting: Endpoint) -> list[str]:
     ]
 
 
-def _outputs(arguments: Namespace) -> Outputs:
-    return Outputs(
-        json=arguments.json,
-        markdown=arguments.markdown,
-        html=arguments.html,
-        bundle=arguments.bundle,
-        hosts=arguments.hosts,
-    )
-
-
-def _report(apart: HostsMissing, arguments: Namespace) -> int:
-    """What is known of a meeting that failed, with what is to be seen on this host."""
+def _report(apart: HostsMissing, options: ProbeOptions) -> int:
+    """Report a failed rendezvous and the settings of this host."""
     found = list(apart.sections)
     absences: list[Absence] = []
     with progress() as started:
-        for outcome in collect(lambda label: started(f"looking at {label}")):
+        for outcome in collect(lambda label: started(f"reading {label}")):
             if isinstance(outcome, Section):
                 found.append(outcome)
             else:
@@ -113,27 +81,25 @@ def _report(apart: HostsMissing, arguments: Namespace) -> int:
     evidence = Evidence(found)
     report = engine.examine(evidence, "probe")
     if apart.first:
-        if arguments.bundle is not None:
-            bundle.write(arguments.bundle, evidence)
-        _outputs(arguments).write(report, evidence)
+        options.outputs().write(report, evidence)
     else:
         # Files are the first host's: their folder may be a shared one.
-        Outputs(json=STDOUT if arguments.json == STDOUT else None).write(report, evidence)
+        Outputs(json=STDOUT if options.json == STDOUT else None).write(report, evidence)
     return report.exit_code
 
 
-def _torchrun(place: Sequence[str], arguments: Namespace, rest: Sequence[str]) -> int:
+def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> int:
     from ddoctor.probing.world import usable_gpus
     from ddoctor.proc.parent import end_with_parent
 
-    ranks = arguments.nproc_per_node or usable_gpus() or RANKS_WITHOUT_GPU
+    count = ranks or usable_gpus() or RANKS_WITHOUT_GPU
     mark = uuid.uuid4().hex
     # PET_… are torchrun's own options, set by an outer launcher, say a Kubernetes operator.
     outer = ("PET_", "TORCHELASTIC_")
     environment = {name: v for name, v in os.environ.items() if not name.startswith(outer)}
-    # A queue.py in the user's folder must not be imported in place of Python's own.
+    # A queue.py in the user's folder must not be imported instead of Python's own.
     environment |= {MARK: mark, "PYTHONSAFEPATH": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={count}"]
     try:
         agent = subprocess.Popen(
             [*torchrun, "-m", "ddoctor.probe", *rest],

@@ -1,38 +1,89 @@
-"""`ddoctor doctor`: look at this machine, measure what it can do, lose nothing on the way."""
+"""`ddoctor doctor`: examine this machine and measure it."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from ddoctor.collect import collect
-from ddoctor.errors import DoctorError
-from ddoctor.evidence.section import Absence, Absent, Evidence, Section
-from ddoctor.probing import launch
+import typer
+
+from ddoctor.report.options import ReportOptions
+
+if TYPE_CHECKING:
+    from ddoctor.evidence.section import Evidence, Section
 
 PROBE_LIMIT_SECONDS = 45.0
 """For all probes together: the whole command stays under a minute."""
 
 
-def observe(
-    probes: Sequence[str],
-    *,
-    data: Path,
-    force: bool,
-    started: Callable[[str], None],
+def _complete(typed: str) -> list[str]:
+    from ddoctor.probing import catalog
+
+    return [name for name in catalog.names() if name.startswith(typed)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(ReportOptions):
+    """The options of ``ddoctor doctor``."""
+
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Run only this probe; repeatable.", autocompletion=_complete
+        ),
+    ] = None
+    no_probes: Annotated[
+        bool, typer.Option("--no-probes", help="Read the settings only; measure nothing.")
+    ] = False
+    data: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Training data whose read speed is measured.")
+    ] = Path()
+    force: Annotated[
+        bool, typer.Option("--force", help="Also measure GPUs that other processes use.")
+    ] = False
+
+
+def doctor(options: DoctorOptions) -> int:
+    """Examine this machine: settings, GPUs, network, storage."""
+    from ddoctor import engine
+    from ddoctor.errors import DoctorError
+    from ddoctor.probing import catalog
+    from ddoctor.report.output import progress
+
+    if options.probe and options.no_probes:
+        raise DoctorError("--probe and --no-probes exclude each other: give one of them")
+    outputs = options.outputs()
+    probes = () if options.no_probes else catalog.choose(options.probe)
+    with progress() as started:
+        evidence = _observe(probes, options.data, options.force, started)
+    report = engine.examine(evidence, "doctor")
+    outputs.write(report, evidence)
+    return report.exit_code
+
+
+def _observe(
+    probes: Sequence[str], data: Path, force: bool, started: Callable[[str], None]
 ) -> Evidence:
-    """Collect, then run the probes; an interruption keeps what there is and is itself recorded.
+    """Collect, then run the probes; an interruption keeps the sections made so far.
 
     Raises:
-        DoctorError: the data folder is not there.
+        DoctorError: there is no such data folder.
     """
+    import socket
+
+    from ddoctor.collect import collect
+    from ddoctor.errors import DoctorError
+    from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+    from ddoctor.probing import launch
+
     if not data.is_dir():
         raise DoctorError(f"there is no folder {data}: give --data the folder of the training data")
     sections: list[Section] = []
     absences: list[Absence] = []
     try:
-        for outcome in collect(lambda label: started(f"looking at {label}")):
+        for outcome in collect(lambda label: started(f"reading {label}")):
             if isinstance(outcome, Section):
                 sections.append(outcome)
             else:

@@ -1,9 +1,8 @@
-"""What somebody wants planned, as it was written on the command line."""
+"""From the options of ``ddoctor plan`` to a plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import get_args
 
 from ddoctor import units
@@ -14,46 +13,20 @@ from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precisi
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.forecaster import Forecaster
 from ddoctor.forecast.measured import MeasuredStep
+from ddoctor.forecast.options import PlanRequest
 from ddoctor.forecast.planning import PlannedWork
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """The options of ``ddoctor plan``, by their names."""
-
-    params: str | None
-    model: str | None
-    workload: str | None
-    trainable: str | None
-    precision: str | None
-    optimizer: str | None
-    activations: str | None
-    layers: int | None
-    sequence: int | None
-    checkpointing: str
-    gpu: str | None
-    device_memory: str | None
-    host_memory: str | None
-    gpus: str
-    micro_batch: int | None
-    global_batch: int | None
-    samples: str | None
-    epochs: float
-    step: float | None
-    loading: float | None
-    measured: tuple[Path, ...]
-
-
 def plan(wanted: PlanRequest) -> Plan:
-    """The plan for it.
+    """The forecast for these options.
 
     Raises:
-        DoctorError: an option says nothing that can be planned, or two do not go together.
+        DoctorError: an option is missing or wrong, or two exclude each other.
     """
     named = sum(one is not None for one in (wanted.params, wanted.model, wanted.workload))
     if named > 1 or (not named and not wanted.measured):
         raise DoctorError(
-            "say what is trained, in one way: --model CONFIG, --workload package.module:factory, "
+            "describe the model in one way: --model CONFIG, --workload package.module:factory, "
             "--params 4.4B, or --measured BUNDLE of a run"
         )
     device, gpus = _device(wanted), _gpus(wanted.gpus)
@@ -77,11 +50,11 @@ def plan(wanted: PlanRequest) -> Plan:
 def _read(
     wanted: PlanRequest, precision: Precision, optimizer: Optimizer
 ) -> tuple[Model, Forecaster | None]:
-    """The model, and how it is forecast; None: in numbers, since it cannot be run without data."""
+    """The model and its forecaster; None: it cannot run without data, so closed form is used."""
     for option in ("trainable", "layers"):
         if getattr(wanted, option) is not None:
             raise _known(option)
-    # With them comes torch.
+    # These import torch.
     from ddoctor.forecast.model.blueprint import from_config
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
     from ddoctor.forecast.model.reading import read
@@ -115,7 +88,7 @@ def _read(
     except Undecided as error:
         if wanted.checkpointing != "none":
             raise DoctorError(
-                f"{error}, and is planned in numbers: leave out --checkpointing, and say "
+                f"{error}, so only closed form can plan it: leave out --checkpointing, and give "
                 "--activations"
             ) from None
         return replace(model, activations=_activations(wanted), coarse=str(error)), None
@@ -125,11 +98,11 @@ def _read(
 
 
 def _known(option: str) -> DoctorError:
-    return DoctorError(f"--{option} goes with --params: of a model it is known")
+    return DoctorError(f"--{option} goes with --params: --model and --workload define it")
 
 
 def _activations(wanted: PlanRequest) -> int:
-    """Bytes; 0: it was not said."""
+    """Bytes; 0: not given."""
     said = wanted.activations
     return 0 if said is None else units.size("--activations", said)
 
@@ -145,14 +118,14 @@ def _in_numbers(
     wanted: PlanRequest, precision: Precision | None, optimizer: Optimizer | None
 ) -> Model:
     if wanted.sequence is not None:
-        raise DoctorError("--sequence goes with --model: of --params say --activations")
+        raise DoctorError("--sequence goes with --model: with --params give --activations")
     if wanted.checkpointing != "none":
-        raise DoctorError("--checkpointing goes with --model: of --params say --activations")
+        raise DoctorError("--checkpointing goes with --model: with --params give --activations")
     activations = _activations(wanted)
     if wanted.params is None:
         if wanted.trainable is not None:
-            raise DoctorError("--trainable goes with --params: of the model of a run it is known")
-        found = of_a_run.read(wanted.measured, wanted.micro_batch, precision, optimizer)
+            raise DoctorError("--trainable goes with --params: the measured run defines it")
+        found = of_a_run.read(wanted.measured or (), wanted.micro_batch, precision, optimizer)
         return replace(
             found,
             activations=activations or found.activations,
@@ -175,7 +148,7 @@ def _in_numbers(
 
 
 def _kinds(wanted: PlanRequest) -> tuple[Precision | None, Optimizer | None]:
-    """As they were said."""
+    """The names given; None: not given."""
     precision: list[Precision] = [one for one in get_args(Precision) if one == wanted.precision]
     optimizer: list[Optimizer] = [one for one in get_args(Optimizer) if one == wanted.optimizer]
     if wanted.precision is not None and not precision:
@@ -189,7 +162,7 @@ def _device(wanted: PlanRequest) -> PlannedGpu:
     if wanted.gpu is None and wanted.device_memory is None and wanted.measured:
         return measured.device(wanted.measured)
     if (wanted.gpu is None) == (wanted.device_memory is None):
-        raise DoctorError("say what GPU it is for, in one way: --gpu h100-80, or --device-memory")
+        raise DoctorError("choose the GPU in one way: --gpu h100-80 or --device-memory 24GiB")
     if wanted.gpu is not None:
         return devices.find(wanted.gpu)
     size = wanted.device_memory or ""
@@ -202,9 +175,9 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 def _measured(wanted: PlanRequest, device: PlannedGpu) -> MeasuredStep | None:
     if wanted.measured and wanted.step is not None:
-        raise DoctorError("say how long a step takes in one way: --step, or --measured BUNDLE")
+        raise DoctorError("give the time of a step in one way: --step or --measured BUNDLE")
     if wanted.loading is not None and wanted.step is None:
-        raise DoctorError("--loading goes with --step: it adds to a step that was measured by hand")
+        raise DoctorError("--loading goes with --step: it adds to that time")
     if not wanted.measured:
         return None
     return measured.read(wanted.measured, device, wanted.micro_batch)
@@ -212,13 +185,13 @@ def _measured(wanted: PlanRequest, device: PlannedGpu) -> MeasuredStep | None:
 
 def _work(wanted: PlanRequest, step: MeasuredStep | None) -> PlannedWork:
     if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
-        raise DoctorError("--samples and --global-batch need --micro-batch, too")
+        raise DoctorError("--samples and --global-batch need --micro-batch")
     loading = wanted.loading or 0.0
     if wanted.epochs <= 0 or loading < 0 or (wanted.step is not None and wanted.step <= 0):
-        raise DoctorError("--epochs and --step are above zero, --loading is not below")
+        raise DoctorError("--epochs and --step must be above 0, --loading must not be negative")
     in_numbers = wanted.model is None and wanted.workload is None
     return PlannedWork(
-        # So many are read off a model, too.
+        # The model is read with one sample, too.
         micro_batch=wanted.micro_batch or (None if in_numbers else 1),
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else units.product("--samples", wanted.samples),

@@ -1,96 +1,98 @@
-"""What somebody wants swept, as it was written on the command line."""
+"""The memory sweep that the command line asks for."""
 
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
 
+if TYPE_CHECKING:
+    from ddoctor.probing.options import ProbeOptions
+
 PROBE = "memory_headroom"
 
 
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """It travels to the process that measures as JSON."""
+    """Sent to the measuring process as JSON."""
 
     workload: str = ""
-    """``package.module:factory``; empty: a script, which is run."""
+    """``package.module:factory``; empty: the script of `ddoctor run`."""
     folder: str = ""
-    """Where that is looked for, after all that is installed."""
+    """Searched for the module after the installed packages."""
     micro_batch: int | None = None
-    """Which the training uses now."""
+    """The current one of the training."""
     sequence: int | None = None
-    """Tokens of a sample, as the training has them now; None: the workload is not asked."""
+    """Current tokens per sample; None: the workload takes none."""
     sharded: bool = False
-    """By FSDP."""
+    """With FSDP."""
     device_memory: tuple[int, ...] = ()
-    """Bytes that each rank may take: one for all, or one for each rank of a host; empty: what
-    there is."""
+    """Bytes that each rank may take: one for all, or one per local rank; empty: the GPU's."""
     too_large: tuple[int, ...] = ()
-    """Micro-batches of which that is known."""
+    """Micro-batches that are known not to fit."""
 
     def memory_of(self, local_rank: int, local_size: int) -> int | None:
-        """Bytes of one rank; None: it was not said.
+        """Bytes of one rank; None: not limited.
 
         Raises:
-            DoctorError: it was said of another number of ranks.
+            DoctorError: the number of sizes is not the number of local ranks.
         """
-        said = self.device_memory
-        if len(said) > 1 and len(said) != local_size:
+        given = self.device_memory
+        if len(given) > 1 and len(given) != local_size:
             raise DoctorError(
-                f"--device-memory gives {len(said)} sizes, and {local_size} ranks run on a host: "
-                "give one for all, or one for each of them"
+                f"--device-memory gives {len(given)} sizes, and {local_size} ranks run on a host: "
+                "give one size, or one per local rank"
             )
-        return said[local_rank % len(said)] if said else None
+        return given[local_rank % len(given)] if given else None
 
 
-def sizes(said: str | None) -> tuple[int, ...]:
-    """Bytes of ``--device-memory 24GiB,20GiB``; empty: nothing was said.
+def sizes(given: str | None) -> tuple[int, ...]:
+    """Bytes of ``--device-memory 24GiB,20GiB``; empty: not given.
 
     Raises:
-        DoctorError: that is none.
+        DoctorError: one of them is not a size.
     """
-    words = said.split(",") if said is not None else ()
+    words = given.split(",") if given is not None else ()
     return tuple(units.size("--device-memory", one) for one in words)
 
 
-def asked(arguments: Namespace, probes: Sequence[str]) -> str:
-    """The request as JSON; empty: no sweep is asked for.
+def asked(options: ProbeOptions, probes: Sequence[str]) -> str:
+    """The request as JSON; empty: no sweep.
 
     Raises:
-        DoctorError: an option says nothing that can be swept, or one is missing.
+        DoctorError: an option is wrong or missing.
     """
-    if arguments.workload is None:
+    if options.workload is None:
         for option in ("micro_batch", "sequence", "fsdp", "device_memory"):
-            if getattr(arguments, option) is not None:
+            if getattr(options, option) not in (None, False):
                 raise DoctorError(f"--{option.replace('_', '-')} goes with --workload")
         if PROBE in probes:
-            raise DoctorError(f"{PROBE}: say what is trained: --workload package.module:factory")
+            raise DoctorError(f"{PROBE} needs a training: --workload package.module:factory")
         return ""
-    module, _, name = arguments.workload.partition(":")
+    module, _, name = options.workload.partition(":")
     if not name.isidentifier() or not all(one.isidentifier() for one in module.split(".")):
-        raise DoctorError(f"--workload {arguments.workload}: give it as package.module:factory")
+        raise DoctorError(f"--workload {options.workload}: give it as package.module:factory")
     folder = str(Path.cwd())
     package = module.partition(".")[0]
-    # Of the rest the measuring process tells: to look there would run the user's code here.
+    # The measuring process checks the rest: importing more would run the user's code here.
     if PathFinder.find_spec(package, [*sys.path, folder]) is None:
         raise DoctorError(
-            f"--workload {arguments.workload}: there is no module {package} in {folder}, and none "
+            f"--workload {options.workload}: there is no module {package} in {folder}, and none "
             "installed"
         )
-    samples, tokens = arguments.micro_batch, arguments.sequence
+    samples, tokens = options.micro_batch, options.sequence
     wanted = SweepRequest(
-        workload=arguments.workload,
+        workload=options.workload,
         folder=folder,
         micro_batch=None if samples is None else units.product("--micro-batch", samples),
         sequence=None if tokens is None else units.product("--sequence", tokens),
-        sharded=bool(arguments.fsdp),
-        device_memory=sizes(arguments.device_memory),
+        sharded=bool(options.fsdp),
+        device_memory=sizes(options.device_memory),
     )
     return msgspec.json.encode(wanted).decode()

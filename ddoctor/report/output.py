@@ -57,8 +57,11 @@ class Outputs:
 
     def write_files(self, report: Report, evidence: Evidence) -> None:
         """Write the files that were asked for."""
+        from ddoctor.evidence import bundle
         from ddoctor.report import fitness, html, markdown, schema
 
+        if self.bundle is not None:
+            bundle.write(self.bundle, evidence)
         if self.json is not None:
             put(self.json, schema.render(report))
         if self.markdown is not None:

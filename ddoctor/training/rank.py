@@ -6,40 +6,60 @@ import os
 import signal
 import socket
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ddoctor.cluster.launcher_environment import LaunchedRank, dialect, leave_it_to_rank_0, place
 from ddoctor.errors import DoctorError
+from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
-from ddoctor.training import options
 from ddoctor.training.child import FORWARDED, Child
 from ddoctor.training.messages import TurnOrder
+from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
     from ddoctor.cluster.store import ClusterStore
     from ddoctor.report.output import Outputs
     from ddoctor.training.follow import NewChild
 
+PROGRAM = "torchrun … -m ddoctor.probe run"
 JOIN_SECONDS = 300.0
 
 
-def main(words: Sequence[str]) -> int:
-    """The exit code of the script where it failed; else on rank 0 that of the report.
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(RunOptions):
+    """Record a training script and report where its time goes."""
+
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT", help="Training script, or -m and a module; then its arguments."
+        ),
+    ] = None
+
+
+Asked = tuple[RankOptions, tuple[str, ...], "Outputs | None"]
+
+
+def main(words: Sequence[str], given: Sequence[str]) -> int:
+    """The exit code of the script if it failed; otherwise on rank 0 that of the report.
+
+    ``given``: arguments that the launcher adds to those of the script.
 
     Raises:
-        DoctorError: the words make no sense, or the ranks cannot reach one another.
+        DoctorError: an option is wrong, or the ranks cannot reach each other.
     """
     mine = _place()
-    asked = _asked(words, mine)
+    asked = _asked(words, given, mine)
     if asked is None:
         leave_it_to_rank_0()
         return 2
-    arguments, command, outputs = asked
+    options, command, outputs = asked
     host = socket.gethostname()
     current: list[Child] = []
 
@@ -59,7 +79,7 @@ def main(words: Sequence[str]) -> int:
         from ddoctor.training.report import lead
 
         try:
-            code = lead(fleet, child, new_child, arguments, command, outputs)
+            code = lead(fleet, child, new_child, options, command, outputs)
         except StoreLost as error:
             raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
     finally:
@@ -82,21 +102,18 @@ def _place() -> LaunchedRank:
     )
 
 
-def _asked(
-    words: Sequence[str], mine: LaunchedRank
-) -> tuple[Namespace, tuple[str, ...], Outputs | None] | None:
-    """The options, the words of the script, and where the report goes; None: they make no sense,
-    and another rank says so."""
+def _asked(words: Sequence[str], given: Sequence[str], mine: LaunchedRank) -> Asked | None:
+    """The options, the script and the files; None: another rank reports what is wrong."""
     try:
-        with (
-            open(os.devnull, "w") as nowhere,
-            redirect_stdout(nowhere if mine.rank else sys.stdout),
-        ):
-            arguments, command = options.parse(words)
-        # The files are those of rank 0's host: the others on it find the same mistake.
-        outputs = _outputs(arguments) if mine.rank == mine.local_rank else None
-        if arguments.memory:
-            _check_memory(arguments.device_memory, mine)
+        options = parse(RankOptions, words, PROGRAM, quiet=mine.rank > 0, settings=BEFORE_A_COMMAND)
+        if options is None:
+            sys.exit(0)
+        options.check()
+        command = _script(options.script or [], given)
+        # The files are on the host of rank 0: its other ranks find the same mistake.
+        outputs = options.outputs() if mine.rank == mine.local_rank else None
+        if options.memory:
+            _check_memory(options.device_memory, mine)
     except DoctorError:
         if mine.rank:
             return None
@@ -107,34 +124,30 @@ def _asked(
         if mine.local_rank:
             return None
         raise DoctorError(str(error)) from error
-    return arguments, command, outputs
+    return options, command, outputs
 
 
-def _check_memory(said: str | None, mine: LaunchedRank) -> None:
-    if SweepRequest(device_memory=sizes(said)).memory_of(mine.local_rank, mine.local_size) is None:
-        if usable_gpus():
-            return
+def _script(words: list[str], given: Sequence[str]) -> tuple[str, ...]:
+    """The script, or ``-m`` and a module, then its arguments, those of the launcher first."""
+    refuse_options(words)
+    begin = 2 if words[:1] == ["-m"] else 1
+    if len(words) < begin:
+        raise DoctorError("no script to run: … -m ddoctor.probe run train.py")
+    return (*words[:begin], *given, *words[begin:])
+
+
+def _check_memory(sizes_given: str | None, mine: LaunchedRank) -> None:
+    limits = SweepRequest(device_memory=sizes(sizes_given))
+    if limits.memory_of(mine.local_rank, mine.local_size) is None and not usable_gpus():
         raise DoctorError(
-            "--memory: there is no GPU to measure: say how much memory one would have: "
-            "--device-memory 24GiB"
+            "--memory: there is no GPU to measure: give the memory of one: --device-memory 24GiB"
         )
-
-
-def _outputs(arguments: Namespace) -> Outputs:
-    from ddoctor.report.output import Outputs
-
-    return Outputs(
-        json=arguments.json,
-        markdown=arguments.markdown,
-        html=arguments.html,
-        bundle=arguments.bundle,
-    )
 
 
 def _connect(mine: LaunchedRank) -> ClusterStore:
     from ddoctor.cluster.store import StoreLost, connect
 
-    # Where there is no store yet, the script itself will open one at the port that it was given.
+    # Without a store of the launcher, the script itself opens one at MASTER_PORT.
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     port = mine.port + 1 if own and mine.port else mine.port
     try:
@@ -161,7 +174,7 @@ def _follow(fleet: ClusterStore, child: Child, new_child: NewChild) -> int:
 
 
 def _like(code: int) -> int:
-    """End as the script did; a signal that ended it ends this process, too."""
+    """End as the script did: a signal that ended it ends this process, too."""
     if code >= 0:
         return code
     sys.stdout.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -12,7 +11,6 @@ from ddoctor import engine
 from ddoctor.cluster.launcher_environment import explain_failure
 from ddoctor.cluster.store import ClusterStore
 from ddoctor.control_arms import trial_candidates
-from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import Report
@@ -23,7 +21,7 @@ from ddoctor.training.child import Child
 from ddoctor.training.follow import NewChild
 from ddoctor.training.lead import Lead
 from ddoctor.training.messages import Record
-from ddoctor.training.options import TRIAL_SECONDS
+from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run
 
 TRIAL_STEPS = 30
@@ -34,7 +32,7 @@ def lead(
     fleet: ClusterStore,
     child: Child,
     new_child: NewChild,
-    arguments: Namespace,
+    options: RunOptions,
     script: tuple[str, ...],
     outputs: Outputs,
 ) -> int:
@@ -42,23 +40,21 @@ def lead(
     leader = Lead(fleet, child, new_child)
     try:
         with progress() as started:
-            records = leader.run(arguments.steps, arguments.seconds, started)
-            run = _run(leader, records, script, arguments.steps)
+            records = leader.run(options.steps, options.seconds, started)
+            run = _run(leader, records, script, options.steps)
             evidence = Evidence(merge.sections(run))
             report = engine.examine(evidence, "run")
-            changes = _changes(report, run, arguments.prove) if not leader.interrupted else ()
-            trials = _try(leader, changes, run, arguments.seconds, started)
+            changes = _changes(report, run, options.trials) if not leader.interrupted else ()
+            trials = _try(leader, changes, run, options.seconds, started)
             if trials:
                 evidence = evidence.with_sections(Trials(trials=trials))
                 report = engine.examine(evidence, "run")
-            if arguments.memory and not leader.interrupted and growing.worth_it(records):
-                memory = sweep_request.sizes(arguments.device_memory)
+            if options.memory and not leader.interrupted and growing.worth_it(records):
+                memory = sweep_request.sizes(options.device_memory)
                 wanted = sweep_request.SweepRequest(device_memory=memory)
-                swept = growing.grow(leader, wanted, arguments.seconds, started)
+                swept = growing.grow(leader, wanted, options.seconds, started)
                 evidence = evidence.with_sections(swept)
                 report = engine.examine(evidence, "run")
-        if arguments.bundle is not None:
-            bundle.write(arguments.bundle, evidence)
         outputs.write(report, evidence)
         sys.stdout.flush()
     finally:
@@ -69,8 +65,8 @@ def lead(
     if own.exit_code and not own.ended_by_us:
         return own.exit_code
     if report.exit_code:
-        told = "could not judge the run" if not report.findings else "has found something"
-        explain_failure(f"ddoctor {told}: its report is above, or in its files")
+        told = "could not judge the run" if not report.findings else "found something"
+        explain_failure(f"ddoctor {told}: see its report above or in its files")
     return report.exit_code
 
 

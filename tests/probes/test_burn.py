@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.cluster.rank import parser
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.options import parse
 from ddoctor.probing import catalog, launch
+from ddoctor.probing.options import ProbeOptions
 from tests.conftest import Findings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,7 +67,6 @@ def test_it_runs_only_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-3", "nan", "inf", "long"])
-def test_what_is_no_time_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args([f"--burn={seconds}"])
-    assert f"{seconds} is no number of seconds" in capsys.readouterr().err
+def test_what_is_no_time_is_refused(seconds: str) -> None:
+    with pytest.raises(DoctorError, match="--burn"):
+        parse(ProbeOptions, [f"--burn={seconds}"], "probe")

@@ -5,16 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddoctor.cluster.rank import parser
 from ddoctor.errors import DoctorError
+from ddoctor.options import parse
 from ddoctor.probing import catalog
+from ddoctor.probing.options import ProbeOptions
 from ddoctor.probing.sweep_request import PROBE, SweepRequest, asked
 
 GIB = 2**30
 
 
+def options(*words: str) -> ProbeOptions:
+    found = parse(ProbeOptions, words, "probe")
+    assert found is not None
+    return found
+
+
 def read(*words: str, probes: tuple[str, ...] = (PROBE,)) -> SweepRequest:
-    return msgspec.json.decode(asked(parser().parse_args(words), probes), type=SweepRequest)
+    return msgspec.json.decode(asked(options(*words), probes), type=SweepRequest)
 
 
 def test_what_was_said() -> None:
@@ -47,13 +54,13 @@ def test_it_runs_only_where_it_is_asked_for() -> None:
 
 
 def test_without_a_workload_there_is_no_sweep() -> None:
-    assert asked(parser().parse_args([]), ("matmul",)) == ""
+    assert asked(options(), ("matmul",)) == ""
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "say what is trained: --workload package.module:factory"),
+        ((), "needs a training: --workload package.module:factory"),
         (("--workload", "train"), "--workload train: give it as package.module:factory"),
         (("--workload", "train.py:make()"), "give it as package.module:factory"),
         (("--workload", "a/b:make"), "give it as package.module:factory"),
@@ -79,6 +86,6 @@ def test_without_a_workload_there_is_no_sweep() -> None:
 )
 def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], told: str) -> None:
     with pytest.raises(DoctorError) as error:
-        asked(parser().parse_args(words), (PROBE,))
+        asked(options(*words), (PROBE,))
     assert told in str(error.value)
     assert "\n" not in str(error.value)

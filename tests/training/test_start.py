@@ -81,7 +81,8 @@ def test_a_launch_command_as_it_is(
     training: MakeTraining, source: str, launcher: tuple[str, ...]
 ) -> None:
     script = training(source)
-    ours = ("--no-prove", "--steps=20", "--json", "report.json", "--bundle=bundle.json")
+    ours = ("--no_prove", "--steps", "20", "--json", "report.json", "--bundle=bundle.json")
+    same = "--steps=20 --no-prove --bundle=bundle.json --json=report.json"
     command = (str(BIN / launcher[0]), *launcher[1:], "train.py", "--steps=3")
     with script.started(*DDOCTOR, *ours, "--", *command) as process:
         trained = script.outcome(process)
@@ -96,7 +97,7 @@ def test_a_launch_command_as_it_is(
     # What is executed is shown, to be copied.
     shown = trained.complaints[0].removeprefix("ddoctor: ")
     assert shown.startswith(str(BIN / launcher[0]))
-    assert f"-m ddoctor.probe run {' '.join(ours)} train.py --steps=3" in shown
+    assert f"-m ddoctor.probe run {same} train.py --steps=3" in shown
 
 
 def test_help_fits_80_columns(tmp_path: Path) -> None:
@@ -113,10 +114,10 @@ def test_help_fits_80_columns(tmp_path: Path) -> None:
     [
         ("", "say what to run"),
         ("--", "say what to run"),
-        ("--steps 0 -- python train.py", "0 is no number of steps"),
+        ("--steps 0 -- python train.py", "'--steps'"),
         ("--steps -- python train.py", "--steps"),
-        ("--seconds nan -- python train.py", "nan is no number of seconds"),
-        ("--prove --no-prove -- python train.py", "not allowed with argument"),
+        ("--seconds nan -- python train.py", "nan is not a positive number of seconds"),
+        ("--prove --no-prove -- python train.py", "--prove and --no-prove exclude each other"),
         ("--nproc-per-node 2 train.py", "--nproc-per-node"),
         ("train.py", "ddoctor run -- python train.py"),
         ("-- python nowhere.py", "there is no script nowhere.py"),

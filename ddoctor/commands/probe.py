@@ -1,0 +1,25 @@
+"""`ddoctor probe`: torchrun's options and the probe's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddoctor.cluster.endpoint import TorchrunOptions
+from ddoctor.probing.options import ProbeOptions
+
+NOTE = (
+    "Run the same command on every host. If hosts are missing after --join-timeout, the report "
+    "names them. Without --nnodes only this host is measured."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(TorchrunOptions, ProbeOptions):
+    """The options of ``ddoctor probe``."""
+
+
+def probe(options: ClusterOptions) -> int:
+    """Measure all hosts of a run together, before it starts."""
+    from ddoctor.cluster import start
+
+    return start.start(options, options)

@@ -1,0 +1,108 @@
+"""The options of ``ddoctor plan`` that describe the model, the GPUs and the training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What to forecast, as it was written on the command line."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="Model: config.json, its folder, or a Hub name."),
+    ] = None
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Instead of --model: a Python factory, MODULE:FUNCTION.",
+        ),
+    ] = None
+    params: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Instead of --model: number of parameters, e.g. 4.4B."),
+    ] = None
+    trainable: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Trainable parameters of --params; default: all."),
+    ] = None
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="fp32, bf16-mixed, fp16-mixed or bf16; default: bf16-mixed."
+        ),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd or adafactor; "
+            "default: adamw.",
+        ),
+    ] = None
+    activations: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Activations per micro-batch and GPU, e.g. 10GB."),
+    ] = None
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Layers that FSDP wraps; default: 32.", min=1),
+    ] = None
+    sequence: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
+    ] = None
+    checkpointing: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Activation checkpointing of --model's blocks: none, every or selective.",
+        ),
+    ] = "none"
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="GPU model, e.g. h100-80 or rtx-4090.")
+    ] = None
+    device_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Instead of --gpu: memory per GPU, e.g. 24GiB."),
+    ] = None
+    host_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of each host with 8 GPUs, e.g. 1TiB."),
+    ] = None
+    gpus: Annotated[str, typer.Option(metavar="N,...", help="Numbers of GPUs to compare.")] = (
+        "1,2,4,8"
+    )
+    micro_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Samples per GPU and micro-batch.", min=1)
+    ] = None
+    global_batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Samples per optimizer step on all GPUs.", min=1),
+    ] = None
+    samples: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Samples per epoch, e.g. 45000 or 50x30x30."),
+    ] = None
+    epochs: Annotated[float, typer.Option(metavar="N", help="Number of epochs.")] = 1.0
+    step: Annotated[float | None, typer.Option(metavar="S", help="Measured seconds per step.")] = (
+        None
+    )
+    loading: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds per step that --step waits for data."),
+    ] = None
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="BUNDLE",
+            help="Bundle of a run, memory sweep or probe: its measured step, model, GPU and "
+            "link speeds; repeatable.",
+        ),
+    ] = None
