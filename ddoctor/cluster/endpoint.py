@@ -98,8 +98,8 @@ def arranged(arguments: TorchrunOptions, join_timeout: float) -> Endpoint | None
     ranks = arguments.nproc_per_node
     if ranks is not None and ranks not in KINDS_OF_RANKS:
         _number("--nproc-per-node", ranks, 1)
-    given = arguments.node_rank is not None
-    node_rank = _number("--node-rank", arguments.node_rank, 0, hosts - 1) if given else None
+    number = arguments.node_rank
+    node_rank = None if number is None else _number("--node-rank", number, 0, hosts - 1)
     endpoint = _endpoint(arguments)
     if arguments.standalone and hosts > 1:
         raise DoctorError("--standalone means one host: leave out --standalone or --nnodes")

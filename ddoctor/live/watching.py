@@ -1,4 +1,4 @@
-"""`ddoctor attach`: look once, or again and again, until somebody has seen enough."""
+"""`ddoctor attach`: sample once, or repeatedly until the user presses q."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ Show = Callable[[Report, Evidence], None]
 def once(
     pids: Sequence[int], job: str | None, seconds: float | None, manner: Manner
 ) -> tuple[Report, Evidence]:
-    """What a look tells; after Ctrl-C, what a first part of it did.
+    """Sample once; after Ctrl-C, judge the samples made so far.
 
     Raises:
-        DoctorError: there is nothing to look at.
-        KeyboardInterrupt: nothing was seen yet.
+        DoctorError: there is nothing to sample.
+        KeyboardInterrupt: there is no sample yet.
     """
     rows = attach.choose(pids, job)
     pace = Pace(rows)
     span = pace.span(seconds, watch=False)
     last: tuple[Report, Evidence] | None = None
-    # To read all checks takes a while, which there is as long as it looks.
+    # Loading all checks takes a while; do it while sampling.
     Thread(target=_read_checks, daemon=True).start()
     with progress() as started, suppress(KeyboardInterrupt):
-        started(f"looking at {len(rows)} rank{'s' if len(rows) > 1 else ''} for {span:.0f} s")
+        started(f"sampling {len(rows)} rank{'s' if len(rows) > 1 else ''} for {span:.0f} s")
         for evidence in attach.observe(rows, *pace.ends(span), manner=manner):
             last = engine.examine(evidence, "attach"), evidence
-            started(f"looking on; so far: {wording.so_far(last[0])}")
+            started(f"still sampling; so far: {wording.so_far(last[0])}")
     if last is None:
         raise KeyboardInterrupt
     return last
 
 
 def _read_checks() -> None:
-    # What is wrong with them is said by whoever judges.
+    # The engine reports broken checks when it examines.
     with suppress(Exception):
         engine.discover()
 
@@ -66,14 +66,14 @@ def watch(
     manner: Manner,
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
-    """What the last look told.
+    """Sample repeatedly; the last report.
 
     Raises:
-        DoctorError: nobody would see it, or there is nothing to look at from the beginning.
+        DoctorError: there is neither a terminal nor --prometheus, or nothing to sample.
     """
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not has_terminal and metrics is None:
-        raise DoctorError("--watch needs a terminal; without one leave it out, and attach again")
+        raise DoctorError("--watch needs a terminal: leave out --watch, or add --prometheus PORT")
     rows = attach.choose(pids, job)
     span = Pace(rows).span(seconds, watch=True)
     last: tuple[Report, Evidence] | None = None
@@ -88,7 +88,7 @@ def watch(
             try:
                 rows = attach.choose(pids, job)
             except DoctorError:
-                break  # it has ended: what was seen last is told
+                break  # the run has ended: report its last samples
     if last is None:
         raise KeyboardInterrupt
     return last
@@ -101,7 +101,7 @@ def _nowhere() -> Iterator[Show]:
 
 @contextmanager
 def _screen(seconds: float) -> Iterator[Show]:
-    """The whole terminal, and a key that ends it, as Ctrl-C does."""
+    """The full-screen display; q ends it as Ctrl-C does."""
     import termios
     import tty
 
@@ -115,7 +115,7 @@ def _screen(seconds: float) -> Iterator[Show]:
     tty.setcbreak(sys.stdin)
     Thread(target=_wait_for_key, daemon=True).start()
     try:
-        with Live(f"looking for {seconds:.0f} s ...", console=console, screen=True) as display:
+        with Live(f"sampling for {seconds:.0f} s ...", console=console, screen=True) as display:
 
             def show(report: Report, evidence: Evidence) -> None:
                 history.add(evidence)

@@ -1,4 +1,4 @@
-"""`ddoctor diff OLD NEW`: what became slower, what was set otherwise, what is found now."""
+"""`ddoctor diff OLD NEW`: lower speeds, changed settings, new findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddoctor.report import wording
 from ddoctor.report.expectation import APART
 
 MOST = 12
-"""Lines of one kind on a screen; the JSON holds all."""
+"""Lines per group on the terminal; the JSON holds all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Slower:
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """A setting that is another now, in the same way on these hosts."""
+    """A setting that changed in the same way on these hosts."""
 
     name: str
     old: str
@@ -54,22 +54,22 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What became of the hosts that both bundles tell of."""
+    """The differences between the hosts that are in both bundles."""
 
     hosts: tuple[str, ...]
     compared: int
-    """Figures that both measured."""
+    """Number of figures that both bundles measured."""
     slower: tuple[Slower, ...]
     """The worst first."""
     changed: tuple[Changed, ...]
     new: tuple[Finding, ...]
     gone: tuple[Finding, ...]
     failed: tuple[str, ...]
-    """What could be examined before, and now could not."""
+    """Checks and probes that worked in the old bundle and fail in the new one."""
 
     @property
     def worse(self) -> bool:
-        """Whether anything got worse; settings alone may change, and so may notes."""
+        """Whether anything got worse; changed settings and notes do not count."""
         serious = any(finding.severity > Severity.NOTE for finding in self.new)
         return bool(self.slower or self.failed or serious)
 
@@ -79,9 +79,9 @@ class Difference:
         groups = (
             ("slower", [str(one) for one in self.slower]),
             ("failed now", list(self.failed)),
-            ("found now", [_told(one) for one in self.new]),
-            ("no longer found", [_told(one) for one in self.gone]),
-            ("set otherwise", [str(one) for one in self.changed]),
+            ("found now", [_line(one) for one in self.new]),
+            ("no longer found", [_line(one) for one in self.gone]),
+            ("changed settings", [str(one) for one in self.changed]),
         )
         for heading, rows in groups:
             if rows:
@@ -89,10 +89,10 @@ class Difference:
                 yield heading
                 yield from (f"  {row}" for row in rows[:MOST])
                 if len(rows) > MOST:
-                    yield f"  and {len(rows) - MOST} more: --json PATH has all"
+                    yield f"  and {len(rows) - MOST} more: --json PATH writes all"
         yield ""
         measured = wording.counted(self.compared, "figure") if self.compared else "no figure"
-        yield f"compared: {measured} that both measured, on {wording.listed(self.hosts)}"
+        yield f"compared: {measured} in both bundles, on {wording.listed(self.hosts)}"
 
     def json(self) -> str:
         """All of it, for other programs."""
@@ -102,10 +102,10 @@ class Difference:
 
 
 def compare(old: Evidence, new: Evidence) -> Difference:
-    """The hosts that both tell of; where each tells of one, these two, whatever their names.
+    """Compare the hosts in both bundles; if each bundle has one host, compare these two.
 
     Raises:
-        DoctorError: no host is in both.
+        DoctorError: no host is in both bundles.
     """
     if len(old.hosts) == len(new.hosts) == 1:
         called = dict(zip(old.hosts, new.hosts, strict=True))
@@ -113,7 +113,7 @@ def compare(old: Evidence, new: Evidence) -> Difference:
         called = {host: host for host in old.hosts if host in new.hosts}
     if not called:
         raise DoctorError(
-            f"the old bundle tells of {wording.listed(old.hosts) or 'no host'} and the new one of "
+            f"the old bundle has {wording.listed(old.hosts) or 'no host'}, the new one has "
             f"{wording.listed(new.hosts) or 'no host'}: no host is in both"
         )
     before, after = figures(old), figures(new)
@@ -149,7 +149,7 @@ def compare(old: Evidence, new: Evidence) -> Difference:
 
 
 def _slower(was: MeasuredFigure, now: MeasuredFigure) -> bool:
-    """By more than rounds of one run differ: in the median, and in the fastest round as well."""
+    """Slower by more than the spread of both runs, in the median and in the fastest round."""
     if now.rate >= APART * was.rate or was.rate - now.rate <= was.spread + now.spread:
         return False
     return was.best is None or now.best is None or now.best < APART * was.best
@@ -158,7 +158,7 @@ def _slower(was: MeasuredFigure, now: MeasuredFigure) -> bool:
 def _largest_sizes(
     pairs: Mapping[Figure, tuple[MeasuredFigure, MeasuredFigure]],
 ) -> dict[Figure, tuple[MeasuredFigure, MeasuredFigure]]:
-    """Of each collective the largest message that both measured."""
+    """For each collective the largest message that both bundles measured."""
     largest: dict[Figure, Figure] = {}
     for figure in sorted(pairs, key=lambda figure: figure.bytes or 0):
         largest[replace(figure, bytes=None)] = figure
@@ -186,7 +186,7 @@ Places = frozenset[tuple[str, str]]
 
 
 def _places(report: Report, called: Mapping[str, str]) -> list[tuple[Finding, Places]]:
-    """Each finding with the cause and host of it and of what was folded into it."""
+    """Each finding with cause and host, its own and those of its consequences."""
     return [
         (
             finding,
@@ -201,13 +201,13 @@ def _places(report: Report, called: Mapping[str, str]) -> list[tuple[Finding, Pl
 
 
 def _union(found: list[tuple[Finding, Places]], severity: Severity) -> Places:
-    """All places of the findings that are at least as severe as this."""
+    """The places of all findings of at least this severity."""
     return frozenset(
         place for finding, places in found if finding.severity >= severity for place in places
     )
 
 
-def _told(finding: Finding) -> str:
+def _line(finding: Finding) -> str:
     where = wording.place(finding.where)
     named = ", ".join(filter(None, (finding.cause, where)))
     return f"{finding.severity.value}: {named}: {finding.because}"

@@ -1,8 +1,7 @@
-"""The words of a launch command, with `-m ddoctor.probe run` put before the script in it.
+"""Inserts `-m ddoctor.probe run` before the script of a launch command.
 
-Every launcher runs its script with ``python SCRIPT`` or, told ``-m``, with ``python -m MODULE``; so
-ddoctor takes the module's place, and the script becomes its first argument. Where the script begins
-is told by the launcher's own parser.
+Every launcher runs ``python SCRIPT`` or, with ``-m``, ``python -m MODULE``. So ddoctor becomes the
+module, and the script its first argument. The launcher's own parser finds the script.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from ddoctor.errors import DoctorError
 PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
-# A cluster of Python's short options; what follows one of these letters is its value.
+# Python's short options in one word; after one of these letters comes its value.
 SHORT_OPTIONS = re.compile(r"-([^cmWX]*)(?:([cmWX])(.*))?", re.DOTALL)
-# The script takes their place as a module: both ways of starting it exclude that.
+# torchrun and accelerate refuse these options together with -m.
 NOT_WITH_MODULE = re.compile(r"--(no[-_]p|run[-_]p)\w*")
 BY_HAND = (
-    "put `-m ddoctor.probe run` before what Python or torchrun is given to run, as in `torchrun "
+    "put `-m ddoctor.probe run` before the script that Python or torchrun runs: `torchrun "
     "--nproc-per-node 2 -m ddoctor.probe run train.py`"
 )
 
@@ -35,22 +34,22 @@ class Rewritten:
 
     words: tuple[str, ...]
     starter: int
-    """Which of them starts Python: python, torchrun or accelerate; those before it start that."""
+    """Index of the word that starts Python: python, torchrun or accelerate."""
     script: tuple[str, ...]
-    """The script and its arguments; a module after ``-m``."""
+    """The script and its arguments; for a module, ``-m`` comes first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """What follows the word that starts Python."""
+    """The words after the one that starts Python."""
 
     head: Sequence[str]
-    """Up to where a module is to be named."""
+    """The words before the module."""
     script: Sequence[str]
 
     @property
     def plausible(self) -> bool:
-        """Whether it looks like a script: the word before may be anybody's argument."""
+        """Whether it looks like a script: `python` may also be an argument of another command."""
         first = self.script[0]
         return first == "-m" or first.endswith(".py") or os.sep in first
 
@@ -59,13 +58,15 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
     """The command that runs the same script under ddoctor, with these options of ddoctor.
 
     Raises:
-        DoctorError: where the script begins cannot be told, or nothing can be put before it.
+        DoctorError: the command has no script, or no known launcher.
     """
     words = list(command)
     if not words:
-        raise DoctorError("say what to run: ddoctor run -- torchrun --nproc-per-node 2 train.py")
+        raise DoctorError("no command to run: ddoctor run -- torchrun --nproc-per-node 2 train.py")
     if "ddoctor.probe" in words:
-        raise DoctorError("the command has ddoctor.probe in it already: start it as it is")
+        raise DoctorError(
+            "the command already contains ddoctor.probe: run it without `ddoctor run`"
+        )
     if ASSIGNMENT.match(words[0]):
         words.insert(0, "env")
     starter, split = _find(words)
@@ -77,7 +78,7 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
 
 
 def _find(words: Sequence[str]) -> tuple[int, _Split]:
-    """The word that starts Python, and what follows it."""
+    """The index of the word that starts Python, and the words after it."""
     mistake: DoctorError | None = None
     for number, word in enumerate(words):
         read = _reader(word)
@@ -102,16 +103,14 @@ def _of_shell(word: str) -> bool:
 def _unclear(words: Sequence[str]) -> DoctorError:
     shell = next((word for word in words if _of_shell(word)), None)
     if shell is not None:
-        return DoctorError(
-            f"what {shell} starts cannot be seen from here: in the script, {BY_HAND}"
-        )
+        return DoctorError(f"ddoctor cannot see what {shell} starts: in that script, {BY_HAND}")
     if words[0].endswith(".py") or words[0] == "-m":
         script = " ".join(words[:2] if words[0] == "-m" else words[:1])
         return DoctorError(
-            f"{script} alone is no launch command: ddoctor run -- torchrun --nproc-per-node 2 "
+            f"{script} is not a launch command: ddoctor run -- torchrun --nproc-per-node 2 "
             f"{script}, or ddoctor run -- python {script}"
         )
-    return DoctorError(f"where {words[0]} starts Python cannot be told: there, {BY_HAND}")
+    return DoctorError(f"ddoctor cannot see where {words[0]} starts Python: there, {BY_HAND}")
 
 
 _Reader = Callable[[Sequence[str]], _Split]
@@ -127,7 +126,7 @@ def _python(words: Sequence[str]) -> _Split:
     while number < len(words) and words[number].startswith("-") and words[number] != "-":
         word = words[number]
         if word == "--":
-            # What follows it would not be taken for -m any more.
+            # After it Python would not read -m as an option.
             words = [*words[:number], *words[number + 1 :]]
             break
         if word.startswith("--"):
@@ -135,20 +134,20 @@ def _python(words: Sequence[str]) -> _Split:
             continue
         flags, letter, value = SHORT_OPTIONS.fullmatch(word).groups()  # type: ignore[union-attr]
         if letter == "c":
-            raise DoctorError("python -c has no script that can be run again: put it into a file")
+            raise DoctorError("python -c has no script file to run: save the code in a file")
         if letter == "m":
             module = [*([value] if value else []), *words[number + 1 :]]
             return _module([*words[:number], f"-{flags}m"], module)
         number += 1 if value or not letter else 2
     if number >= len(words) or words[number] == "-":
-        raise DoctorError("python is given no script: ddoctor run -- python train.py")
+        raise DoctorError("python has no script to run: ddoctor run -- python train.py")
     return _Split(head=[*words[:number], "-m"], script=words[number:])
 
 
 def _module(head: Sequence[str], words: Sequence[str]) -> _Split:
-    """``python -m`` of a launcher, or of the training itself."""
+    """``python -m`` of a launcher or of the training."""
     if not words:
-        raise DoctorError("python -m is given no module: ddoctor run -- python -m package.train")
+        raise DoctorError("python -m has no module to run: ddoctor run -- python -m package.train")
     launcher = MODULES.get(words[0])
     if launcher is None:
         return _Split(head=head, script=["-m", *words])
@@ -164,7 +163,7 @@ def _torchrun_parser() -> ArgumentParser:
     try:
         from torch.distributed.run import get_args_parser
     except ImportError as error:
-        raise DoctorError(f"torchrun's options are not known here: {error}") from error
+        raise DoctorError(f"cannot import torchrun: {error}") from error
     return get_args_parser()
 
 
@@ -176,7 +175,7 @@ def _distributed_launch(words: Sequence[str]) -> _Split:
 
 def _accelerate(words: Sequence[str]) -> _Split:
     if words[:1] != ["launch"]:
-        raise DoctorError("of accelerate, `accelerate launch` alone starts a training")
+        raise DoctorError("only `accelerate launch` starts a training, no other accelerate command")
     inner = _accelerate_launch(words[1:])
     return _Split(head=["launch", *inner.head], script=inner.script)
 
@@ -187,43 +186,43 @@ def _accelerate_launch(words: Sequence[str]) -> _Split:
             launch_command_parser,
         )
     except ImportError as error:
-        raise DoctorError(f"accelerate cannot be used here: {error}") from error
+        raise DoctorError(f"cannot import accelerate: {error}") from error
     return _launcher("accelerate launch", launch_command_parser(), words)
 
 
 def _deepspeed(words: Sequence[str]) -> _Split:
     raise DoctorError(
-        "the deepspeed launcher cannot start ddoctor; a script that uses deepspeed runs under "
-        "torchrun as well: ddoctor run -- torchrun --nproc-per-node 8 train.py"
+        "the deepspeed launcher cannot start ddoctor; scripts that use deepspeed also run under "
+        "torchrun: ddoctor run -- torchrun --nproc-per-node 8 train.py"
     )
 
 
 def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split:
-    """What torchrun's parser, or one with the same positional arguments, says of its words."""
+    """Split the words with the launcher's own parser, which names its positionals as torchrun."""
 
     def complain(message: str) -> None:
-        raise DoctorError(f"{name} would refuse this: {message}")
+        raise DoctorError(f"{name} refuses this command: {message}")
 
     def show_help() -> None:
-        raise DoctorError(f"{name} would show its help, and start nothing")
+        raise DoctorError(f"{name} --help starts no training")
 
-    setattr(parser, "error", complain)  # noqa: B010 - of this parser alone
+    setattr(parser, "error", complain)  # noqa: B010 - of this parser only
     setattr(parser, "print_help", show_help)  # noqa: B010
-    told = parser.parse_args(list(words))
-    script = [told.training_script, *told.training_script_args]
-    # Of a `--` behind the script nothing is left in its arguments.
+    parsed = parser.parse_args(list(words))
+    script = [parsed.training_script, *parsed.training_script_args]
+    # The parser drops a `--` after the script, so search backwards.
     begin = len(words) - len(script)
-    while words[begin] != told.training_script:
+    while words[begin] != parsed.training_script:
         begin -= 1
     head = list(words[:begin])
     if head[-1:] == ["--"]:
         del head[-1]
-    if told.max_restarts:
-        # A rank that ends with 1 has found something, and is not to be started again.
+    if parsed.max_restarts:
+        # Exit code 1 means findings: torchrun must not restart the rank.
         head.append("--max-restarts=0")
-    if told.module:
+    if parsed.module:
         return _Split(head=head, script=["-m", *script])
-    if told.no_python and (inner := _executed(script)) is not None:
+    if parsed.no_python and (inner := _executed(script)) is not None:
         number, split = inner
         return _Split(head=[*head, *script[: number + 1], *split.head], script=split.script)
     head = [word for word in head if not NOT_WITH_MODULE.fullmatch(word)]
@@ -231,7 +230,7 @@ def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split
 
 
 def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
-    """The Python in a command that a launcher executes; None: it is itself a script."""
+    """The Python in a command that a launcher executes; None: the command is the script."""
     try:
         return _find(words)
     except DoctorError:

@@ -95,7 +95,7 @@ def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) ->
     assert "not in it" not in more.stdout
     refused = ddoctor(*words, "--checkpointing", "every", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "leave out --checkpointing, and say --activations" in refused.stderr
+    assert "leave out --checkpointing, and give --activations" in refused.stderr
 
 
 def test_a_run_on_other_gpus_is_refused(tmp_path: Path) -> None:

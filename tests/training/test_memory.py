@@ -259,7 +259,7 @@ def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--memory"], "--memory: there is no GPU to measure: say how much memory one would"),
+        (["--memory"], "--memory: there is no GPU to measure: give the memory of one"),
         (["--device-memory=3GiB"], "--device-memory goes with --memory"),
         (["--memory", "--device-memory=3"], "--device-memory 3: give it as 10GB or 24GiB"),
         (["--memory", "--device-memory=3GiB,3GiB,3GiB"], "gives 3 sizes, and 2 ranks run on a"),
