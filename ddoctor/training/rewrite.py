@@ -64,9 +64,7 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
     if not words:
         raise DoctorError("no command to run: ddoctor run -- torchrun --nproc-per-node 2 train.py")
     if "ddoctor.probe" in words:
-        raise DoctorError(
-            "the command already contains ddoctor.probe: run it without `ddoctor run`"
-        )
+        raise DoctorError("the command already contains ddoctor.probe: leave out `ddoctor run`")
     if ASSIGNMENT.match(words[0]):
         words.insert(0, "env")
     starter, split = _find(words)
