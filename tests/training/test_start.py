@@ -82,7 +82,7 @@ def test_a_launch_command_as_it_is(
 ) -> None:
     script = training(source)
     ours = ("--no_prove", "--steps", "20", "--json", "report.json", "--bundle=bundle.json")
-    same = "--steps=20 --no-prove --bundle=bundle.json --json=report.json"
+    same = "--bundle=bundle.json --json=report.json --steps=20 --no-prove"
     command = (str(BIN / launcher[0]), *launcher[1:], "train.py", "--steps=3")
     with script.started(*DDOCTOR, *ours, "--", *command) as process:
         trained = script.outcome(process)
