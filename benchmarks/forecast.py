@@ -30,9 +30,9 @@ from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.materials import on_meta
-from ddoctor.forecast.model.step import footprint
 from tests.forecast import truth
 from tests.forecast.model_set import SET
+from tests.forecast.on_cpu import footprint
 from tests.forecast.ways import FAILS, WAYS, AdamW
 
 MEDIAN, WORST, TOO_LOW = 0.005, 0.03, 0.1

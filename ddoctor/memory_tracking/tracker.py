@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
-from ddoctor.memory_tracking import convolutions, cuda, grouped, losses
+from ddoctor.memory_tracking import cuda, grouped, losses
 
 DEVICE = torch.ops.prim.device.default
 # Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
@@ -48,13 +48,8 @@ AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_d
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
 
 
-def on_cpu(func: Any, args: Sequence[Any]) -> int:
-    """Bytes that a call has on a CPU beside what it returns."""
-    return convolutions.own(func, args) + losses.own(func, args)
-
-
 def on_gpu(func: Any, args: Sequence[Any]) -> int:
-    """The same by CUDA's kernels."""
+    """Bytes that a call needs on a GPU in addition to what it returns."""
     return cuda.own(func, args) + losses.own(func, args)
 
 
@@ -130,8 +125,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """Which of it is the smaller the more ranks share it."""
         self.flops = 0
         """Of all products of matrices, convolutions and attention so far."""
-        self.own = on_cpu
-        """Bytes that a call of an operator has beside what it returns."""
+        self.own = on_gpu
+        """Bytes that a call of an operator needs in addition to what it returns."""
         self.logits: tuple[int, int] | None = None
         """How many numbers the model's logits have, and how many of them are of one label; None: it
         has none."""

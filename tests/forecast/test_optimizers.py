@@ -43,7 +43,7 @@ def test_what_a_step_over_all_parameters_makes(name: Optimizer, bytes_each: int)
     """As on CUDA, where AdamW has a list of all its denominators at once (torch/optim/adam.py,
     _multi_tensor_adam)."""
     case = SET["dense"]
-    told = footprint(case.build, case.batch, factory(name), on_cuda=True)
+    told = footprint(case.build, case.batch, factory(name))
     last = next(one for one in told.peaks if one.phase == "optimizer")
     made = last.parts["Optstate"] - told.states
     assert made == pytest.approx(bytes_each * told.parameters, rel=0.01)

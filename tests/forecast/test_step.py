@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from ddoctor.forecast.model.step import Footprint, footprint
+from ddoctor.forecast.model.step import Footprint
 from tests.forecast import truth
 from tests.forecast.model_set import LENGTH, SAMPLES, SET, VOCABULARY
+from tests.forecast.on_cpu import footprint
 
 WORST = 0.03
 SAMPLED = ("dense", "cnn with batch norm")

@@ -9,9 +9,9 @@ import pytest
 
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.sharding import Sharding
-from ddoctor.forecast.model.step import footprint
 from tests.forecast import truth
 from tests.forecast.model_set import SET
+from tests.forecast.on_cpu import footprint
 from tests.forecast.ways import FAILS, SPREAD, WAYS, AdamW
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")

@@ -13,9 +13,9 @@ from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.forecasting import Forecast
 from ddoctor.forecast.model.reading import read
 from ddoctor.forecast.model.sharding import Sharding
-from ddoctor.forecast.model.step import footprint
 from ddoctor.forecast.model.workload import from_factory
 from tests.forecast import truth
+from tests.forecast.on_cpu import footprint
 
 NAME = "trained_by_me:workload"
 MODULE = """

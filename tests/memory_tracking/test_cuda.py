@@ -14,6 +14,7 @@ from torch.nn import functional
 from ddoctor.forecast.model.step import footprint
 from ddoctor.memory_tracking.cuda import as_on_cuda, own
 from tests.forecast.model_set import SET
+from tests.forecast.on_cpu import footprint as on_cpu
 from tests.forecast.ways import AdamW
 
 HALF = torch.bfloat16
@@ -139,9 +140,7 @@ def test_what_flash_attention_sums_in_floats() -> None:
 @pytest.mark.parametrize("name", ["dense", pytest.param("adapters", marks=pytest.mark.ward)])
 def test_a_decoder_without_dropout_is_the_same(name: str) -> None:
     case = SET[name]
-    here, there = (
-        footprint(case.build, case.batch, AdamW, on_cuda=cuda).peak for cuda in (False, True)
-    )
+    here, there = (made(case.build, case.batch, AdamW).peak for made in (on_cpu, footprint))
     # A number that the generator of random numbers has, of each layer.
     assert there.total == pytest.approx(here.total, abs=100)
     assert there.phase == here.phase
@@ -150,9 +149,7 @@ def test_a_decoder_without_dropout_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("encoder", marks=pytest.mark.ward)])
 def test_dropout_in_attention_keeps_no_pairs_of_tokens(name: str) -> None:
     case = SET[name]
-    here, there = (
-        footprint(case.build, case.batch, AdamW, on_cuda=cuda).peak for cuda in (False, True)
-    )
+    here, there = (made(case.build, case.batch, AdamW).peak for made in (on_cpu, footprint))
     # Of each of 4 layers: what softmax returns, a mask, and what is left of it, in floats.
     pairs = 4 * 3 * 4 * 4 * 8 * 256 * 256
     assert here.total - there.total > 0.9 * pairs
@@ -160,5 +157,5 @@ def test_dropout_in_attention_keeps_no_pairs_of_tokens(name: str) -> None:
 
 def test_what_oneDNN_has_is_not_on_a_gpu() -> None:
     case = SET["u-net"]
-    told = footprint(case.build, case.batch, AdamW, on_cuda=True)
+    told = footprint(case.build, case.batch, AdamW)
     assert told.peak.operators == 0

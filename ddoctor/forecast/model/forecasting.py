@@ -192,7 +192,6 @@ class Forecast(Forecaster):
                 sharding=sharding,
                 checkpointing=self.checkpointing,
                 accumulation=accumulation,
-                on_cuda=True,
             )
         except DoctorError:
             raise

@@ -22,12 +22,25 @@ from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import ShardedModel, Sharding, apart, shard, units
 from ddoctor.forecast.model.unpacked import unpacked
 from ddoctor.memory_tracking.cuda import as_on_cuda
-from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_cpu, on_gpu
+from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
 
 # In the second step the optimizer has its states.
 STEPS = 2
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """How a device computes the operators of a step."""
+
+    active: Callable[[], AbstractContextManager[None]]
+    """While this is entered, operators keep and return what these kernels do."""
+    own: Callable[[Any, Sequence[Any]], int]
+    """Bytes that a call needs in addition to what it returns."""
+
+
+CUDA = Kernels(active=as_on_cuda, own=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +112,9 @@ def footprint(
     sharding: Sharding | None = None,
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
-    on_cuda: bool = False,
+    kernels: Kernels = CUDA,
 ) -> Footprint:
-    """Of a step on CPU tensors, or as CUDA's kernels take it, of a model whose forward pass returns
-    its loss.
+    """Of a step of a model whose forward pass returns its loss.
 
     ``autocast``: the dtype of computing, if that is another than the weights'; ``sharding``: None:
     this rank has the whole model; ``accumulation``: micro-batches for one step of the optimizer.
@@ -116,8 +128,7 @@ def footprint(
     trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
     *rows, (_, whole) = units(model)
     block = max((size for _, size in rows), default=whole)
-    kernels = as_on_cuda() if on_cuda else nullcontext()
-    with _quiet(), unpacked(), kernels, apart(sharding) as mesh, FakeTensorMode():
+    with _quiet(), unpacked(), kernels.active(), apart(sharding) as mesh, FakeTensorMode():
         as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
@@ -127,7 +138,7 @@ def footprint(
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
-        tracker.own = on_gpu if on_cuda else on_cpu
+        tracker.own = kernels.own
         with tracker:
             for _ in range(STEPS):
                 tracker.peaks.clear()

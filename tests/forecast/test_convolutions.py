@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ddoctor.memory_tracking.convolutions import BACKWARD, FORWARD, own
 from tests.forecast import truth
+from tests.forecast.convolutions import BACKWARD, FORWARD, own
 
 # oneDNN takes another way on another CPU.
 pytestmark = pytest.mark.ward
