@@ -30,7 +30,7 @@ from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
 from ddoctor.live.attach import Manner
-from ddoctor.live.pace import USUAL_SECONDS, Pace
+from ddoctor.live.sampling_rate import USUAL_SECONDS, Pace
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640

@@ -28,8 +28,8 @@ from torch import nn  # noqa: TID253
 from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.fake_tensors import on_meta
 from ddoctor.forecast.model.forecasting import Forecast
-from ddoctor.forecast.model.materials import on_meta
 from tests.forecast import truth
 from tests.forecast.model_set import SET
 from tests.forecast.on_cpu import footprint

@@ -59,12 +59,12 @@ class AttachOptions(ReportOptions):
 def attach(options: AttachOptions) -> int:
     """Sample a slow or hanging run without changing it."""
     from ddoctor.errors import DoctorError
-    from ddoctor.live import pace, watching
+    from ddoctor.live import sampling_rate, watching
     from ddoctor.live.attach import Manner
     from ddoctor.report.metrics import Metrics
 
     outputs = options.outputs()
-    pace.check(options.seconds)
+    sampling_rate.check(options.seconds)
     if options.prometheus is not None and not options.watch:
         raise DoctorError("--prometheus serves the samples of --watch: give both")
     pids = options.pids or ()

@@ -19,7 +19,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast import exchange, of_a_run
+from ddoctor.forecast import exchange, from_run
 from ddoctor.forecast.closed_form import CONTEXT, Model, Optimizer, Precision
 from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.exchange import PlannedLinks
@@ -236,8 +236,8 @@ def _of_a_run(steps: Steps, evidence: Evidence, links: PlannedLinks) -> Measured
         if own and all(one.kind != "fsdp1" for one in own)
         else None,
         links=links,
-        precision=of_a_run.precision_of(evidence),
-        states=of_a_run.optimizer_of(evidence),
+        precision=from_run.precision_of(evidence),
+        states=from_run.optimizer_of(evidence),
     )
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
-from ddoctor.forecast import devices, measured, of_a_run, planning
+from ddoctor.forecast import devices, measured, from_run, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.forecaster import Forecaster
@@ -125,7 +125,7 @@ def _in_numbers(
     if wanted.params is None:
         if wanted.trainable is not None:
             raise DoctorError("--trainable goes with --params: the measured run defines it")
-        found = of_a_run.read(wanted.measured or (), wanted.micro_batch, precision, optimizer)
+        found = from_run.read(wanted.measured or (), wanted.micro_batch, precision, optimizer)
         return replace(
             found,
             activations=activations or found.activations,

@@ -13,14 +13,14 @@ import msgspec
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.live import patients
+from ddoctor.live import rank_processes
+from ddoctor.live.host_sections import surroundings
 from ddoctor.live.logs import last_words
-from ddoctor.live.look import Look, called, script
-from ddoctor.live.patients import Found, Patient
+from ddoctor.live.rank_processes import Found, Patient
 from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
-from ddoctor.live.surroundings import surroundings
+from ddoctor.live.sampler import Look, called, script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
     Raises:
         DoctorError: there is none, there are several, or a process is not what was asked for.
     """
-    found = patients.named(pids) if pids else patients.find()
+    found = rank_processes.named(pids) if pids else rank_processes.find()
     jobs = _by_name(found)
     if not jobs:
         raise DoctorError(_nobody(found))
@@ -90,7 +90,7 @@ def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRu
     """Of those who are gone, what the logs tell."""
     first = min((rank for one in rows for rank in one.local), default=0)
     host = socket.gethostname()
-    if ranks := last_words(logs, patients.missing(rows), first, host):
+    if ranks := last_words(logs, rank_processes.missing(rows), first, host):
         yield TrainingRun(
             host=host,
             command=script(rows[0].command),
@@ -106,7 +106,7 @@ def _nobody(found: Found) -> str:
     several = len(found.foreign) > 1
     return (
         f"{len(found.foreign)} Python process{'es' if several else ''} cannot be looked into, and "
-        f"there is no training beside: {patients.remedy()}"
+        f"there is no training beside: {rank_processes.remedy()}"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from ddoctor.live.source import Source
 
 # torch/utils/cpp_extension.py, _jit_compile

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from ddoctor.live.sockets import inodes, network
 
 ADDRESS, USUAL = "NCCL_RAS_ADDR", "localhost:28028"

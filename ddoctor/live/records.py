@@ -15,7 +15,7 @@ from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, ras, worker_server
 from ddoctor.live.flight_recorder import Trace
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from ddoctor.live.source import Source
 
 # A file that is younger than this is not asked for anew, however often one looks.

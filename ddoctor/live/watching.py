@@ -15,7 +15,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.live import attach
 from ddoctor.live.attach import Manner
-from ddoctor.live.pace import Pace
+from ddoctor.live.sampling_rate import Pace
 from ddoctor.models import Report
 from ddoctor.report import wording
 from ddoctor.report.output import progress

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from ddoctor.report.anatomy import LETTERS, Anatomy, Bar, Slice, percent
+from ddoctor.report.step_breakdown import LETTERS, Anatomy, Bar, Slice, percent
 
 ALL = 16
 """So many ranks have a bar each; of more, only the most telling ones."""

@@ -18,7 +18,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import between, expectation, headroom, live, plan, training
+from ddoctor.report import expectation, headroom, live, network_rates, plan, training
 from ddoctor.report.expectation import APART
 from ddoctor.report.heat import Heat, heats
 from ddoctor.report.machine import ALIKE, MACHINE
@@ -198,7 +198,7 @@ def _measured(evidence: Evidence) -> Iterator[Fact]:
             f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
             f"{counted(len(section.ranks), 'rank')}, {section.backend}{on}",
         )
-    for label, text in (*between.rows(evidence), *headroom.rows(evidence)):
+    for label, text in (*network_rates.rows(evidence), *headroom.rows(evidence)):
         yield Fact(label=label, text=text)
     for heat in heats(evidence):
         yield from _links(heat)

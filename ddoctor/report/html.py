@@ -24,14 +24,14 @@ from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, fitness, live, plan, ranks, repeats, wording
-from ddoctor.report.anatomy import percent
 from ddoctor.report.details import Detail, Grid, details
 from ddoctor.report.facts import comparisons, facts, most_telling
 from ddoctor.report.flame import flame
 from ddoctor.report.heat import heats
 from ddoctor.report.hosts import SIDE_BY_SIDE, close_up, gpu_rows, holders, host_table
 from ddoctor.report.live_waits import waits
-from ddoctor.report.recorded import training
+from ddoctor.report.step_breakdown import percent
+from ddoctor.report.training_page import training
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -11,8 +11,8 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
-from ddoctor.report.anatomy import Slice
-from ddoctor.report.meanwhile import meanwhile
+from ddoctor.report.host_load import meanwhile
+from ddoctor.report.step_breakdown import Slice
 
 # Where the time of the samples went; shares below this are left out.
 NOTABLE = 0.1

@@ -10,11 +10,11 @@ from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
 from ddoctor.report import fitness, live, plan, repeats, wording
-from ddoctor.report.anatomy import anatomies, percent
 from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 from ddoctor.report.scale import HEAD, scales
+from ddoctor.report.step_breakdown import anatomies, percent
 from ddoctor.report.waits import wait_matrices
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")

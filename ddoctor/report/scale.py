@@ -9,7 +9,7 @@ from ddoctor.analysis.scaling import Scaled, predict
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.report.anatomy import Anatomy, Unit, anatomies
+from ddoctor.report.step_breakdown import Anatomy, Unit, anatomies
 
 HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
 

@@ -14,8 +14,8 @@ from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
 from ddoctor.report import bars, fitness, live, plan, repeats, wording
-from ddoctor.report.anatomy import anatomies
 from ddoctor.report.facts import Fact, facts
+from ddoctor.report.step_breakdown import anatomies
 from ddoctor.report.waits import wait_matrices
 
 WIDEST = 100

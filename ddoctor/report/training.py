@@ -9,10 +9,10 @@ from textwrap import shorten
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
-from ddoctor.report.anatomy import TENTHS, Anatomy, anatomies
 from ddoctor.report.loaders import CurveRow, curves
 from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scales
+from ddoctor.report.step_breakdown import TENTHS, Anatomy, anatomies
 from ddoctor.report.wording import counted, proof, quantity
 
 LONGEST = 160

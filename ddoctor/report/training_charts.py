@@ -7,7 +7,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ddoctor.evidence.steps import PHASES, RankSteps
-from ddoctor.report.anatomy import Anatomy, binned
 from ddoctor.report.charts import (
     ACCENT,
     BAR,
@@ -23,6 +22,7 @@ from ddoctor.report.charts import (
 )
 from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import MemoryRow, Panel
+from ddoctor.report.step_breakdown import Anatomy, binned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
-from ddoctor.report.anatomy import Unit, percent, unit
+from ddoctor.report.step_breakdown import Unit, percent, unit
 
 ALL = 32
 """So many ranks are shown whole; of more, only the ends of the longest waits."""

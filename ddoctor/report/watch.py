@@ -14,7 +14,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report, Severity
 from ddoctor.report import bars, live, wording
-from ddoctor.report.anatomy import LETTERS
+from ddoctor.report.step_breakdown import LETTERS
 from ddoctor.report.terminal import STYLES, wrapped
 
 LOOKS = 20

@@ -14,7 +14,7 @@ from ddoctor import knowledge
 from ddoctor.evidence.known_frames import FrameRow, KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.activities import activities, activity
-from ddoctor.live.pace import RATE
+from ddoctor.live.sampling_rate import RATE
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy
 from tests.training_run import ALL_REDUCE, ENGINE, library, user

@@ -15,7 +15,7 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from ddoctor.live.build_locks import build_locks
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ddoctor.live import ras
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from tests.conftest import free_port
 
 # src/ras/client_support.cc of NCCL 2.28

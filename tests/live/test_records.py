@@ -13,7 +13,7 @@ import pytest
 from ddoctor.evidence.flight_records import RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, records
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from tests.flight_records import unseen
 from tests.live.test_dumps import ENTRY
 from tests.live_look import in_collective, look, moving

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.model.blueprint import Blueprint, said
-from ddoctor.forecast.model.materials import on_meta
+from ddoctor.forecast.model.fake_tensors import on_meta
 from ddoctor.memory_tracking.blocks import rows
 
 # A usual length, where the model allows it.

@@ -17,10 +17,10 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch
-from ddoctor.forecast.model.materials import as_fake, on_meta
+from ddoctor.forecast.model.fake_tensors import as_fake, on_meta
+from ddoctor.forecast.model.packed_samples import unpacked
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import ShardedModel, Sharding, apart, shard, units
-from ddoctor.forecast.model.unpacked import unpacked
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
 

@@ -10,7 +10,8 @@ from threading import Event, Thread
 import psutil
 import pytest
 
-from ddoctor.live.pace import (
+from ddoctor.live.rank_processes import Patient
+from ddoctor.live.sampling_rate import (
     LEAST_RATE,
     MOST_THREADS,
     RATE,
@@ -20,7 +21,6 @@ from ddoctor.live.pace import (
     Pace,
     rate_at,
 )
-from ddoctor.live.patients import Patient
 
 
 def patient() -> Patient:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 
 from ddoctor.errors import DoctorError
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 
 # Samples a second, at which py-spy takes a few thousandths of one core for a rank of few threads.
 RATE, LEAST_RATE = 10, 1

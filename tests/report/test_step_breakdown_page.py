@@ -12,11 +12,11 @@ from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Growth, MemoryOverTime, Steps, Wait
 from ddoctor.models import Verdict
-from ddoctor.report import html, markdown, memory, recorded, scale, training, training_charts
-from ddoctor.report.anatomy import anatomies
+from ddoctor.report import html, markdown, memory, scale, training, training_charts, training_page
 from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
 from ddoctor.report.endings import endings
 from ddoctor.report.loaders import CurveRow, curves
+from ddoctor.report.step_breakdown import anatomies
 from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrices
 from tests.report import sample, training_sample
 from tests.report.test_html import STYLE
@@ -78,7 +78,7 @@ def test_a_bar_tells_its_phases_in_words() -> None:
 
 def test_the_bars_of_many_ranks_are_few() -> None:
     source = page(training_sample.late_rank(256))
-    assert source.count('class="stack-bar"') <= recorded.LATEST + 2
+    assert source.count('class="stack-bar"') <= training_page.LATEST + 2
     assert "rank 5 (node-1) <span" in source
     assert "Work of their own on 256 ranks: " in source
     assert len(source) < 2**19

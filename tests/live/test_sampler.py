@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ddoctor.live.look import whole
+from ddoctor.live.sampler import whole
 from tests.training_run import ALL_REDUCE, library, user
 
 BEGINS = user(99, "main()", "<module>")

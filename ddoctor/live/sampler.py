@@ -17,9 +17,9 @@ from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.glance import Glance, Sleep, glances, glimpse
-from ddoctor.live.pace import Pace
-from ddoctor.live.patients import Patient, missing
+from ddoctor.live.process_snapshots import Glance, Sleep, glances, glimpse
+from ddoctor.live.rank_processes import Patient, missing
+from ddoctor.live.sampling_rate import Pace
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Thread

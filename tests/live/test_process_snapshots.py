@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from ddoctor.live.glance import Sleep, glimpse
+from ddoctor.live.process_snapshots import Sleep, glimpse
 
 LOOKS, EVERY_SECONDS = 10, 0.2
 

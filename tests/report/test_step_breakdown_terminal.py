@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding, TrainingRun, Trials
 from ddoctor.report import bars, markdown, terminal, training
-from ddoctor.report.anatomy import LETTERS, anatomies
+from ddoctor.report.step_breakdown import LETTERS, anatomies
 from tests.report import sample, training_sample
 from tests.report.test_terminal import _without_styles, lines
 

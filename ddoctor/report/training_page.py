@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import charts, loaders, memory, training_charts
-from ddoctor.report.anatomy import Anatomy, Bar, anatomies
 from ddoctor.report.endings import EndingRow, endings
 from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import Panel
 from ddoctor.report.scale import Scale, scales
+from ddoctor.report.step_breakdown import Anatomy, Bar, anatomies
 from ddoctor.report.waits import WaitMatrix, wait_matrices
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from ddoctor.evidence.gpus import KernelLog
-from ddoctor.live.patients import Patient
-from ddoctor.live.surroundings import surroundings
+from ddoctor.live.host_sections import surroundings
+from ddoctor.live.rank_processes import Patient
 
 
 @pytest.mark.skipif(

@@ -17,7 +17,7 @@ from ddoctor.evidence.host import Disks
 from ddoctor.evidence.section import Section
 from ddoctor.live.build_locks import build_locks
 from ddoctor.live.gpu_rates import gpu_rates
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 
 
 def surroundings(patients: Sequence[Patient]) -> tuple[Section, ...]:

@@ -6,7 +6,7 @@ from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.meanwhile import meanwhile
+from ddoctor.report.host_load import meanwhile
 from tests.healthy.gpus import GPUS
 
 

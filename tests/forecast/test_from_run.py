@@ -13,7 +13,7 @@ from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast.of_a_run import read
+from ddoctor.forecast.from_run import read
 from tests.memory_sweep.sample import swept
 from tests.training_run import run
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Lines, Steps
-from ddoctor.report.anatomy import (
+from ddoctor.report.step_breakdown import (
     LETTERS,
     Anatomy,
     anatomies,

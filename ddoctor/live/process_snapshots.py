@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.live.patients import Patient
+from ddoctor.live.rank_processes import Patient
 from ddoctor.proc.memory import HELD, sum_of
 from ddoctor.proc.processes import GONE
 
