@@ -29,8 +29,8 @@ import psutil
 from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
-from ddoctor.live.attach import Manner
-from ddoctor.live.sampling_rate import USUAL_SECONDS, Pace
+from ddoctor.live.attach import SamplingOptions
+from ddoctor.live.sampling_rate import USUAL_SECONDS
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640
@@ -108,8 +108,12 @@ def _rest() -> None:
 
 def _ddoctor(launcher: psutil.Popen) -> None:
     rows = attach.choose([launcher.pid], None)
-    pace = Pace(rows)
-    list(attach.observe(rows, *pace.ends(pace.span(None, watch=False)), manner=Manner()))
+    sampling = SamplingRate(rows)
+    list(
+        attach.observe(
+            rows, *sampling.ends(sampling.span(None, watch=False)), options=SamplingOptions()
+        )
+    )
 
 
 def _spies(launcher: psutil.Popen, folder: Path) -> None:

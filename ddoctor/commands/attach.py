@@ -60,7 +60,7 @@ def attach(options: AttachOptions) -> int:
     """Sample a slow or hanging run without changing it."""
     from ddoctor.errors import DoctorError
     from ddoctor.live import sampling_rate, watching
-    from ddoctor.live.attach import Manner
+    from ddoctor.live.attach import SamplingOptions
     from ddoctor.report.metrics import Metrics
 
     outputs = options.outputs()
@@ -68,11 +68,13 @@ def attach(options: AttachOptions) -> int:
     if options.prometheus is not None and not options.watch:
         raise DoctorError("--prometheus serves the samples of --watch: give both")
     pids = options.pids or ()
-    manner = Manner(native=options.native, redact=options.redact, logs=options.log or ())
+    sampling = SamplingOptions(
+        native=options.native, redact=options.redact, logs=options.log or ()
+    )
     if options.watch:
         metrics = Metrics(options.prometheus) if options.prometheus is not None else None
-        report, evidence = watching.watch(pids, options.job, options.seconds, manner, metrics)
+        report, evidence = watching.watch(pids, options.job, options.seconds, sampling, metrics)
     else:
-        report, evidence = watching.once(pids, options.job, options.seconds, manner)
+        report, evidence = watching.once(pids, options.job, options.seconds, sampling)
     outputs.write(report, evidence)
     return report.exit_code

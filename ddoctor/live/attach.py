@@ -14,17 +14,17 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.live import rank_processes
-from ddoctor.live.host_sections import surroundings
+from ddoctor.live.host_sections import host_sections
 from ddoctor.live.logs import last_words
-from ddoctor.live.rank_processes import Found, Patient
+from ddoctor.live.rank_processes import Found, RankProcess
 from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
-from ddoctor.live.sampler import Look, called, script
+from ddoctor.live.sampler import Sampler, called, script
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class SamplingOptions:
     """How to look."""
 
     native: bool = False
@@ -35,7 +35,7 @@ class Manner:
     """What the ranks have written, for the last words of those who are gone."""
 
 
-def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
+def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
     """The ranks of one job on this host.
 
     Raises:
@@ -56,7 +56,7 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[Patient, ...]:
     return rows
 
 
-def _by_name(found: Found) -> Mapping[str, tuple[Patient, ...]]:
+def _by_name(found: Found) -> Mapping[str, tuple[RankProcess, ...]]:
     names = Counter(called(rows[0]) for rows in found.jobs.values())
     return {
         # In two containers they may be called the same.
@@ -66,27 +66,29 @@ def _by_name(found: Found) -> Mapping[str, tuple[Patient, ...]]:
     }
 
 
-def observe(rows: Sequence[Patient], *ends: float, manner: Manner) -> Iterator[Evidence]:
+def observe(
+    rows: Sequence[RankProcess], *ends: float, options: SamplingOptions
+) -> Iterator[Evidence]:
     """What is seen of these ranks after so many seconds each.
 
     Raises:
         DoctorError: py-spy is not there, or a log cannot be read.
     """
-    ended = tuple(_ended(rows, manner.logs))
-    look, rates = Look(rows, native=manner.native), Rates()
+    ended = tuple(_ended(rows, options.logs))
+    sampler, rates = Sampler(rows, native=options.native), Rates()
     for number, end in enumerate(ends, 1):
         # A run that stands still is to be told soon, which mostly needs no worker.
-        look.until(end, workers=number > 1 or number == len(ends))
-        live, use = look.told()
+        sampler.until(end, workers=number > 1 or number == len(ends))
+        live, use = sampler.told()
         found: list[Section] = [live, use, *ended]
         # Not before something can be told of the ranks themselves.
         if number == len(ends):
             of_host = msgspec.structs.replace(rates.told(), host=live.host)
-            found += [of_host, *records(rows, live), *surroundings(rows)]
-        yield Evidence(map(redacted, found) if manner.redact else found)
+            found += [of_host, *records(rows, live), *host_sections(rows)]
+        yield Evidence(map(redacted, found) if options.redact else found)
 
 
-def _ended(rows: Sequence[Patient], logs: Sequence[Path]) -> Iterator[TrainingRun]:
+def _ended(rows: Sequence[RankProcess], logs: Sequence[Path]) -> Iterator[TrainingRun]:
     """Of those who are gone, what the logs tell."""
     first = min((rank for one in rows for rank in one.local), default=0)
     host = socket.gethostname()
@@ -110,7 +112,7 @@ def _nobody(found: Found) -> str:
     )
 
 
-def _told(jobs: Mapping[str, Sequence[Patient]]) -> str:
+def _told(jobs: Mapping[str, Sequence[RankProcess]]) -> str:
     each = ", ".join(f"'{name}' with {_ranks(len(rows))}" for name, rows in jobs.items())
     return f"{len(jobs)} job{'s run' if len(jobs) > 1 else ' runs'} here ({each})"
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 
 from ddoctor.evidence.build_locks import BuildLock, BuildLocks
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
 
 # torch/utils/cpp_extension.py, _jit_compile
 LOCK = "lock"
 
 
-def build_locks(patients: Sequence[Patient]) -> BuildLocks:
+def build_locks(rank_processes: Sequence[RankProcess]) -> BuildLocks:
     """As far as the folders are those that torch chooses, or the environment names."""
     files: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
-    for one in patients:
+    for one in rank_processes:
         for name, lock in _found(one):
             with suppress(OSError):
                 state = lock.stat()
@@ -38,11 +38,11 @@ def build_locks(patients: Sequence[Patient]) -> BuildLocks:
     )
 
 
-def _found(patient: Patient) -> Iterator[tuple[str, Path]]:
+def _found(rank_process: RankProcess) -> Iterator[tuple[str, Path]]:
     """What a rank calls a lock, and where ddoctor finds it."""
     with suppress(psutil.Error, OSError):
-        folder, pattern = _folder(patient.environment, Path(patient.process.cwd()))
-        here = Source(patient.process).path(str(folder))
+        folder, pattern = _folder(rank_process.environment, Path(rank_process.process.cwd()))
+        here = Source(rank_process.process).path(str(folder))
         for lock in here.glob(pattern):
             yield str(folder / lock.relative_to(here)), lock
 

@@ -17,22 +17,22 @@ from ddoctor.evidence.host import Disks
 from ddoctor.evidence.section import Section
 from ddoctor.live.build_locks import build_locks
 from ddoctor.live.gpu_rates import gpu_rates
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 
 
-def surroundings(patients: Sequence[Patient]) -> tuple[Section, ...]:
+def host_sections(rank_processes: Sequence[RankProcess]) -> tuple[Section, ...]:
     """Of the host of these ranks, as far as it can be seen; of the log, what came since they were
     started."""
-    age = time.time() - min(one.process.create_time() for one in patients)
+    age = time.time() - min(one.process.create_time() for one in rank_processes)
 
     def log() -> KernelLog:
         return kernel_log(within=age)
 
     def written() -> Disks:
-        return disks(lambda: _working_folder(patients[0].process.pid))
+        return disks(lambda: _working_folder(rank_processes[0].process.pid))
 
     def locks() -> BuildLocks:
-        return build_locks(patients)
+        return build_locks(rank_processes)
 
     found = collect(lambda label: None, (memory, written, gpus, gpu_rates, log, locks))
     return tuple(one for one in found if isinstance(one, Section))

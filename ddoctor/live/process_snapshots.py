@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from ddoctor.proc.memory import HELD, sum_of
 from ddoctor.proc.processes import GONE
 
@@ -20,7 +20,7 @@ LEAST_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
+class ProcessSnapshot:
     """What it has used so far, and how it is."""
 
     moment: float
@@ -43,21 +43,21 @@ class Glance:
     sleeps: int
     """How often its main thread went to sleep."""
 
-    def asleep(self, later: Glance) -> float | None:
+    def asleep(self, later: ProcessSnapshot) -> float | None:
         """In what part of the time from this moment to that its main thread slept; 0 to 1."""
         if self.runnable is None or later.runnable is None:
             return None
         share = (later.runnable - self.runnable) / max(later.moment - self.moment, 1e-3)
         return min(max(1.0 - share, 0.0), 1.0)
 
-    def used(self, later: Glance) -> Sequence[float]:
+    def used(self, later: ProcessSnapshot) -> Sequence[float]:
         """CPU seconds of each thread from this moment to that, the main thread first."""
         return [
             max(0.0, seconds - self.threads.get(thread, 0.0))
             for thread, seconds in later.threads.items()
         ]
 
-    def computing(self, later: Glance) -> int:
+    def computing(self, later: ProcessSnapshot) -> int:
         """How many threads worked as much as the main thread meanwhile, or half as much."""
         main, *others = self.used(later)
         return 1 + sum(second >= max(main / 2, LEAST_SECONDS) for second in others)
@@ -80,7 +80,7 @@ class Sleep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glimpse:
+class ProcessState:
     """What can be had of a process twice a second."""
 
     in_disk: bool
@@ -91,12 +91,12 @@ class Glimpse:
     """MiB, as ``weight.held`` has them."""
 
 
-def glimpse(pid: int) -> Glimpse | None:
+def process_state(pid: int) -> ProcessState | None:
     """All of it from one file; None: the process is gone."""
     with suppress(OSError, KeyError, ValueError, IndexError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         told = dict(line.split(":", 1) for line in lines)
-        return Glimpse(
+        return ProcessState(
             in_disk=told["State"].split()[0] == "D",
             sleeps=int(told["voluntary_ctxt_switches"]),
             held=sum_of(lines, HELD),
@@ -104,18 +104,20 @@ def glimpse(pid: int) -> Glimpse | None:
     return None
 
 
-def glances(patients: Sequence[Patient]) -> Mapping[int, Glance]:
+def snapshots(rank_processes: Sequence[RankProcess]) -> Mapping[int, ProcessSnapshot]:
     """At the ranks and their workers, by PID."""
     return {
-        process.pid: _glance(process) for one in patients for process in (one.process, *one.workers)
+        process.pid: _snapshot(process)
+        for one in rank_processes
+        for process in (one.process, *one.workers)
     }
 
 
-def _glance(process: psutil.Process) -> Glance:
+def _snapshot(process: psutil.Process) -> ProcessSnapshot:
     with suppress(psutil.Error), process.oneshot():
         times = process.cpu_times()
         threads = {one.id: one.user_time + one.system_time for one in process.threads()}
-        return Glance(
+        return ProcessSnapshot(
             moment=time.monotonic(),
             state=str(process.status()),
             cpu=times.user + times.system,
@@ -127,7 +129,7 @@ def _glance(process: psutil.Process) -> Glance:
             # /proc/PID/status counts those of the main thread alone.
             sleeps=process.num_ctx_switches().voluntary,
         )
-    return Glance(
+    return ProcessSnapshot(
         moment=time.monotonic(),
         state=GONE,
         cpu=0.0,

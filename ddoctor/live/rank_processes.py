@@ -27,7 +27,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patient:
+class RankProcess:
     """A rank, with the processes that load its data."""
 
     process: psutil.Process
@@ -52,15 +52,15 @@ class Patient:
 class Found:
     """Who is there, and who cannot be looked at."""
 
-    patients: tuple[Patient, ...]
+    ranks: tuple[RankProcess, ...]
     foreign: tuple[int, ...] = ()
     """Python processes of other users, in which nothing can be seen."""
 
     @property
-    def jobs(self) -> Mapping[tuple[str, ...], tuple[Patient, ...]]:
+    def jobs(self) -> Mapping[tuple[str, ...], tuple[RankProcess, ...]]:
         """The ranks of each job, in order."""
-        jobs: dict[tuple[str, ...], list[Patient]] = {}
-        for one in sorted(self.patients, key=lambda one: one.rank):
+        jobs: dict[tuple[str, ...], list[RankProcess]] = {}
+        for one in sorted(self.ranks, key=lambda one: one.rank):
             jobs.setdefault(one.job, []).append(one)
         return {job: tuple(rows) for job, rows in jobs.items()}
 
@@ -105,7 +105,7 @@ def find() -> Found:
     seen, foreign = _look()
     chosen = _outermost({pid: one for pid, one in seen.items() if one.rank is not None})
     chosen = chosen or _outermost({pid: one for pid, one in seen.items() if not one.launches})
-    return Found(patients=_patients(chosen, seen), foreign=foreign)
+    return Found(ranks=_rank_processes(chosen, seen), foreign=foreign)
 
 
 def named(pids: Sequence[int]) -> Found:
@@ -130,7 +130,7 @@ def named(pids: Sequence[int]) -> Found:
                 "give the PID of a rank or of its launcher"
             )
         chosen |= {one.process.pid: one for one in mine}
-    return Found(patients=_patients(list(chosen.values()), seen), foreign=foreign)
+    return Found(ranks=_rank_processes(list(chosen.values()), seen), foreign=foreign)
 
 
 def remedy() -> str:
@@ -140,17 +140,17 @@ def remedy() -> str:
     return "it is another user's: run ddoctor as that user, or root"
 
 
-def missing(patients: Sequence[Patient]) -> tuple[int, ...]:
+def missing(rank_processes: Sequence[RankProcess]) -> tuple[int, ...]:
     """The ranks of this host that are not there any more."""
-    started = {rank for one in patients for rank in one.local}
-    return tuple(sorted(started - {one.rank for one in patients}))
+    started = {rank for one in rank_processes for rank in one.local}
+    return tuple(sorted(started - {one.rank for one in rank_processes}))
 
 
 def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
     """All Python processes with torch in them, and those of other users."""
     seen: dict[int, _Seen] = {}
     foreign: list[int] = []
-    # Who asks is no patient: a notebook, say.
+    # Not the process that asks, nor its parents: a notebook, say.
     own = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
@@ -194,10 +194,10 @@ def _outermost(seen: Mapping[int, _Seen]) -> list[_Seen]:
     ]
 
 
-def _patients(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[Patient, ...]:
+def _rank_processes(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[RankProcess, ...]:
     # Without a launcher each is a run of its own, but for the children of one that started several.
     return tuple(
-        Patient(
+        RankProcess(
             process=one.process,
             rank=one.rank if one.rank is not None else 0,
             world=one.world,

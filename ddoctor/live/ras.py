@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.sockets import inodes, network
 
 ADDRESS, USUAL = "NCCL_RAS_ADDR", "localhost:28028"
@@ -29,14 +29,14 @@ ERRORS, WARNINGS = "Errors", "Warnings"
 MOST_LINES = 40
 
 
-def trouble(patients: Sequence[Patient]) -> tuple[str, ...]:
+def trouble(rank_processes: Sequence[RankProcess]) -> tuple[str, ...]:
     """What it says of errors, missing processes and counts that differ, line by line; empty:
     nothing, or it is not there."""
-    for one in patients:
+    for one in rank_processes:
         address = one.environment.get(ADDRESS, USUAL if one.on_gpu else "")
         # Its localhost is not ours in another network.
         if address and network(one.process.pid) == network("self"):
-            lines = _told(_status(address, patients).splitlines())
+            lines = _told(_status(address, rank_processes).splitlines())
             return tuple(itertools.islice(lines, MOST_LINES))
     return ()
 
@@ -51,7 +51,7 @@ def _told(lines: Iterable[str]) -> Iterator[str]:
             yield line.rstrip()
 
 
-def _status(address: str, patients: Sequence[Patient]) -> str:
+def _status(address: str, rank_processes: Sequence[RankProcess]) -> str:
     host, _, port = address.rpartition(":")
     with (
         suppress(OSError, ValueError),
@@ -61,7 +61,7 @@ def _status(address: str, patients: Sequence[Patient]) -> str:
         connection.sendall(f"client protocol {PROTOCOL}\n".encode())
         # That it has answered means that somebody has taken the connection up, and who.
         hello = connection.recv(256)
-        if hello.startswith(b"SERVER PROTOCOL") and _is_of(patients, connection):
+        if hello.startswith(b"SERVER PROTOCOL") and _is_of(rank_processes, connection):
             connection.sendall(f"timeout {PEERS_SECONDS}\nverbose status\n".encode())
             return _rest(connection, deadline)
     return ""
@@ -79,7 +79,7 @@ def _rest(connection: socket.socket, deadline: float) -> str:
     return ""
 
 
-def _is_of(patients: Sequence[Patient], connection: socket.socket) -> bool:
+def _is_of(rank_processes: Sequence[RankProcess], connection: socket.socket) -> bool:
     """Whether these ranks hold the other end: all jobs of a host share the address."""
     ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
     ends = f":{theirs:04X}", f":{ours:04X}"
@@ -88,5 +88,5 @@ def _is_of(patients: Sequence[Patient], connection: socket.socket) -> bool:
             for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
                 words = line.split()
                 if (words[1][-5:], words[2][-5:]) == ends:
-                    return any(words[9] in inodes(one.process.pid) for one in patients)
+                    return any(words[9] in inodes(one.process.pid) for one in rank_processes)
     return False

@@ -15,14 +15,14 @@ from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import dumps, ras, worker_server
 from ddoctor.live.flight_recorder import Trace
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
 
 # A file that is younger than this is not asked for anew, however often one looks.
 AGAIN_SECONDS = 60.0
 
 
-def records(patients: Sequence[Patient], live: LiveLook) -> Iterator[FlightRecords]:
+def records(rank_processes: Sequence[RankProcess], live: LiveLook) -> Iterator[FlightRecords]:
     """Of these ranks, where any of them offers some.
 
     A control socket is asked always, which no rank feels; a pipe, and NCCL's service, only where
@@ -30,27 +30,27 @@ def records(patients: Sequence[Patient], live: LiveLook) -> Iterator[FlightRecor
     """
     state = LiveState.derive((live,))
     ask = state.hung or any(rank.seen.unseen for rank in state.ranks)
-    with ThreadPoolExecutor(len(patients) + 1) as threads:
-        nccl = threads.submit(ras.trouble, patients) if ask else None
-        found = tuple(threads.map(lambda one: _of(one, ask=ask), patients))
+    with ThreadPoolExecutor(len(rank_processes) + 1) as threads:
+        nccl = threads.submit(ras.trouble, rank_processes) if ask else None
+        found = tuple(threads.map(lambda one: _of(one, ask=ask), rank_processes))
         ranks = tuple(one for one in found if one is not None)
         told = nccl.result() if nccl is not None else ()
     if ranks or told:
         yield FlightRecords(host=live.host, ranks=ranks, nccl=told)
 
 
-def _of(patient: Patient, *, ask: bool) -> RankRecords | None:
-    source = Source(patient.process)
-    traces, at, told_by = _served(patient, source), time.time(), "control socket"
+def _of(rank_process: RankProcess, *, ask: bool) -> RankRecords | None:
+    source = Source(rank_process.process)
+    traces, at, told_by = _served(rank_process, source), time.time(), "control socket"
     if not traces:
-        traces, at = _dumped(patient, source, ask=ask)
+        traces, at = _dumped(rank_process, source, ask=ask)
         told_by = "dump file"
     newest = max((one.newest for one in traces), default=0.0)
     if not newest:
         return None
     return RankRecords(
-        rank=patient.rank,
-        pid=patient.process.pid,
+        rank=rank_process.rank,
+        pid=rank_process.process.pid,
         told_by=told_by,
         age_seconds=round(max(0.0, time.time() - at), 1),
         idle_seconds=round(max(0.0, at - newest), 1),
@@ -58,20 +58,22 @@ def _of(patient: Patient, *, ask: bool) -> RankRecords | None:
     )
 
 
-def _served(patient: Patient, source: Source) -> Sequence[Trace]:
+def _served(rank_process: RankProcess, source: Source) -> Sequence[Trace]:
     """From its control socket: gloo's, and NCCL's."""
-    named = patient.environment.get(worker_server.SOCKET)
-    told = worker_server.asked(source.path(named), patient.process.pid) if named else ()
+    named = rank_process.environment.get(worker_server.SOCKET)
+    told = worker_server.asked(source.path(named), rank_process.process.pid) if named else ()
     with suppress(ValueError):
         return [one for one in map(Trace, told) if one.newest]
     return []
 
 
-def _dumped(patient: Patient, source: Source, *, ask: bool) -> tuple[Sequence[Trace], float]:
+def _dumped(
+    rank_process: RankProcess, source: Source, *, ask: bool
+) -> tuple[Sequence[Trace], float]:
     """From a file that it has written, and when that was."""
-    began = _began(patient)
-    pipe = dumps.pipe(patient.environment, patient.rank)
-    for path in map(source.path, dumps.files(patient.environment, patient.rank)):
+    began = _began(rank_process)
+    pipe = dumps.pipe(rank_process.environment, rank_process.rank)
+    for path in map(source.path, dumps.files(rank_process.environment, rank_process.rank)):
         before = dumps.written(path)
         lately = time.time() - before < AGAIN_SECONDS
         if pipe and ask and not lately and dumps.ask(source.path(pipe)):
@@ -84,7 +86,7 @@ def _dumped(patient: Patient, source: Source, *, ask: bool) -> tuple[Sequence[Tr
     return [], 0.0
 
 
-def _began(patient: Patient) -> float:
+def _began(rank_process: RankProcess) -> float:
     with suppress(psutil.Error):
-        return patient.process.create_time()
+        return rank_process.process.create_time()
     return inf

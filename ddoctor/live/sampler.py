@@ -17,9 +17,9 @@ from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.process_snapshots import Glance, Sleep, glances, glimpse
-from ddoctor.live.rank_processes import Patient, missing
-from ddoctor.live.sampling_rate import Pace
+from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshots
+from ddoctor.live.rank_processes import RankProcess, missing
+from ddoctor.live.sampling_rate import SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Thread
@@ -33,24 +33,24 @@ LOOK_EVERY_SECONDS = 0.5
 CALLED = ("run", "Slurm job", "endpoint")
 
 
-class Look:
+class Sampler:
     """The ranks of one job on this host, for as long as it is asked for more."""
 
-    def __init__(self, patients: Sequence[Patient], *, native: bool) -> None:
-        self._patients = patients
-        pace = Pace(patients)
-        self._rates, many = pace.rates, pace.crowded
+    def __init__(self, rank_processes: Sequence[RankProcess], *, native: bool) -> None:
+        self._ranks = rank_processes
+        sampling = SamplingRate(rank_processes)
+        self._rates, many = sampling.rates, sampling.crowded
         self._native = {pid: native and not many[pid] for pid in many}
-        self._too_many = {one.rank: many[one.process.pid] for one in patients if native}
+        self._too_many = {one.rank: many[one.process.pid] for one in rank_processes if native}
         self._host = socket.gethostname()
-        self._sources = {one.process.pid: Source(one.process) for one in patients}
+        self._sources = {one.process.pid: Source(one.process) for one in rank_processes}
         self._uses = {
-            one.process.pid: HostUse(one.process.pid, one.rank, self._host, len(patients))
-            for one in patients
+            one.process.pid: HostUse(one.process.pid, one.rank, self._host, len(rank_processes))
+            for one in rank_processes
         }
-        self._with_workers = {one.process.pid for one in patients if one.workers}
+        self._with_workers = {one.process.pid for one in rank_processes if one.workers}
         self._began = time.monotonic()
-        self._first = glances(patients)
+        self._first = snapshots(rank_processes)
         self._threads: dict[tuple[int, int], Thread] = {}
         self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
         """Of each rank, again and again: MiB that it has, and its workers together."""
@@ -58,7 +58,7 @@ class Look:
         self._in_disk: dict[int, set[bool]] = {pid: set() for pid in many}
         """Whether each rank was met in a read or write, always or at times."""
         self._unseen: dict[int, str] = {}
-        self._sockets = Sockets([one.process.pid for one in patients])
+        self._sockets = Sockets([one.process.pid for one in rank_processes])
 
     def until(self, end: float, *, workers: bool = True) -> None:
         """Look on until so many seconds have passed since its beginning; ``workers``: at those,
@@ -88,7 +88,7 @@ class Look:
             linked = True
             while (left := deadline - time.monotonic()) > 0:
                 linked = linked and self._sockets.look()
-                self._glimpse()
+                self._sample_states()
                 time.sleep(min(LOOK_EVERY_SECONDS, left))
             for spy in spies.values():
                 spy.end()
@@ -101,11 +101,11 @@ class Look:
                     stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
 
-    def _glimpse(self) -> None:
+    def _sample_states(self) -> None:
         """How each rank is, whether it woke since, and whose memory grows."""
-        for one in self._patients:
+        for one in self._ranks:
             pid = one.process.pid
-            own = glimpse(pid)
+            own = process_state(pid)
             if own is None:
                 continue
             self._sleeps[pid].look(own.sleeps)
@@ -118,8 +118,8 @@ class Look:
         """Who reads native code stops the process for it; ended just then, it leaves it stopped."""
         if not spy.stop():
             return
-        (patient,) = (one for one in self._patients if one.process.pid == spy.pid)
-        for process in (patient.process, *patient.workers):
+        (rank_process,) = (one for one in self._ranks if one.process.pid == spy.pid)
+        for process in (rank_process.process, *rank_process.workers):
             with suppress(psutil.Error):
                 held = process.status() == psutil.STATUS_STOPPED
                 if held and self._first[process.pid].state != psutil.STATUS_STOPPED:
@@ -127,18 +127,18 @@ class Look:
 
     def told(self) -> tuple[LiveLook, RankUse]:
         """What was seen so far."""
-        last = glances(self._patients)
+        last = snapshots(self._ranks)
         seconds = time.monotonic() - self._began
-        first = self._patients[0]
+        first = self._ranks[0]
         live = LiveLook(
             host=self._host,
             job=called(first),
             world=first.world,
             seconds=round(seconds, 1),
             command=script(first.command),
-            missing=missing(self._patients),
+            missing=missing(self._ranks),
             supervised=first.supervised,
-            ranks=tuple(self._rank(one, last) for one in self._patients),
+            ranks=tuple(self._rank(one, last) for one in self._ranks),
             links=self._sockets.told(),
             unseen=tuple(
                 Unseen(
@@ -156,24 +156,24 @@ class Look:
                     threads=self._first[pid].computing(last[pid]),
                     asked=one.environment.get("OMP_NUM_THREADS", ""),
                 )
-                for one in self._patients
+                for one in self._ranks
                 for pid in [one.process.pid]
             ),
             flags=(),
         )
         return live, use
 
-    def _rank(self, patient: Patient, last: Mapping[int, Glance]) -> LiveRank:
-        pid = patient.process.pid
+    def _rank(self, rank_process: RankProcess, last: Mapping[int, ProcessSnapshot]) -> LiveRank:
+        pid = rank_process.process.pid
         old, new = self._first[pid], last[pid]
         stacks = self._stacks(pid)
         stack, still = _most(stacks)
         asleep = old.asleep(new)
         return LiveRank(
-            rank=patient.rank,
+            rank=rank_process.rank,
             pid=pid,
             state=self._state(pid, new.state),
-            age_seconds=round(time.time() - patient.process.create_time(), 1),
+            age_seconds=round(time.time() - rank_process.process.create_time(), 1),
             cpu_seconds=round(max(0.0, new.cpu - old.cpu), 2),
             main_cpu_seconds=round(old.used(new)[0], 2),
             asleep=round(asleep, 3) if asleep is not None else None,
@@ -185,13 +185,13 @@ class Look:
             faults=max(0, new.faults - old.faults),
             wakes=max(0, new.sleeps - old.sleeps),
             longest_sleep=round(self._sleeps[pid].longest, 1),
-            on_gpu=patient.on_gpu,
+            on_gpu=rank_process.on_gpu,
             samples=len(stacks),
             stack=stack,
             still=still,
-            activities=activities(stacks, self._sources[pid], on_gpu=patient.on_gpu),
-            turns=turns(stacks, on_gpu=patient.on_gpu),
-            workers=tuple(self._worker(one.pid, last) for one in patient.workers),
+            activities=activities(stacks, self._sources[pid], on_gpu=rank_process.on_gpu),
+            turns=turns(stacks, on_gpu=rank_process.on_gpu),
+            workers=tuple(self._worker(one.pid, last) for one in rank_process.workers),
             unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not seen"),
         )
 
@@ -200,7 +200,7 @@ class Look:
         held = last != psutil.STATUS_DISK_SLEEP or self._in_disk[pid] == {True}
         return last if held else psutil.STATUS_SLEEPING
 
-    def _worker(self, pid: int, last: Mapping[int, Glance]) -> LiveWorker:
+    def _worker(self, pid: int, last: Mapping[int, ProcessSnapshot]) -> LiveWorker:
         stack, still = _most(self._stacks(pid))
         return LiveWorker(
             pid=pid,
@@ -224,15 +224,15 @@ def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
-def called(patient: Patient) -> str:
+def called(rank_process: RankProcess) -> str:
     """The job's name as people say it."""
-    if len(patient.job) == 1:
-        return f"process {patient.process.pid}"
+    if len(rank_process.job) == 1:
+        return f"process {rank_process.process.pid}"
     # torchrun's own names are random: their beginning is enough.
-    run, slurm, address, port, _ = patient.job
+    run, slurm, address, port, _ = rank_process.job
     job = (run[:8], slurm, f"{address}:{port}".strip(":"))
     words = [f"{kind} {word}" for kind, word in zip(CALLED, job, strict=False) if word]
-    return words[0] if words else f"process {patient.process.pid}"
+    return words[0] if words else f"process {rank_process.process.pid}"
 
 
 def script(command: Sequence[str]) -> tuple[str, ...]:

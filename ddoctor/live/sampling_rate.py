@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 
 from ddoctor.errors import DoctorError
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 
 # Samples a second, at which py-spy takes a few thousandths of one core for a rank of few threads.
 RATE, LEAST_RATE = 10, 1
@@ -28,11 +28,11 @@ SOON_SECONDS = (3.0, 10.0)
 SOON_SAMPLES = (6, 26)
 
 
-class Pace:
+class SamplingRate:
     """Of the ranks of one job on this host."""
 
-    def __init__(self, patients: Sequence[Patient]) -> None:
-        self.crowded = {one.process.pid: _crowd(one) for one in patients}
+    def __init__(self, rank_processes: Sequence[RankProcess]) -> None:
+        self.crowded = {one.process.pid: _crowd(one) for one in rank_processes}
         """Of each rank by its pid: how many threads it has, if too many; else 0."""
         rate = rate_at(max(sum(self.crowded.values()), 1))
         self.rates = {pid: rate if many else RATE for pid, many in self.crowded.items()}
@@ -72,8 +72,8 @@ def rate_at(threads: int) -> int:
     return min(RATE, max(LEAST_RATE, int(seconds / (THREAD_SECONDS * threads))))
 
 
-def _crowd(patient: Patient) -> int:
+def _crowd(rank_process: RankProcess) -> int:
     with suppress(psutil.Error):
-        most = max(one.num_threads() for one in (patient.process, *patient.workers))
+        most = max(one.num_threads() for one in (rank_process.process, *rank_process.workers))
         return most if most > MOST_THREADS else 0
     return 0

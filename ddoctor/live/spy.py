@@ -30,7 +30,7 @@ GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
 FORBIDDEN = "ptrace is forbidden: the container needs the capability SYS_PTRACE"
 UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
-# Of any Python: the patient's is not always the one that ddoctor runs in.
+# Of any Python: that of the rank is not always the one that ddoctor runs in.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 
 

@@ -14,8 +14,8 @@ from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.live import attach
-from ddoctor.live.attach import Manner
-from ddoctor.live.sampling_rate import Pace
+from ddoctor.live.attach import SamplingOptions
+from ddoctor.live.sampling_rate import SamplingRate
 from ddoctor.models import Report
 from ddoctor.report import wording
 from ddoctor.report.output import progress
@@ -29,7 +29,7 @@ Show = Callable[[Report, Evidence], None]
 
 
 def once(
-    pids: Sequence[int], job: str | None, seconds: float | None, manner: Manner
+    pids: Sequence[int], job: str | None, seconds: float | None, options: SamplingOptions
 ) -> tuple[Report, Evidence]:
     """Sample once; after Ctrl-C, judge the samples made so far.
 
@@ -38,14 +38,14 @@ def once(
         KeyboardInterrupt: there is no sample yet.
     """
     rows = attach.choose(pids, job)
-    pace = Pace(rows)
-    span = pace.span(seconds, watch=False)
+    sampling = SamplingRate(rows)
+    span = sampling.span(seconds, watch=False)
     last: tuple[Report, Evidence] | None = None
     # Loading all checks takes a while; do it while sampling.
     Thread(target=_read_checks, daemon=True).start()
     with progress() as started, suppress(KeyboardInterrupt):
         started(f"sampling {len(rows)} rank{'s' if len(rows) > 1 else ''} for {span:.0f} s")
-        for evidence in attach.observe(rows, *pace.ends(span), manner=manner):
+        for evidence in attach.observe(rows, *sampling.ends(span), options=options):
             last = engine.examine(evidence, "attach"), evidence
             started(f"still sampling; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -63,7 +63,7 @@ def watch(
     pids: Sequence[int],
     job: str | None,
     seconds: float | None,
-    manner: Manner,
+    options: SamplingOptions,
     metrics: Metrics | None,
 ) -> tuple[Report, Evidence]:
     """Sample repeatedly; the last report.
@@ -75,11 +75,11 @@ def watch(
     if not has_terminal and metrics is None:
         raise DoctorError("--watch needs a terminal: leave out --watch, or add --prometheus PORT")
     rows = attach.choose(pids, job)
-    span = Pace(rows).span(seconds, watch=True)
+    span = SamplingRate(rows).span(seconds, watch=True)
     last: tuple[Report, Evidence] | None = None
     with suppress(KeyboardInterrupt), _screen(span) if has_terminal else _nowhere() as show:
         while True:
-            (evidence,) = attach.observe(rows, span, manner=manner)
+            (evidence,) = attach.observe(rows, span, options=options)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             show(report, evidence)

@@ -125,7 +125,7 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """Which of it is the smaller the more ranks share it."""
         self.flops = 0
         """Of all products of matrices, convolutions and attention so far."""
-        self.own = on_gpu
+        self.own: Callable[[Any, Sequence[Any]], int] = on_gpu
         """Bytes that a call of an operator needs in addition to what it returns."""
         self.logits: tuple[int, int] | None = None
         """How many numbers the model's logits have, and how many of them are of one label; None: it

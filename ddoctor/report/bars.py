@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from ddoctor.report.step_breakdown import LETTERS, Anatomy, Bar, Slice, percent
+from ddoctor.report.step_breakdown import LETTERS, Bar, Slice, StepBreakdown, percent
 
 ALL = 16
 """So many ranks have a bar each; of more, only the most telling ones."""
@@ -31,17 +31,17 @@ COLOURS = {
 """Waiting has no ground: nothing is done there."""
 
 
-def lines(anatomy: Anatomy, width: int) -> Iterator[Text]:
+def lines(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
     """The bars, all on one scale, and what their letters stand for."""
-    yield from _bars(anatomy, width)
-    yield from _legend(anatomy, width)
+    yield from _bars(breakdown, width)
+    yield from _legend(breakdown, width)
 
 
-def _bars(anatomy: Anatomy, width: int) -> Iterator[Text]:
-    bars = anatomy.shown(ALL)
+def _bars(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
+    bars = breakdown.shown(ALL)
     labels = [f"  rank {bar.rank}" for bar in bars]
     column = max(map(len, labels)) + 2
-    tails = [f" {_tail(bar, anatomy)}" for bar in bars]
+    tails = [f" {_tail(bar, breakdown)}" for bar in bars]
     room = max(SHORTEST, width - column - 2 - max(map(len, tails)))
     longest = max(bar.seconds for bar in bars)
     for bar, label, tail in zip(bars, labels, tails, strict=True):
@@ -49,8 +49,8 @@ def _bars(anatomy: Anatomy, width: int) -> Iterator[Text]:
         yield Text.assemble(label.ljust(column), ("▏", "dim"), *drawn, ("▕", "dim"), tail)
 
 
-def _tail(bar: Bar, anatomy: Anatomy) -> str:
-    return f"{anatomy.unit(bar.seconds)} {', '.join(bar.words)}".rstrip()
+def _tail(bar: Bar, breakdown: StepBreakdown) -> str:
+    return f"{breakdown.unit(bar.seconds)} {', '.join(bar.words)}".rstrip()
 
 
 def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:
@@ -64,10 +64,10 @@ def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]
         drawn = edge
 
 
-def _legend(anatomy: Anatomy, width: int) -> Iterator[Text]:
-    slices = anatomy.slices
+def _legend(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
+    slices = breakdown.slices
     names = max(len(one.phase) for one in slices)
-    figures = [anatomy.unit(one.seconds) for one in slices]
+    figures = [breakdown.unit(one.seconds) for one in slices]
     column = max(map(len, figures))
     for one, figure in zip(slices, figures, strict=True):
         line = Text.assemble(
@@ -75,7 +75,7 @@ def _legend(anatomy: Anatomy, width: int) -> Iterator[Text]:
             (LETTERS[one.phase], COLOURS[one.phase]),
             f" {one.phase.ljust(names)}  {figure.rjust(column)}  {percent(one.share):>4}",
         )
-        met = anatomy.met(one.phase)
+        met = breakdown.sampled_at(one.phase)
         room = width - line.cell_len - 2
         if met and cell_len(met[0].place) < room:
             code = Text(f"  {met[0]}", style="dim")

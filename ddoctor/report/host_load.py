@@ -16,7 +16,7 @@ NOTABLE = 0.1
 BUSY = 0.01
 
 
-def meanwhile(evidence: Evidence) -> str:
+def host_load(evidence: Evidence) -> str:
     """The load, the busiest disk and interface of all hosts, and the GPUs; empty: not looked at."""
     every = evidence.all(HostRates)
     several = len(every) > 1

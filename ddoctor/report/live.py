@@ -11,7 +11,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
-from ddoctor.report.host_load import meanwhile
+from ddoctor.report.host_load import host_load
 from ddoctor.report.step_breakdown import Slice
 
 # Where the time of the samples went; shares below this are left out.
@@ -93,7 +93,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     live = LiveState.derive(looks)
     yield "run", f"{' '.join(live.command)} ({live.job})"
     yield "seen", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
-    if told := meanwhile(evidence):
+    if told := host_load(evidence):
         yield "meanwhile", told
     for one in live.gone:
         yield "gone", f"rank {one.rank} was started on {one.host}, and is not there any more"

@@ -14,7 +14,7 @@ from ddoctor.report.endings import endings
 from ddoctor.report.facts import facts
 from ddoctor.report.hosts import close_up, gpu_rows, holders, host_table
 from ddoctor.report.scale import HEAD, scales
-from ddoctor.report.step_breakdown import anatomies, percent
+from ddoctor.report.step_breakdown import percent, step_breakdowns
 from ddoctor.report.waits import wait_matrices
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
@@ -80,28 +80,28 @@ def _steps(evidence: Evidence) -> Iterator[str]:
                 for one in ended
             ),
         )
-    for anatomy in anatomies(evidence):
+    for breakdown in step_breakdowns(evidence):
         yield "## Where the step goes"
-        bars, unit = anatomy.shown(RANKS), anatomy.unit
-        phases = [one.phase for one in anatomy.slices]
+        bars, unit = breakdown.shown(RANKS), breakdown.unit
+        phases = [one.phase for one in breakdown.slices]
         yield _table(
             (unit.name, *phases, "step"),
             (
                 *(
                     (
-                        ", ".join((anatomy.name(bar), *bar.words)),
+                        ", ".join((breakdown.name(bar), *bar.words)),
                         *map(unit.figure, map(bar.of, phases)),
                         unit.figure(bar.seconds),
                     )
                     for bar in bars
                 ),
-                ("mean of all ranks", *(unit.figure(one.seconds) for one in anatomy.slices), ""),
-                ("part of the step", *(percent(one.share) for one in anatomy.slices), ""),
+                ("mean of all ranks", *(unit.figure(one.seconds) for one in breakdown.slices), ""),
+                ("part of the step", *(percent(one.share) for one in breakdown.slices), ""),
             ),
         )
-        if len(bars) < len(anatomy.bars):
-            yield _text(wording.sentence(anatomy.summary()))
-        met = [(phase, str(line)) for phase in phases for line in anatomy.met(phase)]
+        if len(bars) < len(breakdown.bars):
+            yield _text(wording.sentence(breakdown.summary()))
+        met = [(phase, str(line)) for phase in phases for line in breakdown.sampled_at(phase)]
         if met:
             yield _table(("phase", "met at"), met)
     for matrix in wait_matrices(evidence):

@@ -9,7 +9,7 @@ from ddoctor.analysis.scaling import Scaled, predict
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.report.step_breakdown import Anatomy, Unit, anatomies
+from ddoctor.report.step_breakdown import StepBreakdown, Unit, step_breakdowns
 
 HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
 
@@ -52,16 +52,18 @@ class Scale:
 
 def scales(evidence: Evidence) -> tuple[Scale, ...]:
     """For each run that tells what its ranks transfer."""
-    return tuple(scale for anatomy in anatomies(evidence) for scale in _scale(anatomy, evidence))
+    return tuple(
+        scale for breakdown in step_breakdowns(evidence) for scale in _scale(breakdown, evidence)
+    )
 
 
-def _scale(anatomy: Anatomy, evidence: Evidence) -> Iterator[Scale]:
+def _scale(breakdown: StepBreakdown, evidence: Evidence) -> Iterator[Scale]:
     sweeps = sorted(evidence.all(AllReduce), key=lambda sweep: -len(sweep.ranks))
     wrappings = evidence.all(Wrapping)
     sweep = sweeps[0] if sweeps else None
-    rows = predict(anatomy.steps, wrappings[0] if wrappings else None, sweep)
+    rows = predict(breakdown.steps, wrappings[0] if wrappings else None, sweep)
     if rows:
-        yield Scale(rows=rows, unit=anatomy.unit, by_sweep=sweep is not None)
+        yield Scale(rows=rows, unit=breakdown.unit, by_sweep=sweep is not None)
 
 
 def _range(low: str, high: str) -> str:

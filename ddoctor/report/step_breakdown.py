@@ -83,7 +83,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Met:
+class SampledLine:
     """A line of the user's code that a phase was met at."""
 
     line: HotLine
@@ -101,7 +101,7 @@ class Met:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anatomy:
+class StepBreakdown:
     """The step of all ranks."""
 
     steps: Steps
@@ -199,7 +199,7 @@ class Anatomy:
         """A rank, with its host where there are several."""
         return f"rank {bar.rank} ({bar.host})" if self.several_hosts else f"rank {bar.rank}"
 
-    def met(self, phase: str) -> tuple[Met, ...]:
+    def sampled_at(self, phase: str) -> tuple[SampledLine, ...]:
         """The user's lines at which a phase was met on the rank on which it takes longest."""
         if self.lines is None:
             return ()
@@ -212,15 +212,16 @@ class Anatomy:
         for line in self.lines.of(number, phase):
             found.setdefault((line.file, line.line), line)
         return tuple(
-            Met(line=line, rank=number if more else None) for line in tuple(found.values())[:LINES]
+            SampledLine(line=line, rank=number if more else None)
+            for line in tuple(found.values())[:LINES]
         )
 
 
-def anatomies(evidence: Evidence) -> tuple[Anatomy, ...]:
+def step_breakdowns(evidence: Evidence) -> tuple[StepBreakdown, ...]:
     """Of every recorded run that judged a step."""
     lines = evidence.all(Lines)
     return tuple(
-        Anatomy(steps=steps, lines=lines[0] if lines else None)
+        StepBreakdown(steps=steps, lines=lines[0] if lines else None)
         for steps in evidence.all(Steps)
         if steps.count and steps.step > 0
     )

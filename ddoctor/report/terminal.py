@@ -15,7 +15,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Observation, Report, Severity
 from ddoctor.report import bars, fitness, live, plan, repeats, wording
 from ddoctor.report.facts import Fact, facts
-from ddoctor.report.step_breakdown import anatomies
+from ddoctor.report.step_breakdown import step_breakdowns
 from ddoctor.report.waits import wait_matrices
 
 WIDEST = 100
@@ -108,12 +108,12 @@ def _live(evidence: Evidence, width: int) -> Iterator[Text]:
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:
-    for anatomy in anatomies(evidence):
+    for breakdown in step_breakdowns(evidence):
         yield Text()
         yield Text("where the step goes", style="bold")
-        yield from bars.lines(anatomy, width)
-        if len(anatomy.bars) > bars.ALL:
-            yield from _paragraph(anatomy.summary(), width, indent=2)
+        yield from bars.lines(breakdown, width)
+        if len(breakdown.bars) > bars.ALL:
+            yield from _paragraph(breakdown.summary(), width, indent=2)
     for matrix in wait_matrices(evidence):
         if matrix.notable:
             yield from _paragraph(str(matrix), width, indent=2)

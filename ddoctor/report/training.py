@@ -12,7 +12,7 @@ from ddoctor.models import Verified
 from ddoctor.report.loaders import CurveRow, curves
 from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scales
-from ddoctor.report.step_breakdown import TENTHS, Anatomy, anatomies
+from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdowns
 from ddoctor.report.wording import counted, proof, quantity
 
 LONGEST = 160
@@ -37,8 +37,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "script", _script(run)
         if run.unrecorded:
             yield "recorded", run.unrecorded
-    for anatomy in anatomies(evidence):
-        yield "step", _step(anatomy)
+    for breakdown in step_breakdowns(evidence):
+        yield "step", _step(breakdown)
     for scale in scales(evidence):
         yield "scaling", str(scale)
     for curve in curves(evidence):
@@ -57,17 +57,17 @@ def _script(run: TrainingRun) -> str:
     return f"{command} ({known})" if known else command
 
 
-def _step(anatomy: Anatomy) -> str:
-    steps, (least, most) = anatomy.steps, anatomy.spread
+def _step(breakdown: StepBreakdown) -> str:
+    steps, (least, most) = breakdown.steps, breakdown.spread
     within = "all" if steps.count < TENTHS else "8 of 10"
-    figure = anatomy.unit.figure
+    figure = breakdown.unit.figure
     text = (
-        f"{anatomy.unit(steps.step)}, mean of {counted(steps.count, 'step')} on "
+        f"{breakdown.unit(steps.step)}, mean of {counted(steps.count, 'step')} on "
         f"{counted(len(steps.ranks), 'rank')} after {steps.warm_up} of warm-up "
         f"({within} took {figure(least)} to {figure(most)})"
     )
-    if anatomy.samples:
-        text += f"; {quantity(anatomy.samples, 'samples/s')}"
+    if breakdown.samples:
+        text += f"; {quantity(breakdown.samples, 'samples/s')}"
     return text
 
 

@@ -22,7 +22,7 @@ from ddoctor.report.charts import (
 )
 from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import MemoryRow, Panel
-from ddoctor.report.step_breakdown import Anatomy, binned
+from ddoctor.report.step_breakdown import StepBreakdown, binned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,12 +47,12 @@ LOOKS = 120
 """So many looks at the memory are drawn; of more, each is the mean of several."""
 
 
-def steps(name: str, anatomy: Anatomy, ranks: Sequence[RankSteps], width: int) -> str:
+def steps(name: str, breakdown: StepBreakdown, ranks: Sequence[RankSteps], width: int) -> str:
     """The phases of each step stacked, a row for each of these ranks."""
-    unit = anatomy.unit
-    count = anatomy.steps.count
+    unit = breakdown.unit
+    count = breakdown.steps.count
     size = -(-count // MOST_STEPS)
-    edges = [anatomy.steps.warm_up + at for at in (*range(0, count, size), count)]
+    edges = [breakdown.steps.warm_up + at for at in (*range(0, count, size), count)]
     whole = [one * unit.per_second for rank in ranks for one in binned(rank.seconds, MOST_STEPS)]
     top = min(max(whole), HIGHEST * median(whole)) * 1.04
 

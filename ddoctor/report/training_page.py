@@ -12,7 +12,7 @@ from ddoctor.report.endings import EndingRow, endings
 from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import Panel
 from ddoctor.report.scale import Scale, scales
-from ddoctor.report.step_breakdown import Anatomy, Bar, anatomies
+from ddoctor.report.step_breakdown import Bar, StepBreakdown, step_breakdowns
 from ddoctor.report.waits import WaitMatrix, wait_matrices
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RecordedTraining:
     """A recorded run, drawn and in figures; empty where nothing was recorded."""
 
     endings: tuple[EndingRow, ...]
-    steps: tuple[tuple[Anatomy, tuple[Bar, ...], Chart], ...]
+    steps: tuple[tuple[StepBreakdown, tuple[Bar, ...], Chart], ...]
     waits: tuple[WaitMatrix, ...]
     scales: tuple[Scale, ...]
     loaders: tuple[tuple[CurveRow, Chart], ...]
@@ -55,8 +55,8 @@ def training(evidence: Evidence) -> RecordedTraining:
     return RecordedTraining(
         endings=endings(evidence),
         steps=tuple(
-            (anatomy, anatomy.shown(ALL, LATEST), _steps(f"steps {number}", anatomy))
-            for number, anatomy in enumerate(anatomies(evidence))
+            (breakdown, breakdown.shown(ALL, LATEST), _steps(f"steps {number}", breakdown))
+            for number, breakdown in enumerate(step_breakdowns(evidence))
         ),
         waits=wait_matrices(evidence),
         scales=scales(evidence),
@@ -71,10 +71,10 @@ def training(evidence: Evidence) -> RecordedTraining:
     )
 
 
-def _steps(name: str, anatomy: Anatomy) -> Chart:
-    by_number = {rank.place.rank: rank for rank in anatomy.steps.ranks}
-    ranks = [by_number[bar.rank] for bar in anatomy.shown(ROWS)]
-    return _chart(lambda pixels: training_charts.steps(name, anatomy, ranks, pixels[0]))
+def _steps(name: str, breakdown: StepBreakdown) -> Chart:
+    by_number = {rank.place.rank: rank for rank in breakdown.steps.ranks}
+    ranks = [by_number[bar.rank] for bar in breakdown.shown(ROWS)]
+    return _chart(lambda pixels: training_charts.steps(name, breakdown, ranks, pixels[0]))
 
 
 def _loader(name: str, curve: CurveRow) -> Chart:

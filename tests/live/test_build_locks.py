@@ -15,11 +15,11 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from ddoctor.live.build_locks import build_locks
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 
 
 @contextmanager
-def patient(folder: Path, environment: Mapping[str, str]) -> Iterator[Patient]:
+def rank_process(folder: Path, environment: Mapping[str, str]) -> Iterator[RankProcess]:
     """A process that was started there with this in its environment."""
     process = psutil.Popen(
         [sys.executable, "-c", "input()"],
@@ -31,7 +31,7 @@ def patient(folder: Path, environment: Mapping[str, str]) -> Iterator[Patient]:
         # For a moment after a process was started, the kernel shows none of its environment.
         while "HOME" not in process.environ():
             time.sleep(0.01)
-        yield Patient(
+        yield RankProcess(
             process=process,
             rank=0,
             world=1,
@@ -56,7 +56,7 @@ def test_held_and_left(tmp_path: Path, environment: Mapping[str, str], build: st
     path = tmp_path / build / "lock"
     path.parent.mkdir(parents=True)
     baton = FileBaton(str(path))
-    with patient(tmp_path, environment) as one:
+    with rank_process(tmp_path, environment) as one:
         assert build_locks([one]).locks == ()
         assert baton.try_acquire()
         (lock,) = build_locks([one, one]).locks
@@ -68,6 +68,6 @@ def test_held_and_left(tmp_path: Path, environment: Mapping[str, str], build: st
 
 
 def test_a_rank_that_is_gone(tmp_path: Path) -> None:
-    with patient(tmp_path, {}) as one:
+    with rank_process(tmp_path, {}) as one:
         pass
     assert build_locks([one]).locks == ()

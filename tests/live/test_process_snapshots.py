@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from ddoctor.live.process_snapshots import Sleep, glimpse
+from ddoctor.live.process_snapshots import Sleep, process_state
 
 LOOKS, EVERY_SECONDS = 10, 0.2
 
@@ -30,7 +30,7 @@ def sleeper(seconds: float) -> Iterator[psutil.Process]:
 def longest(process: psutil.Process) -> float:
     sleep = Sleep()
     for _ in range(LOOKS):
-        if (seen := glimpse(process.pid)) is not None:
+        if (seen := process_state(process.pid)) is not None:
             sleep.look(seen.sleeps)
         time.sleep(EVERY_SECONDS)
     return sleep.longest

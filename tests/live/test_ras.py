@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ddoctor.live import ras
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from tests.conftest import free_port
 
 # src/ras/client_support.cc of NCCL 2.28
@@ -84,8 +84,8 @@ def serve() -> Iterator[Serve]:
         yield run
 
 
-def patient(address: str, process: psutil.Process | None = None) -> Patient:
-    return Patient(
+def rank_process(address: str, process: psutil.Process | None = None) -> RankProcess:
+    return RankProcess(
         process=process or psutil.Process(),
         rank=0,
         world=2,
@@ -96,26 +96,26 @@ def patient(address: str, process: psutil.Process | None = None) -> Patient:
 
 
 def test_what_it_warns_of(serve: Serve) -> None:
-    told = ras.trouble([patient(serve(STATUS.format(errors=DEAD, warnings=MISMATCH)))])
+    told = ras.trouble([rank_process(serve(STATUS.format(errors=DEAD, warnings=MISMATCH)))])
     assert told == tuple(line for line in (DEAD + MISMATCH).splitlines() if line)
 
 
 def test_quiet_on_a_sound_job(serve: Serve) -> None:
-    assert ras.trouble([patient(serve(STATUS.format(errors="", warnings="")))]) == ()
+    assert ras.trouble([rank_process(serve(STATUS.format(errors="", warnings="")))]) == ()
 
 
 def test_quiet_where_another_job_answers(serve: Serve) -> None:
     """The ranks of all jobs on a host listen at the same address."""
     address = serve(STATUS.format(errors=DEAD, warnings=""))
     with psutil.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        assert ras.trouble([patient(address, other)]) == ()
+        assert ras.trouble([rank_process(address, other)]) == ()
         other.kill()
 
 
 def test_quiet_where_somebody_else_listens(serve: Serve) -> None:
-    assert ras.trouble([patient(serve(hello="220 mail.example.org ESMTP\n"))]) == ()
+    assert ras.trouble([rank_process(serve(hello="220 mail.example.org ESMTP\n"))]) == ()
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", f"127.0.0.1:{free_port()}"])
 def test_quiet_where_it_is_not_there(address: str) -> None:
-    assert ras.trouble([patient(address)]) == ()
+    assert ras.trouble([rank_process(address)]) == ()

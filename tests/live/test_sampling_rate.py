@@ -10,7 +10,7 @@ from threading import Event, Thread
 import psutil
 import pytest
 
-from ddoctor.live.rank_processes import Patient
+from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.sampling_rate import (
     LEAST_RATE,
     MOST_THREADS,
@@ -18,13 +18,13 @@ from ddoctor.live.sampling_rate import (
     SOON_SECONDS,
     USUAL_SECONDS,
     WATCHING_SECONDS,
-    Pace,
+    SamplingRate,
     rate_at,
 )
 
 
-def patient() -> Patient:
-    return Patient(process=psutil.Process(), rank=0, world=1, job=("1",), command=("train.py",))
+def rank_process() -> RankProcess:
+    return RankProcess(process=psutil.Process(), rank=0, world=1, job=("1",), command=("train.py",))
 
 
 @contextmanager
@@ -42,12 +42,12 @@ def threads(number: int) -> Iterator[None]:
 
 
 def test_a_rank_of_few_threads() -> None:
-    pace = Pace([patient()])
-    assert set(pace.rates.values()) == {RATE}
-    assert pace.span(None, watch=False) == USUAL_SECONDS
-    assert pace.span(None, watch=True) == WATCHING_SECONDS
-    assert pace.ends(USUAL_SECONDS) == (SOON_SECONDS[0], USUAL_SECONDS)
-    assert pace.ends(60.0) == (*SOON_SECONDS, 60.0)
+    sampling = SamplingRate([rank_process()])
+    assert set(sampling.rates.values()) == {RATE}
+    assert sampling.span(None, watch=False) == USUAL_SECONDS
+    assert sampling.span(None, watch=True) == WATCHING_SECONDS
+    assert sampling.ends(USUAL_SECONDS) == (SOON_SECONDS[0], USUAL_SECONDS)
+    assert sampling.ends(60.0) == (*SOON_SECONDS, 60.0)
 
 
 def test_one_of_many_is_looked_at_less_often_and_for_longer(
@@ -55,23 +55,23 @@ def test_one_of_many_is_looked_at_less_often_and_for_longer(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     with threads(2000):
-        pace = Pace([patient()])
-    (many,) = pace.crowded.values()
+        sampling = SamplingRate([rank_process()])
+    (many,) = sampling.crowded.values()
     assert many > 2000 > MOST_THREADS
-    (rate,) = pace.rates.values()
+    (rate,) = sampling.rates.values()
     assert rate < RATE
-    assert pace.span(None, watch=False) > USUAL_SECONDS
+    assert sampling.span(None, watch=False) > USUAL_SECONDS
     # As many samples as else, before anything is told.
-    (first, last) = pace.ends(pace.span(None, watch=False))
+    (first, last) = sampling.ends(sampling.span(None, watch=False))
     assert first * rate >= 6
     assert last * rate >= 20
 
 
 def test_what_was_asked_for_is_done() -> None:
     with threads(2000):
-        pace = Pace([patient()])
-    assert pace.span(7.0, watch=False) == 7.0
-    assert pace.ends(4.0) == (4.0,)
+        sampling = SamplingRate([rank_process()])
+    assert sampling.span(7.0, watch=False) == 7.0
+    assert sampling.ends(4.0) == (4.0,)
 
 
 def test_the_more_threads_the_less_often() -> None:

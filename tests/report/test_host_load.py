@@ -6,7 +6,7 @@ from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.host_load import meanwhile
+from ddoctor.report.host_load import host_load
 from tests.healthy.gpus import GPUS
 
 
@@ -24,13 +24,13 @@ def rates(host: str, busy: float = 0.03, sent: float = 1.2) -> HostRates:
 
 
 def test_one_host() -> None:
-    assert meanwhile(Evidence([rates("a")])) == (
+    assert host_load(Evidence([rates("a")])) == (
         "load 2.0; sdb at work for 3% of the time, 2 MiB/s written; eth0: 1.2 MiB/s sent"
     )
 
 
 def test_of_several_hosts_the_busiest_is_told_by_its_name() -> None:
-    told = meanwhile(Evidence([rates("a", busy=0.5), rates("b", sent=30.0)]))
+    told = host_load(Evidence([rates("a", busy=0.5), rates("b", sent=30.0)]))
     assert told == (
         "load 2.0; sdb on a at work for 50% of the time, 2 MiB/s written; "
         "eth0 on b: 30.0 MiB/s sent"
@@ -45,7 +45,7 @@ def test_gpus_from_the_least_to_the_most() -> None:
             GpuTraffic(index=1, pcie_received=300.0),
         ),
     )
-    told = meanwhile(Evidence([rates("a"), moved]))
+    told = host_load(Evidence([rates("a"), moved]))
     assert told.endswith(
         "; GPUs: 100 MiB/s to 300 MiB/s received over PCIe, 9000 MiB/s sent over NVLink"
     )
@@ -54,8 +54,8 @@ def test_gpus_from_the_least_to_the_most() -> None:
 def test_a_disk_that_rests_is_not_told() -> None:
     disk = DiskTraffic(name="sda", busy=0.001, read=0.0, written=0.0)
     quiet = msgspec.structs.replace(rates("a"), disks=(disk,))
-    assert meanwhile(Evidence([quiet])) == "load 2.0; eth0: 1.2 MiB/s sent"
+    assert host_load(Evidence([quiet])) == "load 2.0; eth0: 1.2 MiB/s sent"
 
 
 def test_nothing_where_nobody_looked() -> None:
-    assert meanwhile(Evidence([Gpus(driver="570", gpus=GPUS)])) == ""
+    assert host_load(Evidence([Gpus(driver="570", gpus=GPUS)])) == ""

@@ -9,18 +9,18 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Lines, Steps
 from ddoctor.report.step_breakdown import (
     LETTERS,
-    Anatomy,
-    anatomies,
+    StepBreakdown,
     binned,
     percent,
+    step_breakdowns,
     unit,
 )
 from tests.healthy import healthy
 from tests.report import training_sample
 
 
-def anatomy(evidence: Evidence) -> Anatomy:
-    (made,) = anatomies(evidence)
+def breakdown(evidence: Evidence) -> StepBreakdown:
+    (made,) = step_breakdowns(evidence)
     return made
 
 
@@ -34,7 +34,7 @@ def anatomy(evidence: Evidence) -> Anatomy:
     ],
 )
 def test_the_phases_of_each_rank_and_of_all_add_up_to_the_step(evidence: Evidence) -> None:
-    made = anatomy(evidence)
+    made = breakdown(evidence)
     for bar in made.bars:
         assert sum(one.seconds for one in bar.slices) == pytest.approx(bar.seconds)
         assert sum(one.share for one in bar.slices) == pytest.approx(1.0)
@@ -43,35 +43,35 @@ def test_the_phases_of_each_rank_and_of_all_add_up_to_the_step(evidence: Evidenc
 
 
 def test_the_phases_come_in_the_order_in_which_they_are_drawn() -> None:
-    phases = [one.phase for one in anatomy(training_sample.late_rank()).slices]
+    phases = [one.phase for one in breakdown(training_sample.late_rank()).slices]
     assert phases == sorted(phases, key=PHASES.index)
     assert "evaluation" not in phases, "what takes no time has no place"
 
 
 def test_the_ranks_come_in_the_order_of_their_numbers() -> None:
-    steps = anatomy(training_sample.late_rank()).steps
-    mixed = Anatomy(steps=replace(steps, ranks=steps.ranks[::-1]))
+    steps = breakdown(training_sample.late_rank()).steps
+    mixed = StepBreakdown(steps=replace(steps, ranks=steps.ranks[::-1]))
     assert [bar.rank for bar in mixed.bars] == list(range(8))
 
 
 def test_work_of_its_own_is_all_but_waiting_and_transfer() -> None:
-    late = anatomy(training_sample.late_rank()).bars[5]
+    late = breakdown(training_sample.late_rank()).bars[5]
     between = late.of("waiting") + late.of("transfer")
     assert late.own == pytest.approx(late.seconds - between)
     assert late.waiting == late.of("waiting")
 
 
 def test_who_cannot_wait_was_not_seen_to_wait_for_nothing() -> None:
-    (bar,) = anatomy(training_sample.alone()).bars
+    (bar,) = breakdown(training_sample.alone()).bars
     assert bar.waiting is None
-    assert "waiting" not in anatomy(training_sample.alone()).summary()
+    assert "waiting" not in breakdown(training_sample.alone()).summary()
 
 
 def test_a_rank_without_a_waiting_phase_among_others_that_have_one_waits_least() -> None:
-    steps = anatomy(training_sample.late_rank(20)).steps
+    steps = breakdown(training_sample.late_rank(20)).steps
     late = steps.ranks[5]
     never = replace(late, phases=tuple(one for one in late.phases if one.name != "waiting"))
-    made = Anatomy(steps=replace(steps, ranks=(*steps.ranks[:5], never, *steps.ranks[6:])))
+    made = StepBreakdown(steps=replace(steps, ranks=(*steps.ranks[:5], never, *steps.ranks[6:])))
     assert made.bars[5].waiting == 0
     assert {bar.rank: bar.words for bar in made.telling()}[5] == ("latest", "waits least")
 
@@ -81,7 +81,7 @@ def test_every_phase_has_a_letter_of_its_own() -> None:
 
 
 def test_of_many_ranks_the_latest_and_the_median_are_told() -> None:
-    made = anatomy(training_sample.late_rank(64))
+    made = breakdown(training_sample.late_rank(64))
     words = {bar.rank: bar.words for bar in made.telling()}
     assert words[5] == ("latest", "waits least")
     assert sorted(words.values()) == [("latest", "waits least"), ("median",)]
@@ -91,7 +91,7 @@ def test_of_many_ranks_the_latest_and_the_median_are_told() -> None:
 
 def test_beside_the_latest_only_those_a_tenth_of_the_step_behind_are_late() -> None:
     late = {(rank, "forward"): more for rank, more in ((1, 0.05), (2, 0.04), (3, 0.004))}
-    made = anatomy(Evidence([training_sample.steps(32, training_sample.GPU, late)]))
+    made = breakdown(Evidence([training_sample.steps(32, training_sample.GPU, late)]))
     words = {bar.rank: bar.words for bar in made.telling(8)}
     assert words[1][0] == "latest"
     assert words[2] == ("late",)
@@ -100,7 +100,7 @@ def test_beside_the_latest_only_those_a_tenth_of_the_step_behind_are_late() -> N
 
 
 def test_who_waits_least_need_not_be_the_latest() -> None:
-    made = anatomy(Evidence([training_sample.steps(20, training_sample.GPU, {})]))
+    made = breakdown(Evidence([training_sample.steps(20, training_sample.GPU, {})]))
     steps = made.steps
     idle = replace(
         steps.ranks[7],
@@ -112,51 +112,55 @@ def test_who_waits_least_need_not_be_the_latest() -> None:
         ),
     )
     ranks = (*steps.ranks[:7], idle, *steps.ranks[8:])
-    words = {bar.rank: bar.words for bar in Anatomy(steps=replace(steps, ranks=ranks)).telling()}
+    words = {
+        bar.rank: bar.words for bar in StepBreakdown(steps=replace(steps, ranks=ranks)).telling()
+    }
     assert words[7] == ("waits least",)
     assert len(words) == 3
 
 
 def test_the_lines_are_those_of_the_rank_that_takes_longest() -> None:
-    made = anatomy(training_sample.late_rank())
-    assert [str(met) for met in made.met("backward")] == [
+    made = breakdown(training_sample.late_rank())
+    assert [str(met) for met in made.sampled_at("backward")] == [
         "rank 5: train.py:117 return slow_penalty(grad)",
         "rank 5: train.py:42 loss.backward()",
     ]
-    assert str(made.met("forward")[0]).startswith("train.py:41 "), "all ranks are alike there"
-    assert made.met("transfer") == ()
-    assert anatomy(training_sample.failed()).met("forward") == ()
+    assert str(made.sampled_at("forward")[0]).startswith("train.py:41 "), (
+        "all ranks are alike there"
+    )
+    assert made.sampled_at("transfer") == ()
+    assert breakdown(training_sample.failed()).sampled_at("forward") == ()
 
 
 def test_a_line_is_told_once_however_many_places_it_had_called_into() -> None:
-    made = anatomy(training_sample.late_rank())
+    made = breakdown(training_sample.late_rank())
     twice = training_sample.lines(
         8,
         (5, training_sample.hot("backward", 42, "loss.backward()", samples=30)),
         (5, training_sample.hot("backward", 117, "return slow_penalty(grad)", samples=25)),
     )
-    met = Anatomy(steps=made.steps, lines=twice).met("backward")
+    met = StepBreakdown(steps=made.steps, lines=twice).sampled_at("backward")
     assert [one.place for one in met] == ["train.py:42", "train.py:117"]
 
 
 def test_the_spread_leaves_the_odd_steps_aside() -> None:
-    made = anatomy(training_sample.late_rank())
+    made = breakdown(training_sample.late_rank())
     least, most = made.spread
     assert min(made.whole) < least < most < max(made.whole)
-    few = anatomy(training_sample.failed())
+    few = breakdown(training_sample.failed())
     assert few.spread == (min(few.whole), max(few.whole))
 
 
 def test_samples_are_those_of_all_ranks_together() -> None:
-    made = anatomy(training_sample.late_rank())
+    made = breakdown(training_sample.late_rank())
     assert made.samples == pytest.approx(8 * 32 / made.steps.step)
     steps = made.steps
     unseen = replace(steps, ranks=(replace(steps.ranks[0], samples=()), *steps.ranks[1:]))
-    assert anatomy(Evidence([unseen])).samples is None
+    assert breakdown(Evidence([unseen])).samples is None
 
 
 def test_nothing_is_told_of_a_run_without_a_judged_step() -> None:
-    steps = anatomy(training_sample.alone()).steps
+    steps = breakdown(training_sample.alone()).steps
     (rank,) = steps.ranks
     none = replace(rank, phases=tuple(replace(one, seconds=()) for one in rank.phases))
     for empty in (
@@ -164,7 +168,7 @@ def test_nothing_is_told_of_a_run_without_a_judged_step() -> None:
         Evidence([Steps(ranks=(), warm_up=0)]),
         Evidence([replace(steps, ranks=(none,)), Lines(ranks=())]),
     ):
-        assert anatomies(empty) == ()
+        assert step_breakdowns(empty) == ()
 
 
 def test_times_are_told_in_one_unit() -> None:

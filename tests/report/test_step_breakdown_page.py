@@ -16,7 +16,7 @@ from ddoctor.report import html, markdown, memory, scale, training, training_cha
 from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
 from ddoctor.report.endings import endings
 from ddoctor.report.loaders import CurveRow, curves
-from ddoctor.report.step_breakdown import anatomies
+from ddoctor.report.step_breakdown import step_breakdowns
 from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrices
 from tests.report import sample, training_sample
 from tests.report.test_html import STYLE
@@ -85,7 +85,7 @@ def test_the_bars_of_many_ranks_are_few() -> None:
 
 
 def test_all_phases_of_all_steps_are_drawn() -> None:
-    (made,) = anatomies(LATE)
+    (made,) = step_breakdowns(LATE)
     drawn = training_charts.steps("x", made, made.steps.ranks, WIDE[0])
     for one in made.slices:
         assert f"var(--{one.phase})" in drawn
@@ -98,19 +98,19 @@ def test_all_phases_of_all_steps_are_drawn() -> None:
 def test_a_long_run_is_drawn_as_large_as_a_short_one() -> None:
     def size(count: int) -> int:
         evidence = Evidence([training_sample.steps(2, training_sample.CPU, {}, count=count)])
-        (made,) = anatomies(evidence)
+        (made,) = step_breakdowns(evidence)
         return len(training_charts.steps("x", made, made.steps.ranks, WIDE[0]))
 
     assert size(5000) < 1.2 * size(120)
 
 
 def test_a_step_that_is_far_too_long_does_not_flatten_the_others() -> None:
-    (made,) = anatomies(training_sample.alone())
+    (made,) = step_breakdowns(training_sample.alone())
     (rank,) = made.steps.ranks
     first, *others = rank.phases
     long = replace(first, seconds=(100.0, *first.seconds[1:]))
     steps = replace(made.steps, ranks=(replace(rank, phases=(long, *others)),))
-    (stretched,) = anatomies(Evidence([steps]))
+    (stretched,) = step_breakdowns(Evidence([steps]))
     drawn = training_charts.steps("x", stretched, stretched.steps.ranks, WIDE[0])
     assert ">100</text>" not in drawn
     assert ">2</text>" in drawn
