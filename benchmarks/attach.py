@@ -30,7 +30,7 @@ from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
 from ddoctor.live.attach import SamplingOptions
-from ddoctor.live.sampling_rate import USUAL_SECONDS
+from ddoctor.live.sampling_rate import USUAL_SECONDS, SamplingRate
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 640

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddoctor.collect.files import text
 from ddoctor.collect.holders import holders
 from ddoctor.collect.interconnect import fabric, nvlinks, pcie_link, peers
 from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name, session
@@ -192,11 +193,8 @@ def _recovery_action(device: NvmlDevice) -> str | None:
 
 
 def _numa_node(bus_id: str, root: Path) -> int | None:
-    try:
-        node = int((root / "sys/bus/pci/devices" / bus_id / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
+    node = text(root / "sys/bus/pci/devices" / bus_id / "numa_node")
+    return int(node) if node.isdecimal() else None
 
 
 COLLECTORS = (gpus,)

@@ -24,7 +24,7 @@ and the commands that keep a container open. Shells are excluded: the first proc
 may be the true parent."""
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel (include/linux/proc_ns.h)."""
+"""PROC_PID_INIT_INO of include/linux/proc_ns.h: the one namespace that no container made."""
 
 Row = tuple[int, int | None]
 

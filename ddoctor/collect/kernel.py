@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddoctor.collect import pci
+from ddoctor.collect.files import text
+from ddoctor.collect.holders import INITIAL_PID_NAMESPACE
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.section import Unseen
-
-INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of linux/proc_ns.h: the one namespace that no container made."""
 
 STEERING = re.compile(
     r"(iommu[.\w]*|intel_iommu|amd_iommu|pci|pcie_\w+|numa\w*|isolcpus|nohz_full|nosmt|mitigations"
@@ -30,7 +29,7 @@ VIRTUAL_CLOCKS = {"kvm-clock": "KVM", "hyperv_clocksource_tsc_page": "Hyper-V", 
 
 def kernel(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Kernel:
     """The kernel below this process, and its settings for transfers between devices."""
-    words = _text(root / "proc/cmdline").split()
+    words = text(root / "proc/cmdline").split()
     gpus = pci.gpus(root)
     try:
         redirecting: tuple[str, ...] | None = pci.redirecting_ports(gpus)
@@ -64,14 +63,14 @@ def container(root: Path, environment: Mapping[str, str]) -> str:
     top = _mounted_at_root(root)
     if re.search(r"\b(enroot|pyxis)", " ".join(top)):
         return "enroot"
-    named = _text(root / "run/systemd/container") or environment.get("container", "")
+    named = text(root / "run/systemd/container") or environment.get("container", "")
     if named:
         return named
     if (root / "run/.containerenv").exists():
         return "podman"
     if (root / ".dockerenv").exists() and not _is_machine_made_of_an_image(root, top):
         return "docker"
-    groups = _text(root / "proc/self/cgroup")
+    groups = text(root / "proc/self/cgroup")
     marks = {"kubepods": "kubernetes", "/docker": "docker", "libpod": "podman", "/lxc": "lxc"}
     return next((kind for mark, kind in marks.items() if mark in groups), "")
 
@@ -79,14 +78,14 @@ def container(root: Path, environment: Mapping[str, str]) -> str:
 def virtual_machine(root: Path) -> str:
     """The virtual hardware that this kernel runs on; empty: none detected."""
     dmi = root / "sys/class/dmi/id"
-    hardware = f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".strip()
-    flags = re.search(r"^flags\s*:(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    hardware = f"{text(dmi / 'sys_vendor')} {text(dmi / 'product_name')}".strip()
+    flags = re.search(r"^flags\s*:(.*)$", text(root / "proc/cpuinfo"), re.MULTILINE)
     if flags is None:  # ARM has no such bit, and clouds sell bare machines under their own name
         virtual = VIRTUAL_HARDWARE.search(hardware) and ".metal" not in hardware
         return hardware if virtual else ""
     if "hypervisor" not in flags.group(1).split():
         return ""
-    sources = _text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource")
+    sources = text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource")
     clocks = (VIRTUAL_CLOCKS[name] for name in sources.split() if name in VIRTUAL_CLOCKS)
     return hardware or next(clocks, "unknown")
 
@@ -105,20 +104,13 @@ def _is_machine_made_of_an_image(root: Path, top: tuple[str, ...]) -> bool:
 
 def _mounted_at_root(root: Path) -> tuple[str, ...]:
     """Folder, kind and source of what is mounted at /."""
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         folder, mount_point = before.split()[3:5]
         if mount_point == "/":
             kind, source, *_ = after.split()
             return folder, kind, source
     return ()
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 COLLECTORS = (kernel,)

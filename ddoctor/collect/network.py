@@ -16,6 +16,7 @@ from typing import TypeVar
 import psutil
 
 from ddoctor.collect.environment import in_force
+from ddoctor.collect.files import text
 from ddoctor.evidence.interfaces import Address, Interface, InterfaceKind
 from ddoctor.evidence.network import Network, ResolvedName, Route
 from ddoctor.evidence.section import Unseen
@@ -193,7 +194,7 @@ def _prefix(address: str, netmask: str | None) -> int:
 
 
 def _ipv4_defaults() -> Iterator[tuple[int, Route]]:
-    for line in _lines("/proc/net/route")[1:]:
+    for line in text(Path("/proc/net/route")).splitlines()[1:]:
         interface, to, gateway, flags, _, _, metric, mask, *_ = line.split()
         if int(to, 16) == 0 and int(mask, 16) == 0 and _leads_away(int(flags, 16)):
             via = str(IPv4Address(int(gateway, 16).to_bytes(4, sys.byteorder)))
@@ -204,7 +205,7 @@ def _ipv4_defaults() -> Iterator[tuple[int, Route]]:
 
 
 def _ipv6_defaults() -> Iterator[tuple[int, Route]]:
-    for line in _lines("/proc/net/ipv6_route"):
+    for line in text(Path("/proc/net/ipv6_route")).splitlines():
         to, length, _, _, gateway, metric, _, _, flags, interface = line.split()
         if int(to, 16) == 0 and int(length, 16) == 0 and _leads_away(int(flags, 16)):
             via = str(IPv6Address(int(gateway, 16)))
@@ -216,13 +217,6 @@ def _ipv6_defaults() -> Iterator[tuple[int, Route]]:
 
 def _leads_away(flags: int) -> bool:
     return bool(flags & RTF_UP) and not flags & RTF_REJECT
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
 
 
 COLLECTORS = (network,)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddoctor.collect import CannotSee
+from ddoctor.collect.files import text
 from ddoctor.evidence.gpus import Nvml
 from ddoctor.evidence.section import Unseen
 
@@ -76,8 +77,8 @@ def bus_id_of(pci: Any) -> str:
     """A bus id in the kernel's form: NVML gives the domain eight digits, the kernel four."""
     if pci is None:
         return ""
-    text: str = pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId
-    return text.lower()[-len("0000:1b:00.0") :]
+    told: str = pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId
+    return told.lower()[-len("0000:1b:00.0") :]
 
 
 def nvml(root: Path = Path("/")) -> Nvml:
@@ -126,11 +127,8 @@ def _why_not(code: int) -> str:
 
 
 def _module_version(root: Path) -> str:
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text()
-    except OSError:
-        return ""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    told = f"{text(root / 'proc/driver/nvidia/version')}\n"
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", told)
     return found.group(1) if found else ""
 
 
@@ -144,14 +142,14 @@ def _library_version(root: Path) -> str:
 
 
 def _pci_gpus(root: Path) -> tuple[str, ...]:
-    def is_gpu(device: Path) -> bool:
-        try:
-            vendor = (device / "vendor").read_text().strip()
-            return vendor == NVIDIA_VENDOR and (device / "class").read_text()[:4] == DISPLAY_CLASS
-        except OSError:
-            return False
-
-    return tuple(sorted(d.name for d in root.glob("sys/bus/pci/devices/*") if is_gpu(d)))
+    return tuple(
+        sorted(
+            device.name
+            for device in root.glob("sys/bus/pci/devices/*")
+            if text(device / "vendor") == NVIDIA_VENDOR
+            and text(device / "class").startswith(DISPLAY_CLASS)
+        )
+    )
 
 
 COLLECTORS = (nvml,)

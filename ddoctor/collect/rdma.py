@@ -10,6 +10,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from ddoctor.collect.environment import in_force
+from ddoctor.collect.files import text
 from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort, VerbsNode
 
 DMA_BUF_KERNEL = (5, 12)
@@ -53,14 +54,14 @@ def devices(root: Path) -> Iterator[RdmaDevice]:
     for folder in _sorted(root / "sys/class/infiniband"):
         physical = folder / "device"
         driver = physical / "driver"
-        numa = _text(physical / "numa_node")
+        numa = text(physical / "numa_node")
         yield RdmaDevice(
             name=folder.name,
             bus_id=physical.resolve().name if physical.exists() else "",
             driver=driver.resolve().name if driver.exists() else "",
             numa_node=int(numa) if numa.isdecimal() else None,
-            board=_text(folder / "board_id"),
-            firmware=_text(folder / "fw_ver"),
+            board=text(folder / "board_id"),
+            firmware=text(folder / "fw_ver"),
             ports=tuple(_port(port) for port in _sorted(folder / "ports")),
         )
 
@@ -110,7 +111,7 @@ def _plugin_aside(root: Path) -> str | None:
 
 def dma_buf_export(root: Path, release: str) -> tuple[bool | None, str]:
     """Whether kernel and NVIDIA driver can export GPU memory as DMA-BUF, and why."""
-    driver = _text(root / "proc/driver/nvidia/version")
+    driver = text(root / "proc/driver/nvidia/version")
     if not driver:
         return None, "no NVIDIA driver is loaded"
     if "Open Kernel Module" not in driver:
@@ -128,13 +129,13 @@ def dma_buf_export(root: Path, release: str) -> tuple[bool | None, str]:
 
 def _port(folder: Path) -> RdmaPort:
     # "4: ACTIVE", "5: LinkUp" and "400 Gb/sec (4X NDR)".
-    rate = _text(folder / "rate").partition(" ")[0]
-    link_layer = _text(folder / "link_layer")
+    rate = text(folder / "rate").partition(" ")[0]
+    link_layer = text(folder / "link_layer")
     gids = tuple(_gids(folder, link_layer))
     return RdmaPort(
         number=int(folder.name),
-        state=_text(folder / "state").rpartition(": ")[2],
-        physical_state=_text(folder / "phys_state").rpartition(": ")[2],
+        state=text(folder / "state").rpartition(": ")[2],
+        physical_state=text(folder / "phys_state").rpartition(": ")[2],
         rate=float(rate) if rate.replace(".", "", 1).isdecimal() else None,
         link_layer=link_layer,
         interface=next((gid.interface for gid in gids if gid.interface), ""),
@@ -145,17 +146,17 @@ def _port(folder: Path) -> RdmaPort:
 def _gids(folder: Path, link_layer: str) -> Iterator[Gid]:
     for path in _sorted(folder / "gids"):
         # Rows that are empty, or of another container, cannot be read or are all zero.
-        text = _text(path)
-        if not text or int(text.replace(":", ""), 16) == 0:
+        told = text(path)
+        if not told or int(told.replace(":", ""), 16) == 0:
             continue
-        address = IPv6Address(text)
-        second = _text(folder / "gid_attrs/types" / path.name) == "RoCE v2"
+        address = IPv6Address(told)
+        second = text(folder / "gid_attrs/types" / path.name) == "RoCE v2"
         yield Gid(
             index=int(path.name),
             gid=str(address),
             kind="RoCE v2" if second else "IB" if link_layer == "InfiniBand" else "RoCE v1",
             ipv4=str(address.ipv4_mapped) if address.ipv4_mapped else None,
-            interface=_text(folder / "gid_attrs/ndevs" / path.name),
+            interface=text(folder / "gid_attrs/ndevs" / path.name),
         )
 
 
@@ -177,7 +178,7 @@ def _offered(library: ctypes.CDLL) -> tuple[str, ...] | None:
 def _loader_folders(settings: Mapping[str, str], root: Path) -> Iterator[str]:
     yield from filter(None, settings.get("LD_LIBRARY_PATH", "").split(":"))
     for path in (root / "etc/ld.so.conf", *_sorted(root / "etc/ld.so.conf.d")):
-        yield from (line for line in _text(path).split("\n") if line.startswith("/"))
+        yield from (line for line in text(path).split("\n") if line.startswith("/"))
     yield from (f"/lib/{platform.machine()}-linux-gnu", f"/usr/lib/{platform.machine()}-linux-gnu")
     yield from ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
@@ -196,13 +197,6 @@ def _sorted(folder: Path) -> list[Path]:
         return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
     except OSError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 COLLECTORS = (rdma,)

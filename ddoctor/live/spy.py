@@ -64,11 +64,6 @@ class Thread:
     stacks: Sequence[tuple[Frame, ...]]
     """Of each sample, the innermost frame last."""
 
-    @property
-    def is_main(self) -> bool:
-        """Whether it is its process's main thread."""
-        return self.pid == self.tid
-
 
 class Spy:
     """Looks at a process for some seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
 from ddoctor.evidence.gpus import Gpus
@@ -31,20 +32,13 @@ def _cpus(evidence: Evidence, host: str) -> str:
     return f"{cpus.usable:g} usable of {cpus.logical}{quota}{model}"
 
 
-def _memory(evidence: Evidence, host: str) -> str:
+def _memory(evidence: Evidence, host: str, *, available: bool = True) -> str:
     memory = evidence.of(Memory, host)
     if memory is None:
         return ""
+    now = f", {size(memory.available)} available" if available else ""
     limit = f", limit {size(memory.limit)}" if memory.limit is not None else ""
-    return f"{size(memory.total)}, {size(memory.available)} available{limit}"
-
-
-def _installed(evidence: Evidence, host: str) -> str:
-    memory = evidence.of(Memory, host)
-    if memory is None:
-        return ""
-    limit = f", limit {size(memory.limit)}" if memory.limit is not None else ""
-    return size(memory.total) + limit
+    return size(memory.total) + now + limit
 
 
 def _gpus(evidence: Evidence, host: str) -> str:
@@ -113,7 +107,7 @@ MACHINE: tuple[tuple[str, Callable[[Evidence, str], str]], ...] = (
 
 
 ALIKE: Mapping[str, Callable[[Evidence, str], str]] = {
-    "memory": _installed,
+    "memory": partial(_memory, available=False),
     "network": _choices,
 }
 """The same without what differs on each of several hosts anyway."""

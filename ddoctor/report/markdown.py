@@ -145,12 +145,8 @@ def _observations(rows: Iterable[Observation]) -> str:
 def _fix(fix: Fix) -> Iterator[str]:
     yield f"**Fix:** {_text(fix.summary)}"
     yield _fenced(fix)
-    if fix.caution:
-        yield f"Caution: {_text(fix.caution)}"
-    if fix.expected_gain:
-        yield f"Expected gain: {_text(fix.expected_gain)}"
-    if fix.verified:
-        yield f"**Verified:** {_text(wording.proof(fix.verified))}"
+    for label, text in wording.afterwards(fix):
+        yield f"**{label.capitalize()}:** {_text(text)}"
 
 
 def _fenced(fix: Fix) -> str:

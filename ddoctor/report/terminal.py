@@ -197,16 +197,10 @@ def _fix(fix: Fix, width: int) -> Iterator[Text]:
     yield from (first, *others)
     yield Text()
     yield from _paste(fix)
-    afterwards = [
-        ("caution", fix.caution),
-        ("expected gain", fix.expected_gain),
-        ("verified", wording.proof(fix.verified) if fix.verified else ""),
-    ]
-    if any(text for _, text in afterwards):
-        yield Text()
-    for label, text in afterwards:
-        if text:
-            yield from _paragraph(f"{label}: {text}", width)
+    for number, (label, text) in enumerate(wording.afterwards(fix)):
+        if not number:
+            yield Text()
+        yield from _paragraph(f"{label}: {text}", width)
 
 
 def _paste(fix: Fix) -> Iterator[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,6 +13,7 @@ from ddoctor.models import (
     JUDGING,
     Cost,
     Finding,
+    Fix,
     Observation,
     Report,
     Severity,
@@ -137,6 +139,15 @@ def proof(verified: Verified) -> str:
     else:
         change = f" ({times - 1:+.0%})".replace("%)", " %)") if times else ""
     return f"{quantity(before)} → {quantity(after, verified.unit)}{change}"
+
+
+def afterwards(fix: Fix) -> Iterator[tuple[str, str]]:
+    """What is said of a fix below its text: label and sentence."""
+    proven = proof(fix.verified) if fix.verified else ""
+    labels = ("caution", "expected gain", "verified")
+    for label, text in zip(labels, (fix.caution, fix.expected_gain, proven), strict=True):
+        if text:
+            yield label, text
 
 
 def size(count: float) -> str:

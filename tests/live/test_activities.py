@@ -171,7 +171,7 @@ def _met(
         finally:
             process.kill()
     assert not why
-    main = next(one for one in threads if one.pid == process.pid and one.is_main)
+    main = next(one for one in threads if one.pid == one.tid == process.pid)
     return list(main.stacks)
 
 
