@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ddoctor.evidence.steps import PHASES
 from ddoctor.report.wording import size
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -37,6 +39,21 @@ WIDE = (720, 300)
 NARROW = (352, 280)
 """Width and height in pixels at which a text of the chart is as large as one of the page."""
 FONT_PIXELS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart for wide and for narrow screens."""
+
+    wide: Markup
+    narrow: Markup
+
+
+def chart(draw: Callable[[tuple[int, int]], str]) -> Chart:
+    """Both, of what draws an SVG of a width and height in pixels."""
+    from markupsafe import Markup
+
+    return Chart(wide=Markup(draw(WIDE)), narrow=Markup(draw(NARROW)))
 
 
 Points = Sequence[tuple[int, float]]

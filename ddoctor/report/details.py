@@ -11,20 +11,12 @@ import msgspec
 
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.report.places import ranges
-from ddoctor.report.wording import quantity
+from ddoctor.report.wording import Grid, quantity
 
 UNKNOWN = "–"
 
 MANY = 8
 """More measured values than this are summed up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """A list of parts as a table."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

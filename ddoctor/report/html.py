@@ -24,7 +24,7 @@ from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Report, Severity
 from ddoctor.report import charts, expectation, fitness, live, plan, ranks, repeats, wording
-from ddoctor.report.details import Detail, Grid, details
+from ddoctor.report.details import Detail, details
 from ddoctor.report.facts import comparisons, facts, most_telling
 from ddoctor.report.flame import flame
 from ddoctor.report.heat import heats
@@ -71,7 +71,6 @@ def render(report: Report, evidence: Evidence) -> str:
         report=report,
         evidence=evidence,
         words=wording,
-        Grid=Grid,
         style=Markup(_file("page.css.j2")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
@@ -121,28 +120,22 @@ class SweepChart:
     """An all-reduce over sizes, drawn and in figures."""
 
     section: AllReduce
-    wide: Markup
-    narrow: Markup
+    chart: charts.Chart
     points: tuple[SweepPoint, ...]
     healthy: expectation.Healthy | None
 
 
 def _sweep(section: AllReduce) -> SweepChart:
-    from markupsafe import Markup
-
     points = tuple(sorted(section.points, key=lambda point: point.bytes))
     healthy = expectation.all_reduce(section)
-    wide, narrow = (
-        Markup(
-            charts.bandwidth(
-                [(point.bytes, point.bus_bandwidth) for point in points],
-                healthy.points if healthy else (),
-                pixels,
-            )
-        )
-        for pixels in (charts.WIDE, charts.NARROW)
+    measured = [(point.bytes, point.bus_bandwidth) for point in points]
+    expected = healthy.points if healthy else ()
+    return SweepChart(
+        section=section,
+        chart=charts.chart(lambda pixels: charts.bandwidth(measured, expected, pixels)),
+        points=points,
+        healthy=healthy,
     )
-    return SweepChart(section=section, wide=wide, narrow=narrow, points=points, healthy=healthy)
 
 
 def _file(name: str) -> str:

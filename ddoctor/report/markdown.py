@@ -83,25 +83,22 @@ def _steps(evidence: Evidence) -> Iterator[str]:
     for breakdown in step_breakdowns(evidence):
         yield "## Where the step goes"
         bars, unit = breakdown.shown(RANKS), breakdown.unit
-        phases = [one.phase for one in breakdown.slices]
+        by_rank = breakdown.table(bars)
         yield _table(
-            (unit.name, *phases, "step"),
+            by_rank.head,
             (
-                *(
-                    (
-                        ", ".join((breakdown.name(bar), *bar.words)),
-                        *map(unit.figure, map(bar.of, phases)),
-                        unit.figure(bar.seconds),
-                    )
-                    for bar in bars
-                ),
+                *by_rank.rows,
                 ("mean of all ranks", *(unit.figure(one.seconds) for one in breakdown.slices), ""),
                 ("part of the step", *(percent(one.share) for one in breakdown.slices), ""),
             ),
         )
         if len(bars) < len(breakdown.bars):
             yield _text(wording.sentence(breakdown.summary()))
-        met = [(phase, str(line)) for phase in phases for line in breakdown.sampled_at(phase)]
+        met = [
+            (one.phase, str(line))
+            for one in breakdown.slices
+            for line in breakdown.sampled_at(one.phase)
+        ]
         if met:
             yield _table(("phase", "met at"), met)
     for matrix in wait_matrices(evidence):

@@ -16,6 +16,7 @@ from ddoctor.evidence.plan import (
     Strategy,
 )
 from ddoctor.evidence.section import Evidence
+from ddoctor.report.wording import Grid
 
 GIB = 2**30
 NAMES: Mapping[Strategy, str] = {
@@ -56,12 +57,10 @@ DERIVED = "~"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Grid):
     """Sizes on one GPU, and the time of a step on all of them."""
 
     title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
     chosen: int | None
 
 

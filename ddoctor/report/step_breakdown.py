@@ -9,6 +9,7 @@ from statistics import fmean, median, median_low, quantiles
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, HotLine, Lines, RankSteps, Steps
+from ddoctor.report.wording import Grid
 
 TENTHS = 10
 """So many steps have a tenth at either end that can be left aside."""
@@ -194,6 +195,21 @@ class StepBreakdown:
             most = max(wait for wait, _ in waits)
             text += f"; waiting: {figure(least)} to {self.unit(most)}, least on {name(patient)}"
         return text
+
+    def table(self, bars: Sequence[Bar]) -> Grid:
+        """The phases of these ranks, and their step."""
+        figure, phases = self.unit.figure, [one.phase for one in self.slices]
+        return Grid(
+            head=(self.unit.name, *phases, "step"),
+            rows=tuple(
+                (
+                    ", ".join((self.name(bar), *bar.words)),
+                    *(figure(bar.of(phase)) for phase in phases),
+                    figure(bar.seconds),
+                )
+                for bar in bars
+            ),
+        )
 
     def name(self, bar: Bar) -> str:
         """A rank, with its host where there are several."""

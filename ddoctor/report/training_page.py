@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import charts, loaders, memory, training_charts
+from ddoctor.report import loaders, memory, training_charts
+from ddoctor.report.charts import Chart, chart
 from ddoctor.report.endings import EndingRow, endings
 from ddoctor.report.loaders import CurveRow
 from ddoctor.report.memory import Panel
 from ddoctor.report.scale import Scale, scales
 from ddoctor.report.step_breakdown import Bar, StepBreakdown, step_breakdowns
 from ddoctor.report.waits import WaitMatrix, wait_matrices
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 ALL = 32
 """So many ranks have a bar each; of more, the most telling ones."""
@@ -26,14 +22,6 @@ LATEST = 8
 
 ROWS = 8
 """So many ranks have a row each in the chart over the steps; of more, the most telling ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A chart for wide and for narrow screens."""
-
-    wide: Markup
-    narrow: Markup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +53,7 @@ def training(evidence: Evidence) -> RecordedTraining:
             for number, curve in enumerate(loaders.curves(evidence))
         ),
         memory=panels,
-        memory_chart=_chart(lambda pixels: training_charts.memory("memory", panels, pixels))
+        memory_chart=chart(lambda pixels: training_charts.memory("memory", panels, pixels))
         if panels
         else None,
     )
@@ -74,14 +62,8 @@ def training(evidence: Evidence) -> RecordedTraining:
 def _steps(name: str, breakdown: StepBreakdown) -> Chart:
     by_number = {rank.place.rank: rank for rank in breakdown.steps.ranks}
     ranks = [by_number[bar.rank] for bar in breakdown.shown(ROWS)]
-    return _chart(lambda pixels: training_charts.steps(name, breakdown, ranks, pixels[0]))
+    return chart(lambda pixels: training_charts.steps(name, breakdown, ranks, pixels[0]))
 
 
 def _loader(name: str, curve: CurveRow) -> Chart:
-    return _chart(lambda pixels: training_charts.loader(name, curve, pixels))
-
-
-def _chart(draw: Callable[[tuple[int, int]], str]) -> Chart:
-    from markupsafe import Markup
-
-    return Chart(wide=Markup(draw(charts.WIDE)), narrow=Markup(draw(charts.NARROW)))
+    return chart(lambda pixels: training_charts.loader(name, curve, pixels))

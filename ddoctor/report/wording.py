@@ -27,6 +27,15 @@ from ddoctor.report.places import hosts as hosts
 from ddoctor.report.places import listed as listed
 from ddoctor.report.places import ranks
 
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table of texts; the first cell of a row is its name."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the direction of writing, and what UTF-8 cannot hold."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

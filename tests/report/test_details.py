@@ -7,7 +7,8 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.details import Detail, Grid, details
+from ddoctor.report.details import Detail, details
+from ddoctor.report.wording import Grid
 from tests import healthy
 from tests.report import sample
 
