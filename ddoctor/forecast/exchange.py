@@ -18,6 +18,7 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, Strategy
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.evidence.section import Evidence
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
+from ddoctor.forecast.forecaster import ForecastRow
 
 # 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
 OF_NVLINK = 0.77
@@ -69,10 +70,10 @@ class PlannedLinks:
         return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
 
 
-def times(strategy: Strategy, accumulation: int) -> int:
+def times(row: ForecastRow) -> int:
     """How often in a step: DDP sums gradients in the last of its micro-batches, FSDP gathers
     parameters in each."""
-    return accumulation if strategy.startswith("fsdp") else 1
+    return row.accumulation if row.strategy.startswith("fsdp") else 1
 
 
 def known(gpu: GpuModel) -> PlannedLinks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from statistics import fmean, median
@@ -23,6 +23,7 @@ from ddoctor.forecast import exchange, from_run
 from ddoctor.forecast.closed_form import CONTEXT, Model, Optimizer, Precision
 from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.exchange import PlannedLinks
+from ddoctor.forecast.forecaster import ForecastRow
 
 # What --params says is rounded.
 ALIKE = 0.05
@@ -90,23 +91,22 @@ class MeasuredStep:
                 f"say --precision {self.precision}, or measure the other"
             )
 
-    def step(
-        self, model: Model, device: PlannedGpu, strategy: Strategy, gpus: int, accumulation: int
-    ) -> StepTime | None:
+    def step(self, model: Model, device: PlannedGpu, row: ForecastRow) -> StepTime | None:
         """Of another row, or of the same; None: a link is not known."""
-        same = (strategy, gpus, accumulation) == (self.strategy, self.gpus, self.turns)
+        mine = self.strategy, self.gpus, self.turns
+        same = (row.strategy, row.gpus, row.accumulation) == mine
         as_measured = same and self._usual_hosts
         exposed = self.transfer
         if not as_measured:
-            exposed = self._exposed(model, device, strategy, gpus, accumulation)
+            exposed = self._exposed(model, device, row)
             if exposed is None:
                 return None
         return StepTime(
             source="as measured" if as_measured else "by the measured step",
             # What the ranks wait for the slowest among them is in it.
-            compute=accumulation * self.each + self.optimizer,
+            compute=row.accumulation * self.each + self.optimizer,
             exposed=exposed,
-            loading=accumulation * (self.loading or 0.0),
+            loading=row.accumulation * (self.loading or 0.0),
         )
 
     def linked(self, device: PlannedGpu) -> PlannedLinks:
@@ -121,19 +121,22 @@ class MeasuredStep:
         """Whether its ranks were on as few hosts as in a plan."""
         return self.hosts == ceil(self.gpus / GPUS_PER_HOST)
 
-    def _exposed(
-        self, model: Model, device: PlannedGpu, strategy: Strategy, gpus: int, accumulation: int
-    ) -> float | None:
-        times, hosts = exchange.times(strategy, accumulation), ceil(gpus / GPUS_PER_HOST)
+    def _exposed(self, model: Model, device: PlannedGpu, row: ForecastRow) -> float | None:
+        times, hosts = exchange.times(row), ceil(row.gpus / GPUS_PER_HOST)
         seen = 0.0
-        alike = strategy == self.strategy and self.gpus > 1 and hosts >= self.hosts
+        alike = row.strategy == self.strategy and self.gpus > 1 and hosts >= self.hosts
         if self.transfer is not None and alike:
             # As much as goes through each of so many; over slower links it is not less.
-            of_each = _share(gpus) / _share(self.gpus)
-            seen = self.transfer * of_each * times / exchange.times(strategy, self.turns)
+            of_each = _share(row.gpus) / _share(self.gpus)
+            seen = (
+                self.transfer
+                * of_each
+                * times
+                / exchange.times(replace(row, accumulation=self.turns))
+            )
             if hosts == self.hosts == 1:
                 return seen
-        each = self.linked(device).exposed(model, strategy, gpus, self.each)
+        each = self.linked(device).exposed(model, row.strategy, row.gpus, self.each)
         return None if each is None else max(seen, times * each)
 
 

@@ -131,7 +131,7 @@ def plan(
         gains=forecast.gains(_way(bare)) if bare.fit != "fits" else {},
         measured=work.measured.words if work.measured is not None else "",
         links="" if work.step_seconds else timing.links(model, device, rows, work.measured),
-        with_tf32=None if best is None else timing.with_tf32(model, device, best),
+        with_tf32=None if best is None else timing.with_tf32(model, device, way, best.step),
         schedule=(None if best is None else work.schedule(best.gpus, best.accumulation, best.step)),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,

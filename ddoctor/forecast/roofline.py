@@ -11,10 +11,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from ddoctor.evidence.known_hardware import GpuModel
-from ddoctor.evidence.plan import StepTime, Strategy
+from ddoctor.evidence.plan import StepTime
 from ddoctor.forecast import exchange
 from ddoctor.forecast.closed_form import Model, Precision
 from ddoctor.forecast.devices import PlannedGpu
+from ddoctor.forecast.forecaster import ForecastRow
 
 # Where no training on this GPU was published: what H100s reach, 37 to 46 % in llm-foundry and 33 to
 # 39 % in torchtitan, which is the least of those that were.
@@ -57,25 +58,19 @@ def rate(model: Model, device: PlannedGpu, *, tf32: bool = False) -> ComputeRate
 
 
 def step(
-    model: Model,
-    device: PlannedGpu,
-    strategy: Strategy,
-    gpus: int,
-    accumulation: int,
-    *,
-    tf32: bool = False,
+    model: Model, device: PlannedGpu, row: ForecastRow, *, tf32: bool = False
 ) -> StepTime | None:
     """Of the optimizer; None: what ``rate`` needs is not known, or the link."""
     found = rate(model, device, tf32=tf32)
     if found is None or device.model is None:
         return None
     each = found.seconds(model)
-    exposed = exchange.known(device.model).exposed(model, strategy, gpus, each)
+    exposed = exchange.known(device.model).exposed(model, row.strategy, row.gpus, each)
     if exposed is None:
         return None
     return StepTime(
-        compute=accumulation * each,
-        exposed=exchange.times(strategy, accumulation) * exposed,
+        compute=row.accumulation * each,
+        exposed=exchange.times(row) * exposed,
         share_of_peak=found.share,
     )
 

@@ -19,15 +19,17 @@ def step(
     if row.strategy == "fsdp-offload":
         return None
     known = roofline.step if measured is None else measured.step
-    return known(model, device, row.strategy, row.gpus, row.accumulation)
+    return known(model, device, row)
 
 
-def with_tf32(model: Model, device: PlannedGpu, row: PlanRow) -> StepTime | None:
+def with_tf32(
+    model: Model, device: PlannedGpu, row: ForecastRow, step: StepTime | None
+) -> StepTime | None:
     """Of a row of floats, if their matrix products took TF32; None: it has none, or its step was
     measured."""
-    if model.precision != "fp32" or row.step is None or row.step.source != "by roofline":
+    if model.precision != "fp32" or step is None or step.source != "by roofline":
         return None
-    return roofline.step(model, device, row.strategy, row.gpus, row.accumulation, tf32=True)
+    return roofline.step(model, device, row, tf32=True)
 
 
 def links(

@@ -191,9 +191,9 @@ class StepBreakdown:
         )
         waits = [(bar.waiting, bar) for bar in self.bars if bar.waiting is not None]
         if waits:
-            least, patient = min(waits, key=lambda wait: wait[0])
+            least, busiest = min(waits, key=lambda wait: wait[0])
             most = max(wait for wait, _ in waits)
-            text += f"; waiting: {figure(least)} to {self.unit(most)}, least on {name(patient)}"
+            text += f"; waiting: {figure(least)} to {self.unit(most)}, least on {name(busiest)}"
         return text
 
     def table(self, bars: Sequence[Bar]) -> Grid:

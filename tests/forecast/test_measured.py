@@ -19,6 +19,7 @@ from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.forecast.closed_form import CONTEXT, Model
 from ddoctor.forecast.devices import PlannedGpu, find
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.measured import device, read
 from ddoctor.forecast.planning import PlannedWork, plan
 from tests.healthy import healthy
@@ -197,11 +198,11 @@ def test_other_turns_compute_as_often_and_step_once(tmp_path: Path) -> None:
     bundle.write(path, Evidence([recorded(turns=2), wrapped()]))
     measured = read([path], ANY, None)
     assert (measured.turns, measured.micro_batch) == (2, 8)
-    whole = measured.step(model(), ANY, "ddp", 2, 2)
+    whole = measured.step(model(), ANY, ForecastRow(strategy="ddp", gpus=2, accumulation=2))
     assert whole is not None
     assert whole.source == "as measured"
     assert whole.seconds == pytest.approx(LOADING + OPTIMIZER + OWN + TRANSFER)
-    once = measured.step(model(), ANY, "ddp", 2, 1)
+    once = measured.step(model(), ANY, ForecastRow(strategy="ddp", gpus=2))
     assert once is not None
     assert once.source == "by the measured step"
     assert once.seconds == pytest.approx((LOADING + OWN) / 2 + OPTIMIZER + TRANSFER)
@@ -215,7 +216,9 @@ def test_one_gpu_waits_for_nobody_in_whatever_turns(tmp_path: Path) -> None:
     bundle.write(path, Evidence([alone, wrapped("none", ranks=1)]))
     measured = read([path], ANY, None)
     for turns, source in ((1, "as measured"), (4, "by the measured step")):
-        step = measured.step(model(), ANY, "one-gpu", 1, turns)
+        step = measured.step(
+            model(), ANY, ForecastRow(strategy="one-gpu", gpus=1, accumulation=turns)
+        )
         assert step is not None
         assert (step.source, step.exposed) == (source, 0.0)
         assert step.seconds == pytest.approx(turns * (LOADING + OWN) + OPTIMIZER)
@@ -232,7 +235,7 @@ def test_a_sweep_has_steps_at_several_sizes(tmp_path: Path) -> None:
     bundle.write(path, Evidence([swept(4)]))
     assert read([path], ANY, None).micro_batch == 4
     assert read([path], ANY, 29).micro_batch == 29
-    found = read([path], ANY, 4).step(model(), ANY, "ddp", 2, 1)
+    found = read([path], ANY, 4).step(model(), ANY, ForecastRow(strategy="ddp", gpus=2))
     assert found is not None
     assert found.seconds == pytest.approx(0.14)
     assert found.efficiency is None

@@ -7,6 +7,7 @@ import pytest
 from ddoctor.evidence.plan import StepTime, Strategy
 from ddoctor.forecast.closed_form import Model, Precision
 from ddoctor.forecast.devices import PlannedGpu, find
+from ddoctor.forecast.forecaster import ForecastRow
 from ddoctor.forecast.planning import PlannedWork, plan
 from ddoctor.forecast.roofline import USUAL_SHARE, step
 
@@ -15,6 +16,7 @@ H100 = find("h100-80")
 SLOW = find("rtx-4090")
 """Its links are."""
 SHARDED: tuple[Strategy, ...] = ("fsdp-gradients", "fsdp")
+ALONE = ForecastRow(strategy="one-gpu", gpus=1)
 KINDS: dict[Strategy, int] = {"ddp": 1, "fsdp": 4}
 
 
@@ -39,7 +41,11 @@ def found(
     accumulation: int = 1,
     model: Model | None = None,
 ) -> StepTime:
-    told = step(model or llama(), device, strategy, gpus, accumulation)
+    told = step(
+        model or llama(),
+        device,
+        ForecastRow(strategy=strategy, gpus=gpus, accumulation=accumulation),
+    )
     assert told is not None
     return told
 
@@ -129,11 +135,12 @@ def test_a_gpu_of_which_no_training_was_published() -> None:
     ids=["no FLOPs", "small", "no bfloat16", "some GPU", "two hosts"],
 )
 def test_what_cannot_be_known(model: Model, device: PlannedGpu, gpus: int) -> None:
-    assert step(model, device, "one-gpu" if gpus == 1 else "fsdp", gpus, 1) is None
+    row = ForecastRow(strategy="one-gpu" if gpus == 1 else "fsdp", gpus=gpus)
+    assert step(model, device, row) is None
 
 
 def test_halves_of_another_kind_have_a_peak_of_their_own() -> None:
-    assert step(llama("fp16-mixed"), find("t4"), "one-gpu", 1, 1) is not None
+    assert step(llama("fp16-mixed"), find("t4"), ALONE) is not None
     assert found("fsdp", model=llama("fp16-mixed")) == found("fsdp")
 
 
@@ -176,16 +183,18 @@ def test_floats_take_many_times_as_long_and_tf32_twice() -> None:
     """Of an A100's 312 TFLOP/s, TF32 has 156, and floats 19.5 without a better share."""
     a100 = find("a100-80")
     halves, floats = (found("ddp", a100, model=llama(kind)) for kind in ("bf16-mixed", "fp32"))
-    tf32 = step(llama("fp32"), a100, "ddp", 8, 1, tf32=True)
+    tf32 = step(llama("fp32"), a100, ForecastRow(strategy="ddp", gpus=8), tf32=True)
     assert tf32 is not None
     assert tf32.compute == pytest.approx(2 * halves.compute)
     assert 12 * halves.compute < floats.compute < 17 * halves.compute
     forecast = plan(llama("fp32"), a100, (8,), PlannedWork(micro_batch=1))
-    assert forecast.with_tf32 == step(llama("fp32"), a100, "fsdp", 8, 1, tf32=True)
+    assert forecast.with_tf32 == step(
+        llama("fp32"), a100, ForecastRow(strategy="fsdp", gpus=8), tf32=True
+    )
     assert plan(llama(), a100, (8,), PlannedWork(micro_batch=1)).with_tf32 is None
 
 
 def test_no_tf32_before_ampere() -> None:
     v100 = find("v100")
-    assert step(llama("fp32"), v100, "one-gpu", 1, 1) is not None
-    assert step(llama("fp32"), v100, "one-gpu", 1, 1, tf32=True) is None
+    assert step(llama("fp32"), v100, ALONE) is not None
+    assert step(llama("fp32"), v100, ALONE, tf32=True) is None
