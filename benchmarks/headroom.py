@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: TID253
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.memory_sweep.search import TRIALS
-from ddoctor.memory_tracking.operators import Rationed
+from ddoctor.memory_tracking.operators import LimitedTracker
 from tests.memory_sweep import exhaustive, workloads
 
 MIB = 2**20
@@ -103,7 +103,7 @@ def _accelerate(make: Callable[[], workloads.Made], limit: int, start: int) -> t
     tried: list[int] = []
 
     def step(samples: int) -> None:
-        tracker = Rationed(model, optimizer, (), room)
+        tracker = LimitedTracker(model, optimizer, (), room)
         with tracker:
             value = loss(model, samples)
             value.backward()  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ def _accelerate(make: Callable[[], workloads.Made], limit: int, start: int) -> t
     return int(shrink(search, starting_batch_size=start)()), len(tried)
 
 
-class _Ended(Rationed):  # type: ignore[no-untyped-call]
+class _Ended(LimitedTracker):  # type: ignore[no-untyped-call]
     """In words that Lightning knows, and only once: it cleans up under the same tracker."""
 
     def _update_peak_stats(self, peak_state: Any) -> None:

@@ -91,7 +91,7 @@ def _run(sweep: MemorySweep, training: TrainingSteps, request: SweepRequest) -> 
 
 def _longest(
     world: ProbeWorld,
-    device: devices.Played | devices.GpuMemory,
+    device: devices.SimulatedMemory | devices.GpuMemory,
     training: TrainingSteps,
     request: SweepRequest,
     current: int,

@@ -12,10 +12,9 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from ddoctor.live.rank_processes import RankProcess
-from ddoctor.live.sockets import inodes, network
+from ddoctor.live.sockets import inodes, network, tcp_rows
 
 ADDRESS, USUAL = "NCCL_RAS_ADDR", "localhost:28028"
 PROTOCOL = 2
@@ -83,10 +82,6 @@ def _is_of(rank_processes: Sequence[RankProcess], connection: socket.socket) -> 
     """Whether these ranks hold the other end: all jobs of a host share the address."""
     ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
     ends = f":{theirs:04X}", f":{ours:04X}"
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-                words = line.split()
-                if (words[1][-5:], words[2][-5:]) == ends:
-                    return any(words[9] in inodes(one.process.pid) for one in rank_processes)
-    return False
+    found = (words[9] for words in tcp_rows("self") if (words[1][-5:], words[2][-5:]) == ends)
+    inode = next(found, "")
+    return any(inode in inodes(one.process.pid) for one in rank_processes)

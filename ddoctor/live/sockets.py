@@ -95,6 +95,14 @@ def inodes(pid: int) -> Iterator[str]:
                     yield target[len("socket:[") : -1]
 
 
+def tcp_rows(pid: int | str) -> Iterator[Sequence[str]]:
+    """The TCP sockets that a process sees, as the words of proc(5), /proc/PID/net/tcp."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
+            yield from (line.split() for line in lines[1:])
+
+
 class Connection(NamedTuple):
     """One that is established; bytes that are not yet at the other end, or not yet read here."""
 
@@ -105,14 +113,10 @@ class Connection(NamedTuple):
 
 def _connections(pid: int, own: Collection[str]) -> Iterator[Connection]:
     """Of those that a process sees, the ones with these inodes."""
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == ESTABLISHED and words[9] in own:
-                    unsent, unread = (int(one, 16) for one in words[4].split(":"))
-                    way = _address(words[1]), _address(words[2])
-                    yield Connection(way, unsent, unread)
+    for words in tcp_rows(pid):
+        if words[3] == ESTABLISHED and words[9] in own:
+            unsent, unread = (int(one, 16) for one in words[4].split(":"))
+            yield Connection((_address(words[1]), _address(words[2])), unsent, unread)
 
 
 def _address(told: str) -> str:

@@ -28,7 +28,7 @@ class Meter:
     """How often it gave back all that was cached, because there was no more."""
 
 
-class Played:
+class SimulatedMemory:
     """CPU tensors, counted by torch's own tracker, against a size that was stated."""
 
     def __init__(self, size: int) -> None:
@@ -50,9 +50,9 @@ class Played:
         DDP's ``buckets`` are there already, and so many bytes of them that are ``unseen``: who
         they are is known only after an exchange.
         """
-        from ddoctor.memory_tracking.operators import Rationed
+        from ddoctor.memory_tracking.operators import LimitedTracker
 
-        tracker = Rationed(model, optimizer, buckets, self.limit - unseen)
+        tracker = LimitedTracker(model, optimizer, buckets, self.limit - unseen)
         meter = Meter()
         with tracker:
             yield meter
@@ -96,7 +96,7 @@ class GpuMemory:
         meter.retries = allocated.retries
 
 
-def device(world: ProbeWorld, size: int | None) -> Played | GpuMemory:
+def device(world: ProbeWorld, size: int | None) -> SimulatedMemory | GpuMemory:
     """This rank's.
 
     Raises:
@@ -108,4 +108,4 @@ def device(world: ProbeWorld, size: int | None) -> Played | GpuMemory:
         raise DoctorError(
             "there is no GPU to measure: say how much memory one would have: --device-memory 24GiB"
         )
-    return Played(size)
+    return SimulatedMemory(size)

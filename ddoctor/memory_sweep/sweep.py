@@ -22,7 +22,7 @@ from ddoctor.probing.world import MEMORY_SHARE
 if TYPE_CHECKING:
     from torch import nn
 
-    from ddoctor.memory_sweep.devices import GpuMemory, Played
+    from ddoctor.memory_sweep.devices import GpuMemory, SimulatedMemory
     from ddoctor.probing.world import ProbeWorld
 
 # More samples at a time nobody trains with.
@@ -41,7 +41,7 @@ class MemorySweep:
     def __init__(
         self,
         world: ProbeWorld,
-        device: Played | GpuMemory,
+        device: SimulatedMemory | GpuMemory,
         lines: MemoryLines,
         *,
         workload: str,

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddoctor.errors import DoctorError
-from ddoctor.memory_sweep.devices import GpuMemory, Meter, Played
+from ddoctor.memory_sweep.devices import GpuMemory, Meter, SimulatedMemory
 from ddoctor.memory_sweep.exchange import Exchange
 from ddoctor.memory_sweep.lines import MemoryLines
 from ddoctor.memory_sweep.work import Shape, Workload
@@ -44,7 +44,11 @@ class TrainingSteps:
     """One workload on all ranks together."""
 
     def __init__(
-        self, world: ProbeWorld, device: Played | GpuMemory, exchange: Exchange, lines: MemoryLines
+        self,
+        world: ProbeWorld,
+        device: SimulatedMemory | GpuMemory,
+        exchange: Exchange,
+        lines: MemoryLines,
     ) -> None:
         self._world, self._device, self._exchange = world, device, exchange
         self._has_states = False

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddoctor.memory_tracking.tracker import Tracker
 
 
-class Rationed(Tracker):  # type: ignore[no-untyped-call]
+class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
     """A tracker under which a step has so many bytes, and runs out of memory as on a GPU."""
 
     def __init__(

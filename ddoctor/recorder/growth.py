@@ -33,7 +33,7 @@ from ddoctor.memory_sweep.devices import Meter
 from ddoctor.memory_sweep.lines import MemoryLines
 from ddoctor.memory_sweep.sweep import TIMED, MemorySweep
 from ddoctor.memory_sweep.training import Use
-from ddoctor.memory_tracking.operators import Rationed
+from ddoctor.memory_tracking.operators import LimitedTracker
 from ddoctor.probing.journal import Journal
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.probing.world import ProbeWorld
@@ -57,7 +57,7 @@ class BatchGrowth:
     """One rank's part."""
 
     _world: ProbeWorld
-    _device: devices.Played | devices.GpuMemory
+    _device: devices.SimulatedMemory | devices.GpuMemory
     _sweep: MemorySweep
 
     def __init__(
@@ -184,7 +184,7 @@ class BatchGrowth:
     def _on_cpu(self) -> Iterator[Meter]:
         first, *others = self._stepping.optimizers
         # Also what is not trained, a teacher say.
-        tracker = Rationed(nn.ModuleList(outermost.modules()), first, others, sys.maxsize)
+        tracker = LimitedTracker(nn.ModuleList(outermost.modules()), first, others, sys.maxsize)
         meter = Meter()
         with tracker:
             yield meter

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddoctor.memory_sweep.training import out_of_memory
-from ddoctor.memory_tracking.operators import Rationed
+from ddoctor.memory_tracking.operators import LimitedTracker
 from tests.forecast import truth
 from tests.forecast.model_set import SET
 from tests.memory_sweep import exhaustive, workloads
@@ -19,7 +19,7 @@ MIB = 2**20
 def held(make_limit: int, samples: int = 64) -> list[int]:
     model, optimizer, loss = workloads.dense()
     for _ in range(2):
-        tracker = Rationed(model, optimizer, (), make_limit)
+        tracker = LimitedTracker(model, optimizer, (), make_limit)
         with tracker:
             value = loss(model, samples)
             value.backward()  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ def test_the_peak_is_that_of_the_allocator() -> None:
     batch = case.batch()
     steps = optimizer(model.parameters())
     for _ in range(2):
-        tracker = Rationed(model, steps, batch.values(), 2**40)
+        tracker = LimitedTracker(model, steps, batch.values(), 2**40)
         with tracker:
             outputs = model(**batch)
             outputs.loss.backward()
