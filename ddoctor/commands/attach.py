@@ -68,9 +68,7 @@ def attach(options: AttachOptions) -> int:
     if options.prometheus is not None and not options.watch:
         raise DoctorError("--prometheus serves the samples of --watch: give both")
     pids = options.pids or ()
-    sampling = SamplingOptions(
-        native=options.native, redact=options.redact, logs=options.log or ()
-    )
+    sampling = SamplingOptions(native=options.native, redact=options.redact, logs=options.log or ())
     if options.watch:
         metrics = Metrics(options.prometheus) if options.prometheus is not None else None
         report, evidence = watching.watch(pids, options.job, options.seconds, sampling, metrics)

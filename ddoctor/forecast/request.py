@@ -8,7 +8,7 @@ from typing import get_args
 from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing, Plan
-from ddoctor.forecast import devices, measured, from_run, planning
+from ddoctor.forecast import devices, from_run, measured, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model, Optimizer, Precision
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.forecaster import Forecaster
