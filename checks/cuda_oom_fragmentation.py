@@ -26,7 +26,7 @@ GIB = 2**30
 def in_pieces(
     run: TrainingRun, environment: Environment | None, use: RankUse | None
 ) -> Iterator[Finding]:
-    found = cuda_oom.of_kind(run, "pieces")
+    found = cuda_oom.of_kind(run, "pieces", environment=environment)
     if not found:
         return
     told = found[0].told

@@ -77,10 +77,11 @@ def growing(
     loading: tuple[Loading, ...] | None,
     use: tuple[RankUse, ...] | None,
 ) -> Iterator[Finding]:
-    free = {section.host: _free(section) for section in hosts or ()}
+    ranks = [rank for one in memory for rank in one.ranks]
+    free = {section.host: _free(section, ranks) for section in hosts or ()}
     loaders = [loader for section in loading for loader in section.loaders] if loading else None
     collected = {one.rank: one.gc_enabled for section in use or () for one in section.hosts}
-    every = [leak for one in memory for rank in one.ranks for leak in _leaks(rank)]
+    every = [leak for rank in ranks for leak in _leaks(rank)]
     for workers in (False, True):
         leaks = [leak for leak in every if leak.workers is workers]
         if leaks:
@@ -162,12 +163,19 @@ def _leaks(rank: Growth) -> Iterator[Leak]:
             )
 
 
-def _free(memory: Memory) -> float:
-    """MiB that processes may still take."""
+def _free(memory: Memory, ranks: Sequence[Growth] = ()) -> float:
+    """MiB that processes may still take. The memory of a host is read when the recorded ``ranks``
+    have ended: what they held last counts as taken."""
     free = memory.available
     if memory.limit is not None and memory.used_in_limit is not None:
         free = min(free, memory.limit - memory.used_in_limit)
-    return max(free, 0) / 2**20
+    series = [one for rank in ranks if rank.host == memory.host for one in _series(rank)]
+    return max(free / 2**20 - sum(amounts[-1] for amounts in series), 0.0)
+
+
+def _series(rank: Growth) -> list[tuple[float, ...]]:
+    """MiB over time of the process and of its workers, as far as they were seen."""
+    return [amounts for amounts in (rank.resident, rank.workers) if amounts]
 
 
 def _full(leaks: Sequence[Leak], free: Mapping[str, float]) -> tuple[float, str] | None:

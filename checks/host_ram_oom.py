@@ -155,12 +155,8 @@ def _evidence(
         )
     if memory is None:
         return
-    if memory.limit is not None and memory.kills_in_limit:
-        yield (
-            f"{memory.kills_in_limit} processes of its cgroup have been killed for memory, whose "
-            f"limit is {memory.limit / GIB:.1f} GiB",
-            Confidence.LIKELY,
-        )
+    if memory.limit is not None and memory.kills:
+        yield f"{_kills(memory)}; its limit is {memory.limit / GIB:.1f} GiB", Confidence.LIKELY
     rows = [row for row in growth.ranks if row.host == one.host] if growth is not None else []
     used = 2**20 * sum(
         series[-1] for row in rows for series in (row.resident, row.workers) if series
@@ -235,19 +231,18 @@ def killed_in_cgroup(
     memory: Memory, kernel: Kernel | None, run: TrainingRun | None
 ) -> Iterator[Finding]:
     here = any(one.host == memory.host for one in _killed(run))
-    if memory.limit is None or not memory.kills_in_limit or here:
+    if memory.limit is None or not memory.kills or here:
         return
     used = "" if memory.used_in_limit is None else f", {memory.used_in_limit / GIB:.1f} in use now"
     yield Finding(
         severity=Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{memory.kills_in_limit} processes of this cgroup have been killed for memory since "
-            f"it was made; its limit is {memory.limit / GIB:.1f} GiB of the machine's "
+            f"{_kills(memory)}; its limit is {memory.limit / GIB:.1f} GiB of the machine's "
             f"{memory.total / GIB:.1f}{used}"
         ),
         evidence=(
-            Observation(name="processes killed for memory", value=memory.kills_in_limit),
+            Observation(name="processes killed for memory", value=memory.kills),
             Observation(name="memory limit", value=round(memory.limit / GIB, 1), unit="GiB"),
         ),
         fixes=(_FEWER_COPIES, _more(memory, kernel)),
@@ -262,7 +257,8 @@ def killed_by_the_kernel(
         return
     if live is not None and live.missing and not live.supervised:
         return
-    since = "boot" if live is None else "the start of the run"
+    recorded = live is not None or (run is not None and not run.log)
+    since = "the start of the run" if recorded else "boot"
     yield Finding(
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
@@ -276,6 +272,12 @@ def killed_by_the_kernel(
         ),
         fixes=(_FEWER_COPIES,),
     )
+
+
+def _kills(memory: Memory) -> str:
+    number = "1 process" if memory.kills == 1 else f"{memory.kills} processes"
+    since = "since the cgroup was made" if memory.kills_before is None else "during the run"
+    return f"the kernel killed {number} of the cgroup for memory {since}"
 
 
 def _of_a_run(log: KernelLog) -> list[str]:

@@ -70,7 +70,7 @@ def met_in_training(
     environment: Environment | None,
     growth: MemoryOverTime | None,
 ) -> Iterator[Finding]:
-    found = cuda_oom.of_kind(run, "narrow")
+    found = cuda_oom.of_kind(run, "narrow", environment=environment)
     if found:
         more = _grew(found[0].rank.rank, growth)
         yield cuda_oom.finding(found, run, wrapping, environment, more=more)

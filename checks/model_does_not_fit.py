@@ -60,7 +60,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 def met_in_training(
     run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Finding]:
-    found = cuda_oom.of_kind(run, "too-much")
+    found = cuda_oom.of_kind(run, "too-much", environment=environment)
     if found:
         # A log does not tell how many steps had gone well.
         confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN

@@ -158,9 +158,14 @@ def cases(run: TrainingRun) -> Iterator[Case]:
             yield Case(rank=one, told=told, kind=_kind(run, one, told))
 
 
-def of_kind(run: TrainingRun, *kinds: Kind) -> Sequence[Case]:
-    """Those that are of the kind of the first."""
+def of_kind(
+    run: TrainingRun, *kinds: Kind, environment: Environment | None = None
+) -> Sequence[Case]:
+    """Those that are of the kind of the first; none where the first is on another host than the
+    environment."""
     found = list(cases(run))
+    if environment is not None and found and environment.host not in ("", found[0].rank.host):
+        return []
     return [one for one in found if one.kind == found[0].kind and one.kind in kinds]
 
 

@@ -37,14 +37,17 @@ def collectors() -> Iterator[Collector]:
 
 
 def collect(
-    waiting_for: Callable[[str], None], chosen: Iterable[Collector] | None = None
+    waiting_for: Callable[[str], None],
+    chosen: Iterable[Collector] | None = None,
+    *,
+    limit: float = LIMIT_SECONDS,
 ) -> Iterator[Section | Absence]:
-    """Run all collectors, or those chosen, side by side; ``waiting_for`` hears which one is still
-    at work."""
+    """Run all collectors, or those chosen, side by side, for ``limit`` seconds; ``waiting_for``
+    hears which one is still at work."""
     host = socket.gethostname()
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + limit
     every = collectors() if chosen is None else chosen
-    for task in [_Task(collector) for collector in every]:
+    for task in [_Task(collector, limit) for collector in every]:
         waiting_for(task.label)
         task.join(max(0.0, deadline - time.monotonic()))
         outcome = task.outcome
@@ -56,12 +59,12 @@ def collect(
 class _Task(Thread):
     """One collector at work; a daemon, for one that hangs cannot be ended."""
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: Collector, limit: float) -> None:
         self._collector = collector
         section: type[Section] = get_type_hints(collector)["return"]
         self.label = section.label()
         self.outcome: Section | Absence = self._absence(
-            f"no answer within {LIMIT_SECONDS:.0f} s (a dead network file system, a hung driver?)",
+            f"no answer within {limit:.0f} s (a dead network file system, a hung driver?)",
             crashed=True,
         )
         super().__init__(name=f"collect {self.label}", daemon=True)

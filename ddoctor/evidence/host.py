@@ -64,6 +64,14 @@ class Memory(Section, frozen=True, kw_only=True):
     """Bytes in use without the page cache that the kernel can reclaim at once."""
     kills_in_limit: int | None = None
     """Processes that the OOM killer ended for this limit since the cgroup was created."""
+    kills_before: int | None = None
+    """The same when a recorded run began; None: no run, or the kernel does not count."""
+
+    @property
+    def kills(self) -> int:
+        """Processes killed for this limit: during the recorded run, else since the cgroup was
+        made."""
+        return (self.kills_in_limit or 0) - (self.kills_before or 0)
 
 
 class SharedMemory(Section, frozen=True, kw_only=True):

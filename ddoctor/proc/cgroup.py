@@ -93,8 +93,19 @@ def memory_limit(memory: Controller) -> MemoryLimit | None:
     v2 = memory.version == 2
     used = _number(folder / ("memory.current" if v2 else "memory.usage_in_bytes"))
     cache = _table(folder / "memory.stat").get("inactive_file" if v2 else "total_inactive_file", 0)
-    kills = _table(folder / ("memory.events" if v2 else "memory.oom_control")).get("oom_kill")
+    kills = _kills(memory, folder)
     return MemoryLimit(limit, None if used is None else max(0, used - cache), kills)
+
+
+def _kills(memory: Controller, limited: Path) -> int | None:
+    """Processes killed in the group with the limit; None: the kernel does not count them."""
+    if memory.version == 2:
+        return _table(limited / "memory.events").get("oom_kill")
+    # v1 counts a process in its own group only, which may lie below the one with the limit.
+    below = memory.folders[: memory.folders.index(limited) + 1]
+    counts = [_table(folder / "memory.oom_control").get("oom_kill") for folder in below]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def cpuset(groups: Controller) -> str | None:

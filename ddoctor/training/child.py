@@ -43,6 +43,7 @@ from ddoctor.recorder.tape import (
     StepRow,
     Tape,
 )
+from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.stderr import STDERR, Stderr
 
@@ -97,6 +98,8 @@ class Child:
         self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
         self.pid = self._process.pid
         self._exit = os.pidfd_open(self.pid) if sys.platform == "linux" else None
+        # Another turn of the script tells nothing new of its host.
+        self._surroundings = None if turn or mine.local_rank else HostSections()
         self.use = HostUse(self.pid, mine.rank, host, mine.local_size)
 
     @property
@@ -238,6 +241,7 @@ class Child:
             children_seconds=0.0 if self.done else self.use.children_seconds,
             stack=self.stack or self._crash(),
             printed=self._stderr.last() if self._stderr and native else "",
+            host_sections=self._surroundings.packed(self.host) if self._surroundings else "",
         )
         self._tape.close()
         self._folder.cleanup()

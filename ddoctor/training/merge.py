@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from ddoctor.cluster.supervisor import unpack
 from ddoctor.evidence.loading import CurvePoint, DataSeen, LoaderCurve, Loading
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Section
@@ -57,7 +58,14 @@ def sections(run: Run) -> tuple[Section, ...]:
     points = tuple(_curve(run))
     if points:
         found.append(LoaderCurve(points=points))
-    return tuple(replace(section, host=host) for section in found)
+    return (*(replace(section, host=host) for section in found), *_hosts(run))
+
+
+def _hosts(run: Run) -> Iterator[Section]:
+    """What local rank 0 of each host collected there."""
+    for record in run.records:
+        if record.host_sections:
+            yield from unpack(record.host_sections)
 
 
 def _training_run(run: Run) -> TrainingRun:

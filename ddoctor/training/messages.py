@@ -114,6 +114,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """CPU seconds of the Python processes that may have trained in its place."""
     stack: tuple[Frame, ...] = ()
     printed: str = ""
+    host_sections: str = ""
+    """Of its host, packed; only local rank 0 collects them."""
 
 
 Nows = Mapping[int, Now]

@@ -101,7 +101,7 @@ def test_when_the_host_is_full(findings: Findings) -> None:
         used_in_limit=20 * GIB,
     )
     (finding,) = findings(CAUSE, two, tight)
-    assert "node-0 is full in 11 minutes" in finding.because
+    assert "node-0 is full in 10 minutes" in finding.because
 
 
 def test_a_note_where_it_takes_more_than_a_week(findings: Findings) -> None:

@@ -10,7 +10,7 @@ from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
-from ddoctor.evidence.training import RankStart, Starts
+from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import in_collective, look, moving
@@ -95,7 +95,7 @@ def test_a_killed_rank_that_the_kernel_log_names(findings: Findings) -> None:
 def test_a_killed_rank_in_a_cgroup_with_kills(findings: Findings) -> None:
     (finding,) = findings(CAUSE, KILLED, memory(32 * GIB, 3))
     assert finding.confidence is Confidence.LIKELY
-    assert "whose limit is 32.0 GiB" in finding.because
+    assert "its limit is 32.0 GiB" in finding.because
 
 
 def test_a_killed_rank_where_all_memory_was_in_use(findings: Findings) -> None:
@@ -141,6 +141,16 @@ def test_old_kills_are_told_as_ever_beside_a_sound_run(findings: Findings) -> No
     section = run(ending(0, "stopped"), ending(1, "stopped"))
     (finding,) = findings(CAUSE, section, memory(32 * GIB, 3))
     assert finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize("section", [KILLED, run(ending(0, "stopped"), ending(1, "stopped"))])
+def test_quiet_on_kills_from_before_the_recorded_run(
+    findings: Findings, section: TrainingRun
+) -> None:
+    before = replace(memory(32 * GIB, 3), kills_before=3)
+    assert findings(CAUSE, section, before) == ()
+    (finding,) = findings(CAUSE, section, replace(before, kills_in_limit=4))
+    assert "the kernel killed 1 process of the cgroup for memory during the run" in finding.because
 
 
 def test_a_rank_of_a_live_run_that_is_gone(findings: Findings) -> None:

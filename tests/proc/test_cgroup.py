@@ -156,6 +156,17 @@ def test_v1_memory(tree: Tree) -> None:
     assert tree.limit() == cgroup.MemoryLimit(8 * GIB, 5 * GIB, 1)
 
 
+def test_v1_counts_a_killed_process_in_its_own_group(tree: Tree) -> None:
+    tree.v1("/job/task")
+    base = "/sys/fs/cgroup/memory/job"
+    tree.write(f"{base}/memory.limit_in_bytes", f"{8 * GIB}\n")
+    tree.write(f"{base}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    tree.write(f"{base}/task/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    limit = tree.limit()
+    assert limit is not None
+    assert limit.kills == 2
+
+
 def test_a_limit_above_the_machine_is_none(tree: Tree) -> None:
     tree.v2("/job")
     tree.write("/sys/fs/cgroup/job/memory.max", f"{2**60}\n")

@@ -1,0 +1,85 @@
+"""The sections of a host around a recorded run: collected before its first step and after its end.
+
+Only the rank with local rank 0 collects. It does so in the supervisor's process, while the script
+still imports torch and after the script has ended, so that no step is slower for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from threading import Thread
+
+from msgspec.structs import replace
+
+from ddoctor.evidence.gpus import KernelLog
+from ddoctor.evidence.host import Memory
+from ddoctor.evidence.section import Absence, Absent, Section
+
+LIMIT_SECONDS = 10.0
+"""For each of the two collections: rank 0 waits for the records of all ranks, for 30 s."""
+
+
+class HostSections:
+    """Collects in the background from now on, and again when ``packed`` is called."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._first: list[Section | Absence] = []
+        self._thread = Thread(target=self._begin, daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> None:
+        from ddoctor.collect import disks, environment, gpus, host, kernel
+
+        # To import torch takes seconds, and a look at RDMA or at names tells a run nothing new.
+        self._first = _collected(
+            (
+                host.memory,
+                environment.environment,
+                host.limits,
+                host.shared_memory,
+                kernel.kernel,
+                disks.disks,
+                gpus.gpus,
+                host.cpus,
+            )
+        )
+
+    def packed(self, name: str) -> str:
+        """Every section of the host of this name, with what changed during the run."""
+        from ddoctor.cluster.supervisor import pack
+        from ddoctor.collect import gpus, host, kernel_log
+
+        def log() -> KernelLog:
+            return kernel_log.kernel_log(within=time.monotonic() - self._began)
+
+        self._thread.join(LIMIT_SECONDS)
+        last = _collected((host.memory, log))
+        if any(isinstance(one, KernelLog) and one.xids for one in last):
+            # A GPU may have fallen off the bus.
+            last += _collected((gpus.gpus,))
+        sections: dict[type[Section], Section] = {}
+        for one in (*self._first, *last):
+            if isinstance(one, Section):
+                sections[type(one)] = _since(one, sections.get(type(one)))
+        absences = tuple(
+            # The training can be judged without it.
+            replace(one, crashed=False)
+            for one in (*self._first, *last)
+            if isinstance(one, Absence)
+        )
+        return pack([*sections.values(), Absent(sections=absences)], name)
+
+
+def _since(section: Section, before: Section | None) -> Section:
+    """A section with what the counters of the kernel showed when the run began."""
+    if isinstance(section, Memory) and isinstance(before, Memory):
+        return replace(section, kills_before=before.kills_in_limit)
+    return section
+
+
+def _collected(collectors: Iterable[Callable[[], Section]]) -> list[Section | Absence]:
+    from ddoctor.collect import collect
+
+    return list(collect(lambda label: None, collectors, limit=LIMIT_SECONDS))

@@ -1,0 +1,127 @@
+"""Host memory that runs out: the kernel kills a rank for it, or it says when it will be full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.gpus import KernelLog
+from ddoctor.evidence.host import Memory
+from ddoctor.evidence.training import TrainingRun
+from tests.training.conftest import MakeTraining
+
+LIMIT_MIB = 1500
+"""Two ranks with torch, their supervisors and torchrun take about a third of it."""
+
+TRAIN = """
+    import sys, time
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    kept_numbers = int(sys.argv[1])
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.01)
+            return super().forward(x)
+
+    model = DistributedDataParallel(Net(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    kept = []
+    for step in range(100_000):
+        loss = model(torch.randn(8, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 1 and step >= 20 and kept_numbers:
+            kept.append(torch.ones(kept_numbers))
+"""
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """The list of processes of a cgroup with a memory limit."""
+    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
+    top = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup")
+    group = top / f"ddoctor-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"may not make a cgroup: {error}")
+    try:
+        limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
+        limit.write_text(str(LIMIT_MIB * 2**20))
+        if not v1:
+            (group / "memory.swap.max").write_text("0")
+        yield group / "cgroup.procs"
+    except OSError as error:
+        pytest.skip(f"may not set a memory limit: {error}")
+    finally:
+        group.rmdir()
+
+
+def within(group: Path) -> tuple[str, ...]:
+    """A command that runs its arguments in the cgroup with this list of processes."""
+    return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group))
+
+
+def test_a_rank_that_the_kernel_kills_for_memory(
+    training: MakeTraining, little_memory: Path
+) -> None:
+    script = training(TRAIN, str(2**24))
+    command = script.under("--no-prove", "--steps=10000")
+    with script.started(*within(little_memory), *command) as process:
+        trained = script.outcome(process)
+    (run,) = trained.evidence.all(TrainingRun)
+    assert run.ranks[1].exit_code == -9, trained.stderr
+    (memory,) = trained.evidence.all(Memory)
+    assert memory.limit == LIMIT_MIB * 2**20
+    assert (memory.kills_before, memory.kills) == (0, 1)
+    first = trained.first
+    assert (first["cause"], first["severity"]) == ("host-ram-oom", "error")
+    assert first["where"]["ranks"] == [1]
+    assert "dead-rank" in first["consequences"]
+    assert "dead-rank" not in trained.alarms
+    (log,) = trained.evidence.all(KernelLog) or (None,)
+    if log is not None and any(f" {run.ranks[1].pid} " in line for line in log.oom_kills):
+        assert first["confidence"] == "certain"
+        assert f"Killed process {run.ranks[1].pid}" in first["because"]
+    else:
+        # A container counts its processes from 1, and the kernel log does not.
+        assert (
+            "the kernel killed 1 process of the cgroup for memory during the run"
+            in (first["because"])
+        )
+
+
+def test_when_the_host_will_be_full(training: MakeTraining) -> None:
+    trained = training(TRAIN, str(2**18)).recorded("--no-prove", "--steps=150")
+    leaks = [one for one in trained.told["findings"] if one["cause"] == "host-memory-leak"]
+    (leak,) = leaks
+    assert leak["where"]["ranks"] == [1]
+    assert "at this rate" in leak["because"]
+    assert "is full in" in leak["because"]
+
+
+def test_the_host_of_a_sound_run_raises_no_alarm(
+    training: MakeTraining, little_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDOCTOR_TEST_TOKEN", "secret-of-the-user")
+    script = training(TRAIN, "0")
+    with script.started(*within(little_memory), *script.under("--no-prove", "--steps=50")) as run:
+        trained = script.outcome(run)
+    assert trained.alarms == []
+    assert trained.told["crashed"] == []
+    (memory,) = trained.evidence.all(Memory)
+    assert memory.kills == 0
+    (environment,) = trained.evidence.all(Environment)
+    assert environment.get("WORLD_SIZE") == "2"
+    assert "secret-of-the-user" not in (script.script.parent / "bundle.json").read_text()
