@@ -2,7 +2,8 @@
 
 The collate function pads, tokenises and stacks; then a batch is handed over, pinned and copied to
 the device. Where this takes longer than to fetch the items, a faster disk or dataset changes
-nothing. What the training process does itself on a batch no worker can take off it.
+nothing. Work of the training loop on a batch, before the model gets it, delays every step: workers
+do it meanwhile.
 
 Seen from outside: it looks like too few workers, but the samples of a profiler are in the collate
 function, in ``pin_memory`` or in ``Tensor.to``.
@@ -18,13 +19,20 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, worker_fix
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 STACKS = "default_collate"
 """What torch takes where no function is given."""
-EXPLAINS = ("straggler-rank", "communication-bound-step", "scaling-efficiency-low")
+# One makes a batch while that of the other waits; dataloader-bottleneck says where it takes more.
+FEW_WORKERS = 2
+EXPLAINS = (
+    "straggler-rank",
+    "communication-bound-step",
+    "scaling-efficiency-low",
+    "step-loop-overhead",
+)
 
 
 def longer_than_the_items(
@@ -101,7 +109,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def in_the_training_process(throughput: LoaderThroughput) -> Iterator[Finding]:
+def in_the_training_process(
+    throughput: LoaderThroughput, lines: Lines | None
+) -> Iterator[Finding]:
     late = [feed for feed in throughput.feeds if feed.in_main >= NOTABLE * feed.step]
     if not late:
         return
@@ -109,13 +119,14 @@ def in_the_training_process(throughput: LoaderThroughput) -> Iterator[Finding]:
     loader = worst.loader
     if worst.wait > worst.in_main:
         return
+    line = _hottest(lines, worst.rank)
     yield Finding(
         severity=Severity.WARNING,
-        confidence=Confidence.CERTAIN,
+        confidence=Confidence.LIKELY,
         because=(
-            f"the training process itself spends {loader.collate_in_main:.3f} s on each batch that "
-            f"the {loader.num_workers} workers of {loader.name} have made, in a step of "
-            f"{worst.step:.3f} s"
+            f"rank {worst.rank} works {loader.collate_in_main:.3f} s on each batch between the "
+            f"loader of {loader.name} and the model, in a step of {worst.step:.3f} s"
+            + (f", mostly at {line.file}:{line.line} `{line.text}`" if line is not None else "")
         ),
         evidence=(_share("work of the training process on batches", worst, worst.in_main),),
         where=throughput.where(late),
@@ -127,13 +138,21 @@ def in_the_training_process(throughput: LoaderThroughput) -> Iterator[Finding]:
                     "def collate(items):  # runs in the workers: all that is done to a batch\n"
                     "    return torch.utils.data.default_collate(items)\n"
                     "\n"
-                    f"DataLoader(…, collate_fn=collate)  # {loader.name}"
+                    f"DataLoader(…, num_workers={loader.num_workers or FEW_WORKERS}, "
+                    f"collate_fn=collate)  # {loader.name}"
                 ),
                 language="python",
                 caution="each tensor of a batch is a file in /dev/shm to open: stack small ones",
             ),
         ),
     )
+
+
+def _hottest(lines: Lines | None, rank: int) -> HotLine | None:
+    """Where this rank was sampled most outside of all phases."""
+    ranks = lines.ranks if lines is not None else ()
+    rest = [line for one in ranks if one.rank == rank for line in one.lines if line.phase == "rest"]
+    return max(rest, key=lambda line: line.samples, default=None)
 
 
 def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:

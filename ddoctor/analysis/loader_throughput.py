@@ -40,7 +40,7 @@ class Feed:
     need: float
     """Between two batches, if no rank ever waited for its loader."""
     wait: float
-    """Of each step in the loader, typically: without the epochs' edges and ``in_main``."""
+    """Of each step in the loader, typically, without the epochs' edges."""
     least: float
     """So much it is in every stretch but the best one."""
     edges: float
@@ -48,7 +48,7 @@ class Feed:
     restarts: float
     """The part of ``edges`` in which workers were started."""
     in_main: float
-    """Of each step, the main process's own work on batches that workers made."""
+    """Of each step, the training process's own work on its batches before the model."""
     main_cpu: float
     """Of each step, the main thread on a CPU, without what it loads itself."""
 
@@ -159,7 +159,6 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     waits = _without_edges(seconds, loader)
     edges = (sum(seconds) - sum(waits)) / count
     stretches = _stretches(waits, loader)
-    in_main = loader.collate_in_main * per_step
     loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
     cpu = fmean(rank.cpu) - loaded if rank.cpu else need
     return Feed(
@@ -169,11 +168,11 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
         step=fmean(rank.seconds),
         per_step=per_step,
         need=need / per_step,
-        wait=max(0.0, median(stretches) - in_main),
-        least=max(0.0, sorted(stretches)[len(stretches) // STRETCHES] - in_main),
+        wait=median(stretches),
+        least=sorted(stretches)[len(stretches) // STRETCHES],
         edges=edges,
         restarts=edges * restart(loader) / edge(loader) if edges else 0.0,
-        in_main=in_main,
+        in_main=loader.collate_in_main * per_step,
         # A thread that waits for a GPU or a peer may spin, and then less in a shorter step.
         main_cpu=min(max(cpu, 0.0), need),
     )

@@ -66,8 +66,8 @@ class Loader(Part, frozen=True, kw_only=True):
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0
-    """Seconds per batch that the main process spends with workers in use: unpickling, pinning, the
-    script's own wrapper."""
+    """Seconds per batch that the training process itself works on it between the loader and the
+    model, say to tokenise, transform or pad; 0: the model receives what the loader returned."""
 
     taken: int = 0
     """Batches that the judged steps used."""

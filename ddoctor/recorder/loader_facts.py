@@ -19,6 +19,7 @@ def loading(seen: Iterable[Seen]) -> Iterator[LoaderFacts]:
             yield LoaderFacts(
                 loader=_loader(one.settings, one),
                 waits=tuple(one.waits),
+                preparing=tuple(one.preparing.times),
                 epochs=tuple(_epochs(one)),
             )
 

@@ -21,6 +21,7 @@ from ddoctor.evidence.loading import Loader
 from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.loader_settings import described, distributed
+from ddoctor.recorder.preparing import Preparing
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
@@ -62,6 +63,7 @@ class Seen:
         """The loader itself while the script holds it."""
         self.waits: deque[tuple[int, float]] = deque(maxlen=MOST_WAITS)
         """Step and seconds of each batch."""
+        self.preparing = Preparing()
         self.epochs: list[Epoch] = []
         self.slots: list[workers.Slots] = []
         self.in_training = 0
@@ -166,12 +168,17 @@ class Loaders:
             finally:
                 seconds = timeline.leave() - began
                 workers.in_main = None
+            epoch.batches += 1
+            tensors = None
+            if epoch.batches <= FIRST_BATCHES:
+                tensors = _look_at(seen, epoch, batch, seconds)
+            elif seen.preparing.changes is None:
+                tensors = _looked_into(batch)
             if phase == LOADER:
                 seen.in_training += 1
                 seen.waits.append((timeline.done, seconds))
-            epoch.batches += 1
-            if epoch.batches <= FIRST_BATCHES:
-                _look_at(seen, epoch, batch, seconds)
+                if get_ident() == timeline.busy:
+                    seen.preparing.taken(timeline, tensors)
             return batch
 
         @wraps(index)
@@ -213,13 +220,15 @@ def _counted(epoch: Epoch, take: Callable[[Any], Any], iterator: Any) -> Any:
 
 
 @harmless
-def _look_at(seen: Seen, epoch: Epoch, batch: Any, seconds: float) -> None:
+def _look_at(seen: Seen, epoch: Epoch, batch: Any, seconds: float) -> list[torch.Tensor]:
+    """All tensors of the batch."""
     if epoch.first_wait is None:
         epoch.first_wait = seconds
     tensors = _tensors(batch)
     epoch.values.append(_print(tensors) or "")
     epoch.labels.append(_print_labels(tensors) or "")
     seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
+    return tensors
 
 
 @harmless
@@ -248,6 +257,9 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     if isinstance(batch, (list, tuple)):
         return [one for value in batch[:16] for one in _tensors(value)]
     return []
+
+
+_looked_into = harmless(_tensors)
 
 
 def _told_apart(tensor: torch.Tensor) -> bool:

@@ -138,6 +138,8 @@ class Outermost:
         try:
             alone = len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor
             tensors = args if alone else _tensors((*args, *kwargs.values()))
+            if self._timeline.preparing is not None:
+                self._timeline.preparing.arrived(self._timeline, tensors)
             shapes = []
             elements = 0
             for one in tensors:

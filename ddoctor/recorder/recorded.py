@@ -43,6 +43,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     loader: Loader
     waits: tuple[tuple[int, float], ...]
     """Step and seconds of each batch."""
+    preparing: tuple[tuple[int, float], ...] = ()
+    """Step and seconds of each batch that the main process itself worked on before the model."""
     epochs: tuple[FirstBatches, ...] = ()
 
 

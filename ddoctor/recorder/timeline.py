@@ -6,7 +6,7 @@ import os
 from array import array
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.swaps import Swaps
@@ -29,6 +29,9 @@ from ddoctor.recorder.tape import (
     SIZE,
     Tape,
 )
+
+if TYPE_CHECKING:
+    from ddoctor.recorder.preparing import Preparing
 
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
@@ -60,6 +63,8 @@ class Timeline:
         self.open: list[int] = []
         """The enclosing phase of each open phase; its length is the argument of ``unwind``."""
         self.done = 0
+        self.preparing: Preparing | None = None
+        """Of the loader whose batch is on its way to the model; None: it has arrived."""
         self.meetings = 0
         self._begin = self.last = perf_counter()
         self._row_began: float | None = None

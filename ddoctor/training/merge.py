@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from msgspec.structs import replace
 
@@ -33,7 +34,7 @@ from ddoctor.evidence.training import (
 )
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.recorder import tape
-from ddoctor.recorder.recorded import Facts
+from ddoctor.recorder.recorded import Facts, LoaderFacts
 from ddoctor.recorder.tape import COUNT, StepRow
 from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
@@ -281,9 +282,9 @@ def _seconds(rows: Sequence[StepRow], name: str) -> tuple[float, ...]:
 def _loading(run: Run) -> Loading:
     loaders = []
     for record, facts in run.facts:
-        numbers = {step[record.rank].number for step in run.steps}
+        rows = {step[record.rank].number: step[record.rank] for step in run.steps}
         for one in facts.loaders:
-            waits = tuple(round(seconds, 7) for step, seconds in one.waits if step in numbers)
+            waits = tuple(round(seconds, 7) for step, seconds in one.waits if step in rows)
             loaders.append(
                 replace(
                     one.loader,
@@ -291,10 +292,24 @@ def _loading(run: Run) -> Loading:
                     host=record.host,
                     taken=len(waits),
                     wait_seconds=waits,
+                    collate_in_main=_preparing(one, rows),
                     worker_memory=record.worker_memory if one.loader.num_workers else None,
                 )
             )
     return Loading(loaders=tuple(loaders))
+
+
+def _preparing(one: LoaderFacts, rows: Mapping[int, StepRow]) -> float:
+    """Of a batch in the typical step. What the host does while the GPU is busy costs no time: the
+    time that the stream spends outside of all phases is the most that it can be."""
+    steps: dict[int, list[float]] = defaultdict(list)
+    for step, seconds in one.preparing:
+        if step in rows:
+            steps[step].append(seconds)
+    each = [
+        min(sum(some), rows[step].phases[tape.REST]) / len(some) for step, some in steps.items()
+    ]
+    return round(median(each), 7) if each else 0.0
 
 
 def _data(run: Run) -> DataSeen:

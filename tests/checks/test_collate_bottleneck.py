@@ -20,12 +20,13 @@ from tests.live_look import (
 )
 from tests.training_loaders import loader_with
 from tests.training_run import library
+from tests.training_steps import lines
 
 CAUSE = "collate-bottleneck"
 COUNT = 60
 
 
-def steps(*loaded: float, to_device: float = 0.0, device: str = "cuda") -> Steps:
+def steps(*loaded: float, to_device: float = 0.0, rest: float = 0.0, device: str = "cuda") -> Steps:
     """Ranks that are in the loader for so long in each step, and do 0.04 s of other work."""
     latest = max(loaded)
     return Steps(
@@ -38,6 +39,7 @@ def steps(*loaded: float, to_device: float = 0.0, device: str = "cuda") -> Steps
                     Phase(name="to-device", seconds=(to_device,) * COUNT),
                     Phase(name="forward", seconds=(0.04,) * COUNT),
                     Phase(name="waiting", seconds=(latest - one,) * COUNT),
+                    Phase(name="rest", seconds=(rest,) * COUNT),
                 ),
             )
             for rank, one in enumerate(loaded)
@@ -94,11 +96,20 @@ def test_on_one_rank(findings: Findings) -> None:
 
 def test_the_training_process_works_on_what_workers_made(findings: Findings) -> None:
     section = loading(loader(num_workers=4, fetch=0.1, collate=0.01, collate_in_main=0.03))
-    (finding,) = findings(CAUSE, steps(0.035), section)
-    assert "itself spends 0.030 s on each batch" in finding.because
+    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section)
+    assert "rank 0 works 0.030 s on each batch between the loader" in finding.because
     assert finding.cost is not None
     assert finding.cost.value == 0.4
-    assert "collate_fn=collate" in finding.fixes[0].paste
+    assert "num_workers=4, collate_fn=collate" in finding.fixes[0].paste
+    met = lines({("rest", 7, "ids = tokenise(texts)"): 30, ("forward", 9, "model(ids)"): 60})
+    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section, met)
+    assert finding.because.endswith("mostly at train.py:7 `ids = tokenise(texts)`")
+
+
+def test_the_training_process_works_on_what_it_loads_itself(findings: Findings) -> None:
+    section = loading(loader(fetch=0.001, collate=0.001, collate_in_main=0.03))
+    (finding,) = findings(CAUSE, steps(0.002, rest=0.03), section)
+    assert "num_workers=2, collate_fn=collate" in finding.fixes[0].paste
 
 
 def test_copies_from_pageable_memory(findings: Findings) -> None:

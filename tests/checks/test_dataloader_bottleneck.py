@@ -341,11 +341,6 @@ def test_quiet_where_collate_is_what_takes_long(findings: Findings) -> None:
     assert findings(CAUSE, loaded(0.06), section) == ()
 
 
-def test_quiet_where_the_process_itself_handles_batches(findings: Findings) -> None:
-    section = loading(loader(workers=4, collate_in_main=0.059))
-    assert findings(CAUSE, loaded(0.06), section) == ()
-
-
 def test_quiet_about_ranks_that_wait_for_others(findings: Findings) -> None:
     steps = loaded(0.001, 0.001)
     late = msgspec.structs.replace(

@@ -1,0 +1,60 @@
+"""What the main thread does to a batch before the model, told from a batch that it hands on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recorder.conftest import Record
+
+TRAIN = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.ones(48, 4))
+def prepare(x):
+    {prepare}
+for (x,) in DataLoader(data, batch_size=4):
+    time.sleep(0.002)
+    model(prepare(x)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("prepare", ["return x * 2", "return torch.tensor(x.tolist())"])
+def test_other_tensors_than_the_loader_gave(record: Record, prepare: str) -> None:
+    ran = record(TRAIN.format(prepare=prepare))
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    steps = [step for step, _ in known.preparing]
+    assert len(steps) > 5
+    assert steps == sorted(set(steps))
+    rest = dict(enumerate(ran.phase("rest")))
+    for step, seconds in known.preparing:
+        assert seconds >= 0.002
+        # Not what comes after the model.
+        assert step not in rest or seconds <= rest[step] - 0.01
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    ["return x", "return x.view(2, 2, 4)", "return x.to('cpu')", "return x[:2].unsqueeze(0)"],
+)
+def test_the_tensors_that_the_loader_gave(record: Record, prepare: str) -> None:
+    (known,) = record(TRAIN.format(prepare=prepare)).known.loaders
+    assert known.preparing == ()
+
+
+def test_a_batch_without_tensors(record: Record) -> None:
+    source = TRAIN.format(prepare="return torch.tensor(x)").replace(
+        "batch_size=4",
+        "batch_size=4, collate_fn=lambda items: (torch.stack([x for x, in items]).tolist(),)",
+    )
+    ran = record(source)
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    assert known.preparing
