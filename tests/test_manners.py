@@ -12,7 +12,7 @@ from ddoctor import engine
 from ddoctor.evidence.section import Evidence, Known, Section
 from ddoctor.probing import catalog
 from ddoctor.probing.world import ProbeWorld
-from tests.healthy import healthy
+from tests.healthy import COMMANDS, healthy
 
 CATALOGUE = (Path(__file__).parent / "catalogue.txt").read_text().split()
 CHECKS = engine.discover()
@@ -51,10 +51,29 @@ def test_is_skipped_without_evidence(check: engine.Check) -> None:
         assert result.skipped
 
 
-def test_is_quiet_on_a_healthy_machine(check: engine.Check) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_is_quiet_on_what_a_command_makes_of_a_healthy_machine(
+    check: engine.Check, command: str
+) -> None:
+    for result in engine.diagnose(healthy(command), [check]):
+        assert result.crashed is None
+        assert result.findings == ()
+
+
+def test_every_way_of_it_runs_on_what_one_command_makes(check: engine.Check) -> None:
+    ran = {
+        result.check
+        for command in COMMANDS
+        for result in engine.diagnose(healthy(command), [check])
+        if result.skipped is None
+    }
+    assert {way.check for way in check.ways} == ran, "tests/healthy lacks what this check needs"
+
+
+def test_is_quiet_on_what_all_commands_make_of_it(check: engine.Check) -> None:
     for result in engine.diagnose(healthy(), [check]):
         assert result.crashed is None
-        assert result.skipped is None, "tests/healthy lacks what this check needs"
+        assert result.skipped is None
         assert result.findings == ()
 
 

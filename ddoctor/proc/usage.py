@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -39,6 +39,7 @@ class HostUse:
         self._marks: list[Mark] = []
         self._workers = 0
         self._affinity: tuple[int, ...] = ()
+        self._worker_masks: Sequence[tuple[int, ...]] = ()
         self.workers_memory: list[tuple[float, float]] = []
         self.worker_memory: float | None = None
         self.children_seconds = 0.0
@@ -60,10 +61,16 @@ class HostUse:
         self._marks = [*self._marks[:1], mark]
 
     def look(self) -> None:
-        """Count and weigh the workers."""
-        with suppress(OSError):
-            self._affinity = tuple(sorted(os.sched_getaffinity(self._pid)))
+        """Count and weigh the workers, and read which CPUs they may use."""
+        self._affinity = _mask(self._pid) or self._affinity
         workers = _children(self._pid)
+        masks = [mask for pid in workers if _loads_data(pid) and (mask := _mask(pid))]
+        # With all of them at work: who has just started still has the mask of the rank.
+        if (len(masks), -len(_union(masks))) > (
+            len(self._worker_masks),
+            -len(_union(self._worker_masks)),
+        ):
+            self._worker_masks = masks
         self._workers = max(self._workers, len(workers))
         if workers and len(self.workers_memory) < MOST_LOOKS:
             weights = [weight for pid in workers if (weight := held(pid)) is not None]
@@ -90,6 +97,7 @@ class HostUse:
         judged = last[0] - first[0]
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         asked = asked.partition(",")[0].strip()
+        own = _union(self._worker_masks)
         periods = _difference(first[4], last[4])
         waited = _difference(first[3], last[3])
         return RankHost(
@@ -102,6 +110,7 @@ class HostUse:
             host_cpus=os.cpu_count() or 1,
             quota=quota.cpus if quota is not None else None,
             workers=self._workers,
+            worker_affinity=own if own != self._affinity else (),
             periods=periods,
             throttled_periods=_difference(first[5], last[5]),
             waited=waited / judged if waited is not None and judged > 0 else None,
@@ -135,6 +144,25 @@ def _children(pid: int) -> tuple[int, ...]:
     return ()
 
 
+def _mask(pid: int) -> tuple[int, ...]:
+    """The CPUs that the main thread of a process may use; empty: it is gone."""
+    with suppress(OSError):
+        return tuple(sorted(os.sched_getaffinity(pid)))
+    return ()
+
+
+def _union(masks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The CPUs of all of them together."""
+    return tuple(sorted(set().union(*masks)))
+
+
+def _loads_data(pid: int) -> bool:
+    """Whether it is a DataLoader worker that has begun to work."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == DATA_WORKER
+    return False
+
+
 def _descendants(pid: int) -> Iterator[int]:
     """What any of its threads started, and so on."""
     with suppress(OSError):
@@ -146,8 +174,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 def _of_python(pid: int) -> bool:
     with suppress(OSError):
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-        return name != DATA_WORKER and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
+        return not _loads_data(pid) and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
     return False
 
 
