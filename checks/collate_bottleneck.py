@@ -109,9 +109,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def in_the_training_process(
-    throughput: LoaderThroughput, lines: Lines | None
-) -> Iterator[Finding]:
+def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -> Iterator[Finding]:
     late = [feed for feed in throughput.feeds if feed.in_main >= NOTABLE * feed.step]
     if not late:
         return
