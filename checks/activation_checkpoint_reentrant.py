@@ -1,12 +1,16 @@
-"""Activation checkpointing of the wrong kind clashes with the parallel wrapper.
+"""Activation checkpointing conflicts with DDP or FSDP.
 
-Re-entrant checkpointing computes a block anew inside of its backward, by a backward pass of its
-own. Where DDP looks for unused parameters it counts those of the block, which the outer graph does
-not show, as unused, and then meets their gradients all the same. Blocks that share parameters clash
-likewise. With some set-ups of FSDP it is the other way round: what is computed anew without
-re-entrance has other types or shapes than before.
+Re-entrant checkpointing recomputes a block inside its backward, in a second backward pass. With
+``find_unused_parameters=True``, DDP does not see the parameters of that block in the outer graph.
+It marks them as unused, and then receives their gradients. Blocks that share parameters fail in the
+same way. Some FSDP setups fail with the opposite setting: with ``use_reentrant=False`` the
+recomputed tensors have other types or shapes than the original ones.
 
-Seen from outside: "Expected to mark a variable ready only once", though one process runs fine.
+Symptoms: "Expected to mark a variable ready only once" (DDP), or "Recomputed values for the
+following tensors have different metadata" (FSDP). A single process runs without an error.
+
+To fix it, set ``use_reentrant=False`` under DDP, or switch off ``find_unused_parameters``. Under
+FSDP, apply checkpointing inside the wrapped module, or set ``use_reentrant=True``.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ TWICE = "Expected to mark a variable ready only once"
 NAMED = re.compile(r"Parameter at index \d+ with name (\S+) has been marked as ready twice")
 NUMBERED = re.compile(r"Parameter at index (\d+)(?! with name)\b")
 # torch/utils/checkpoint.py, _CheckpointFrame.check_recomputed_tensors_match
-OTHERWISE = "Recomputed values for the following tensors have different metadata"
+MISMATCH = "Recomputed values for the following tensors have different metadata"
 
 
 def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
@@ -36,13 +40,13 @@ def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
         return
     first = min(raised, key=lambda one: one.time)
     models = wrapping.wrappers if wrapping is not None else ()
-    looks = any(one.find_unused_parameters for one in models)
-    also = ", while DDP looks for unused parameters" if looks else ""
+    searches = any(one.find_unused_parameters for one in models)
+    also = ", while DDP searches for unused parameters" if searches else ""
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"in step {first.steps + 1} a checkpointed block brought the gradient of "
+            f"in step {first.steps + 1} a checkpointed block passed the gradient of "
             f"{_parameter(first.message)} to DDP a second time{also}, at "
             f"{endings.place(first.place) or 'backward'}"
         ),
@@ -51,18 +55,18 @@ def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                summary="checkpoint without re-entrance",
+                summary="set use_reentrant=False",
                 paste="\n".join(_without(run, reentrant=False)),
                 language="python",
             ),
-            _no_search(run) if looks else _STATIC,
+            _no_search(run) if searches else _STATIC,
         ),
     )
 
 
 def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
     sharded = any(one.kind.startswith("fsdp") for one in wrapping.wrappers)
-    raised = [one for one in run.ranks if OTHERWISE in one.message]
+    raised = [one for one in run.ranks if MISMATCH in one.message]
     if not raised or not sharded:
         return
     first = min(raised, key=lambda one: one.time)
@@ -70,9 +74,9 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"in step {first.steps + 1} a block under FSDP was computed anew with other types or "
-            "shapes than in the forward; whether the wrapper changed them, a run with re-entrant "
-            "checkpointing settles"
+            f"in step {first.steps + 1} a block under FSDP was recomputed with other types or "
+            "shapes than in the forward pass; a run with use_reentrant=True would show whether "
+            "FSDP changed them"
         ),
         evidence=(
             Observation(
@@ -83,7 +87,7 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                summary="checkpoint inside of what FSDP wraps, or with re-entrance",
+                summary="apply checkpointing inside the FSDP module, or set use_reentrant=True",
                 paste="\n".join(_without(run, reentrant=True)),
                 language="python",
             ),
@@ -93,25 +97,25 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
 
 def _no_search(run: TrainingRun) -> Fix:
     return Fix(
-        summary="or do not look for unused parameters, where there are none",
+        summary="or switch off find_unused_parameters, if every parameter is used",
         paste=written("find_unused_parameters", False, run),
         language="python",
-        caution="where a parameter is left out of a step after all, DDP stops in the next",
+        caution="if a step leaves a parameter out after all, DDP raises in the next step",
         settings=("ddp.find_unused_parameters=false",),
     )
 
 
 _STATIC = Fix(
-    summary="or, where the same graph is built in every step, say so to DDP",
+    summary="or set static_graph=True, if every step builds the same graph",
     paste="model = DistributedDataParallel(model, ..., static_graph=True)",
     language="python",
-    caution="no branches, and no parameters that are unused in some steps only",
+    caution="fails with branches, or with parameters that only some steps use",
     settings=("ddp.static_graph=true",),
 )
 
 
 def _recomputes(one: RankEnding) -> bool:
-    """Whether it failed while a block was computed anew."""
+    """Whether the rank failed while a block was recomputed."""
     return any("utils/checkpoint" in frame.file for frame in one.stack)
 
 

@@ -1,35 +1,38 @@
-"""Losses or metrics are kept with the graph that they were computed by.
+"""Losses or metrics keep their autograd graph, so memory grows with every step.
 
-A tensor that requires a gradient holds the graph behind it: nodes, and before backward has run also
-the activations of the whole forward pass. ``total += loss`` or ``history.append(loss)`` keeps one
-such graph for each step, so that memory grows until the run ends out of memory, after an epoch or
-two.
+A tensor that requires a gradient holds the graph behind it. Before backward has run, the graph also
+holds the activations of the whole forward pass. ``total += loss`` or ``history.append(loss)`` keeps
+one such graph per step. Memory grows until the run is out of memory, often after an epoch or two.
 
-Seen from outside: allocated memory grows by the same amount with each step, on the GPU or the host.
+Symptoms: allocated memory grows by the same amount in every step, on the GPU or on the host.
+
+To fix it, store ``loss.detach()`` instead of ``loss``, and evaluate under ``torch.no_grad()``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.trend import FEWEST_STEPS, trend
-from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("host-memory-leak", "memory-headroom-low", "cuda-oom-fragmentation")
 
-# A loop that keeps one for each step holds as many as there were steps; half of it leaves room for
-# what is kept in every second step only. A sound loop holds a few, and no more with more steps.
+# A loop that keeps one tensor per step holds as many as there were steps. Half of that also covers
+# a loop that keeps one in every second step. A healthy loop holds a few, however many steps it ran.
 OF_THE_STEPS = 0.5
-# Growth that stands out from what comes and goes.
+# Growth must exceed the variation between steps by this factor.
 OVER_SWING = 5.0
+
+_NOT_ITEM = "do not use .item() instead: the host then waits for the GPU in every step"
 
 
 def kept(memory: MemoryOverTime) -> Iterator[Finding]:
     ranks = [rank for rank in memory.ranks if _held(rank) or _chained(rank)]
-    # What does not grow may be the model's own: weight_norm keeps a tensor with a graph for each
-    # layer. Where it was counted twice, or memory shows it, it is known to grow.
+    # A constant count may belong to the model: weight_norm keeps a tensor with a graph per layer.
+    # Only two counts, or memory that grows, prove growth.
     growing = [rank for rank in ranks if _counted_twice(rank) or _growth(rank)]
     if growing:
         yield _finding(growing)
@@ -61,7 +64,7 @@ def _counted_twice(rank: Growth) -> bool:
 
 
 def _growth(rank: Growth) -> float:
-    """MiB per step, of the GPU or else of the process; 0: it does not grow steadily."""
+    """Growth in MiB per step of GPU memory, else of host memory; 0 if it does not grow steadily."""
     for amounts in (rank.device, rank.resident):
         found = trend(rank.steps, amounts) if len(amounts) == len(rank.steps) else None
         if found and found.steady and found.growth > OVER_SWING * found.swing:
@@ -72,21 +75,26 @@ def _growth(rank: Growth) -> float:
 def _finding(ranks: Sequence[Growth]) -> Finding:
     worst = max(ranks, key=_growth)
     numbers = tuple(sorted(rank.rank for rank in ranks))
-    who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {cpu_list(numbers)}"
     steps, growth, chained = _judged(worst), _growth(worst), _chained(worst)
     count = _additions(worst) if chained else _tensors(worst)
-    what = f"{count} additions behind one tensor" if chained else f"{count} tensors with a graph"
-    told = f"memory grew by {growth:.2g} MiB per step" if growth else "memory does not show it yet"
+    kept = f"{count} tensors with their graph"
+    if chained:
+        kept = f"a tensor with {count} additions in its graph"
+    effect = f"memory grew by {growth:.2g} MiB per step" if growth else "memory shows no growth yet"
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if _counted_twice(worst) else Confidence.LIKELY,
-        because=f"{who} came to keep {what} in {steps} steps, and {told}",
+        because=f"{endings.ranks(numbers)} kept {kept} in {steps} steps, and {effect}",
         evidence=(
             Observation(
-                name="additions behind one tensor" if chained else "tensors kept with a graph",
+                name=(
+                    "additions in the graph of one tensor"
+                    if chained
+                    else "tensors kept with a graph"
+                ),
                 value=count,
                 expected=1,
-                source="between two steps no more than the last loss is left",
+                source="only the last loss remains between two steps",
             ),
         ),
         where=Where(hosts=tuple(sorted({rank.host for rank in ranks} - {""})), ranks=numbers),
@@ -97,20 +105,20 @@ def _finding(ranks: Sequence[Growth]) -> Finding:
 
 def _add_numbers() -> Fix:
     return Fix(
-        summary="add up what is detached",
+        summary="add up detached losses",
         paste="total += loss.detach()  # not: total += loss",
         language="python",
-        caution="with .item() in its place the host waits for the GPU in every step",
+        caution=_NOT_ITEM,
     )
 
 
 def _keep_numbers() -> Fix:
     return Fix(
-        summary="keep what is detached",
+        summary="store detached tensors",
         paste=(
             "history.append(loss.detach())  # not: history.append(loss)\n"
             "outputs.append(output.detach().cpu())  # and evaluate under torch.no_grad()"
         ),
         language="python",
-        caution="with .item() in its place the host waits for the GPU in every step",
+        caution=_NOT_ITEM,
     )

@@ -1,11 +1,14 @@
-"""The micro-batch is so small that the device idles, and memory for a larger one is free.
+"""The micro-batch is too small: the GPU idles, and its free memory fits a larger one.
 
-A step costs some time whatever its samples: kernels are launched one after the other, parameters
-and gradients are read and written once, all gradients are exchanged. With few samples that is much
-of the step. With more of them the same costs are shared by more work, until the device is busy.
+Every step has fixed costs: kernel launches, one read and write of parameters and gradients, and the
+all-reduce of all gradients. With few samples these costs are a large share of the step. Larger
+batches share the same costs, until the GPU is busy.
 
-Seen from outside: utilisation is high, since some kernel always runs, while power is low and much
-of the memory is free; a step with twice the samples takes hardly longer.
+Symptoms: GPU utilisation is high, since some kernel always runs, but power draw is low and much GPU
+memory is free. A step with twice the samples takes hardly longer.
+
+To fix it, raise ``batch_size``. Lower gradient accumulation by the same factor to keep the global
+batch size.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 GIB = 2**30
-# Sizes go by doubling (the way of Lightning's BatchSizeFinder, mode "power"): of what does not fit
-# twice nothing is said.
+# Batch sizes are doubled (as in Lightning's BatchSizeFinder, mode "power"), so a batch size that
+# does not fit twice gives no finding.
 ROOM = 2
-# Less is noise: the published detectors count a slowdown from 10 % on (GREYHOUND, ATC'25).
+# Smaller gains are noise: published detectors report slowdowns from 10 % (GREYHOUND, ATC'25).
 FASTER = 1.1
 
 
@@ -32,15 +35,15 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
         return
     rank = headroom.tightest
     left = rank.left(now)
-    room = f", which leaves {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB free" if left else ""
-    measured = "measured on this CPU: on the GPU it may be otherwise" if headroom.played else ""
+    room = f", which leave {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB free" if left else ""
+    measured = "measured on this CPU; the GPU may differ" if headroom.played else ""
     yield Finding(
-        # What is faster on a CPU need not be so on the GPU that it stands for.
+        # A gain on the CPU does not prove a gain on the GPU that it simulates.
         severity=Severity.NOTE if headroom.played else Severity.WARNING,
         confidence=Confidence.POSSIBLE if headroom.played else Confidence.LIKELY,
         because=(
-            f"with {now} samples at a time{room}, {before:.4g} samples/s are trained; with {safe}, "
-            f"which fit with {MARGIN:.0%} to spare, {after:.4g}"
+            f"micro-batches of {now}{room}, train {before:.4g} samples/s; micro-batches of {safe}, "
+            f"which fit with {MARGIN:.0%} to spare, train {after:.4g}"
             + (f" ({measured})" if measured else "")
         ),
         evidence=(
@@ -49,20 +52,19 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
                 value=before,
                 unit="samples/s",
                 expected=after,
-                source=f"measured with {safe}, gradients exchanged and nothing loaded",
+                source=f"measured with {safe}, with gradient all-reduce, without data loading",
             ),
             Observation(name="largest micro-batch that fits", value=headroom.largest),
         ),
         cost=Cost(value=1 - before / after, unit="share of time"),
         fixes=(
             Fix(
-                summary=f"{safe} samples at a time, or the power of two below",
+                summary=f"raise batch_size to {safe}, or to the power of two below",
                 paste=f"DataLoader(..., batch_size={safe})  # now {now}, on each rank",
                 language="python",
                 caution=(
-                    "where gradients are accumulated, do so less often by as much, and the "
-                    "training is the same; else a step sees more samples, and the learning rate "
-                    "has to follow"
+                    "lower gradient accumulation by the same factor to keep the global batch size; "
+                    "without accumulation, each step sees more samples: adapt the learning rate"
                 ),
                 expected_gain=f"{before:.4g} to {after:.4g} samples/s",
             ),

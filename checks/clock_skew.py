@@ -1,10 +1,13 @@
-"""The clock of a host is not kept in time, so its log lines cannot be ordered with the others'.
+"""The clock of a host is not synchronised, so its log lines cannot be ordered with other hosts'.
 
-Which rank failed first is told by comparing times across hosts; clocks that drift apart tell it
-wrong. Tokens and certificates fail too when the clock is far off. Training itself does not mind.
+The rank that failed first is found by comparing times across hosts. Clocks that drift apart give
+the wrong answer. Tokens and certificates also fail if the clock is far off. Training itself is not
+affected.
 
-Seen from outside: ``timedatectl`` or ``chronyc tracking``. A virtual machine may be kept in time by
-its hypervisor without the kernel knowing.
+Symptoms: ``timedatectl`` or ``chronyc tracking`` reports an unsynchronised clock. The hypervisor
+may synchronise a virtual machine without the knowledge of its kernel.
+
+To fix it, start chrony or another NTP service on every host.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.host import Clock
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-# Beyond this NTP does not steer a clock but sets it: STEPT, RFC 5905, appendix A.1.1 and section
-# 11.3. Synchronised hosts of one network are within milliseconds (section 1).
+# Above this offset NTP steps the clock instead of slewing it: STEPT, RFC 5905, appendix A.1.1 and
+# section 11.3. Synchronised hosts of one network are within milliseconds (section 1).
 STEP_SECONDS = 0.128
 
 FEW = 4
-"""Hosts that fit a sentence."""
+"""Hosts that one finding lists."""
 
 
 def apart(measured: tuple[ClockOffsets, ...]) -> Iterator[Finding]:
-    """Measured against the median clock of all hosts; of two, neither is known to be right."""
+    """Compares each clock with the median of all hosts; of two hosts, either may be wrong."""
     for section in measured:
         rows = section.offsets
         if len(rows) < 2:
@@ -47,7 +50,7 @@ def apart(measured: tuple[ClockOffsets, ...]) -> Iterator[Finding]:
             because=(
                 f"the clock of {worst.host} is {abs(worst.offset - usual):.3g} s {direction} "
                 f"{others}{more}, measured to within {1e3 * 2 * widest:.2g} ms"
-                + ("" if several else "; which of the two is wrong a time server settles")
+                + ("" if several else "; a time server would show which of the two is wrong")
             ),
             evidence=tuple(
                 Observation(
@@ -55,39 +58,39 @@ def apart(measured: tuple[ClockOffsets, ...]) -> Iterator[Finding]:
                     value=round(row.offset - usual, 4),
                     unit="s",
                     expected=0.0,
-                    source=f"up to ±{STEP_SECONDS} s NTP steers a clock (RFC 5905)",
+                    source=f"NTP slews offsets up to ±{STEP_SECONDS} s (RFC 5905)",
                 )
                 for row in sorted(away, key=lambda row: -abs(row.offset - usual))[:FEW]
             ),
             where=Where(hosts=tuple(sorted(hosts))),
             fixes=(
                 Fix(
-                    summary="set the clock now and keep it, as root, on each of these hosts",
+                    summary="set the clock and keep it synchronised, as root on these hosts",
                     paste="systemctl enable --now chronyd 2>/dev/null || systemctl enable --now "
                     "chrony\nchronyc makestep && chronyc tracking",
-                    caution="a step breaks what runs on the host by the wall clock; in a container "
-                    "this belongs on the machine below",
+                    caution="a clock step disturbs programs that rely on wall-clock time; for a "
+                    "container, run this on its host",
                 ),
             ),
         )
 
 
 def unsynchronised(clocks: tuple[Clock, ...]) -> Iterator[Finding]:
-    """A note, unless other hosts of the same run are synchronised: then this one has failed."""
+    """A note if no host of the run is synchronised; a warning if only some are not."""
     loose = [clock for clock in clocks if clock.synchronised is False]
     kept = [clock for clock in clocks if clock.synchronised]
     if not loose:
         return
     hosts = tuple(clock.host for clock in loose)
     services = sorted({clock.service for clock in loose if clock.service})
-    seen = f"{' and '.join(services)} runs" if services else "no time service was seen"
+    seen = f"{' and '.join(services)} runs" if services else "no time service was found"
     share = f" on {len(loose)} of {len(clocks)} hosts" if len(clocks) > 1 else ""
     yield Finding(
         severity=Severity.WARNING if kept else Severity.NOTE,
         confidence=Confidence.LIKELY if kept else Confidence.POSSIBLE,
         because=(
-            f"the kernel calls its clock unsynchronised{share}, and {seen}; "
-            "`date +%s.%N` on all hosts at once settles how far they are apart"
+            f"the kernel reports its clock as unsynchronised{share}, and {seen}; "
+            "`date +%s.%N` on all hosts at once would show how far they are apart"
         ),
         evidence=tuple(
             Observation(
@@ -103,14 +106,14 @@ def unsynchronised(clocks: tuple[Clock, ...]) -> Iterator[Finding]:
             Fix(
                 summary="start a time service, as root",
                 paste="apt-get install -y chrony && systemctl enable --now chrony",
-                caution="in a container this belongs on the machine below; on Red Hat and its "
-                "kin it is dnf and chronyd",
+                caution="for a container, run this on its host; on Red Hat and its derivatives, "
+                "use dnf and chronyd",
             ),
         )
         if not services
         else (
             Fix(
-                summary="ask the time service why",
+                summary="query the time service for the reason",
                 paste="timedatectl timesync-status || chronyc tracking || ntpq -p",
             ),
         ),

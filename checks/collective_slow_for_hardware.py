@@ -1,13 +1,15 @@
-"""All-reduce is slower than these GPUs and their links should give.
+"""All-reduce is slower than these GPUs and their links allow.
 
-Every step of data-parallel training sums all gradients over this path, and waits for it. The bus
-bandwidth of large messages is compared with what healthy machines with the same GPUs, the same
-number of ranks and the same algorithm show; for GPUs that no table knows, with the constants that
-NCCL itself plans with. Small messages tell of latency and are never judged. Sums made in the NVLink
-switch (NVLS) may show more than the wire carries.
+Every step of data-parallel training sums all gradients by all-reduce and waits for it. This check
+compares the bus bandwidth (busbw) of large messages with healthy machines that have the same GPUs,
+number of ranks and algorithm. For unknown GPUs it compares with the constants that NCCL plans with.
+Small messages measure latency, so they are never judged. NVLS sums in the NVLink switch, so its bus
+bandwidth may exceed the link rate.
 
-Seen from outside: the GPUs look busy (a waiting NCCL kernel counts as busy) while their power draw
-is low, and the throughput per GPU falls as soon as a second one joins.
+Symptoms: GPU utilisation is high, since a waiting NCCL kernel counts as busy, but power is low. The
+throughput per GPU falls as soon as a second GPU joins.
+
+To fix it, unset ``NCCL_P2P_DISABLE`` and ``NCCL_P2P_LEVEL``, and check the NVLinks for errors.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 # network/benchmarks); within a node the curves are near their plateau from here on.
 JUDGED_FROM = 256 * 2**20
 
-# Of NCCL's own plan, which is its constant times the links. Healthy machines measure 93 % (8×B200)
-# to 101 % (8×V100) of it; 70 % of the published figure is where a known machine counts as bad, too.
+# Share of NCCL's plan, which is its constant times the links. Healthy machines measure 93 %
+# (8×B200) to 101 % (8×V100) of it. 70 % of the published figure
+# is also where a known machine counts as bad.
 PLANNED_SHARE = 0.7
 
 
@@ -78,8 +81,8 @@ def unknown_gpus(
             expected=planned,
             source=links.sources["nccl"],
             comparison=(
-                f"NCCL itself plans with {planned:.0f} GB/s over their NVLinks; no published "
-                "figure is known for them, and the same probe on an equal machine would settle it"
+                f"NCCL plans with {planned:.0f} GB/s over their NVLinks; no published figure "
+                "exists for them, and the same probe on an equal machine would confirm this"
             ),
         )
 
@@ -94,7 +97,7 @@ def _largest(all_reduce: AllReduce) -> SweepPoint | None:
 def _row(
     all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
 ) -> tuple[Expected | None, float]:
-    """What is expected, and the part of 16 lanes that there is; 1 where PCIe does not matter."""
+    """The expected figures, and the PCIe width as a share of 16 lanes; 1 without PCIe."""
     model = models.find(all_reduce.device_name or "")
     if model is None:
         return None, 1.0
@@ -122,14 +125,14 @@ def _finding(
     source: str,
     comparison: str,
 ) -> Finding:
-    chose = all_reduce.transport or "a transport that its log does not tell"
+    chosen = all_reduce.transport or "an unknown transport"
     return Finding(
         severity=Severity.ERROR if error else Severity.WARNING,
         confidence=confidence,
         because=(
             f"all-reduce of {point.bytes / 2**20:.0f} MiB over {len(all_reduce.ranks)} × "
-            f"{all_reduce.device_name} reaches {point.bus_bandwidth:.0f} GB/s bus bandwidth by "
-            f"{all_reduce.algorithm or 'an unknown algorithm'} over {chose}, and {comparison}"
+            f"{all_reduce.device_name} reaches {point.bus_bandwidth:.0f} GB/s bus bandwidth with "
+            f"{all_reduce.algorithm or 'an unknown algorithm'} over {chosen}, and {comparison}"
         ),
         evidence=(
             Observation(
@@ -139,7 +142,7 @@ def _finding(
                 expected=round(expected, 1),
                 source=source,
             ),
-            Observation(name="transport", value=chose, source="NCCL's own log"),
+            Observation(name="transport", value=chosen, source="NCCL's own log"),
         ),
         where=Where(ranks=tuple(place.rank for place in all_reduce.ranks)),
         cost=Cost(value=round(expected - point.bus_bandwidth, 1), unit="GB/s"),
@@ -152,20 +155,20 @@ def _fixes(all_reduce: AllReduce, over_pcie: bool) -> Iterator[Fix]:
     ways = (all_reduce.transport or "").split(", ")
     if any(way.startswith(("SHM", "NET")) for way in ways):
         yield Fix(
-            summary="the data goes through host memory: give peer-to-peer back to NCCL",
+            summary="enable peer-to-peer in NCCL: the data goes through host memory now",
             paste=f"nvidia-smi topo -p2p r\nunset NCCL_P2P_DISABLE NCCL_P2P_LEVEL\n{again}",
-            caution="where the first line shows no OK, the driver or the board forbids it",
+            caution="if the first line shows no OK, the driver or the board forbids peer-to-peer",
             environment=("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
         )
     if over_pcie:
         yield Fix(
             summary="try more channels, and peer-to-peer across sockets",
             paste=f"NCCL_MIN_NCHANNELS=8 NCCL_P2P_LEVEL=SYS {again}",
-            caution="keep it only if the figure rises: channels take multiprocessors from a model",
+            caution="keep it only if the bandwidth rises: channels use multiprocessors of the GPU",
             environment=("NCCL_MIN_NCHANNELS=8", "NCCL_P2P_LEVEL=SYS"),
         )
     else:
         yield Fix(
-            summary="see whether an NVLink is down or counts errors",
+            summary="check whether an NVLink is down or counts errors",
             paste="nvidia-smi nvlink --status\nnvidia-smi nvlink --errorcounters",
         )

@@ -1,10 +1,13 @@
-"""The CPU quota of the cgroup makes the ranks wait.
+"""The CPU quota of the cgroup throttles the ranks.
 
-A container or job with a CPU limit gets that much CPU time in every period of 100 ms; once it is
-used up all its processes stand still until the next period. A rank that stands still makes all the
-others wait in the collective. The machine looks half idle meanwhile.
+A container or job with a CPU limit gets a fixed CPU time in every period of 100 ms. Once that is
+used up, all of its processes pause until the next period. All other ranks wait for a paused rank in
+the collective. The machine looks half idle meanwhile.
 
-Seen from outside: ``nr_throttled`` in the cgroup's ``cpu.stat`` grows while the run is slow.
+Symptoms: ``nr_throttled`` in the cgroup's ``cpu.stat`` grows while the run is slow.
+
+To fix it, raise or remove the CPU limit of the container, job or systemd unit. Otherwise set
+``OMP_NUM_THREADS`` to what the quota allows.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.environment_fixes import raise_container_limit
 from ddoctor.analysis.local_ranks import local_ranks
 from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.host import Cpus, Kernel, cpu_list
+from ddoctor.evidence.host import Cpus, Kernel
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
@@ -26,7 +30,7 @@ EXPLAINS = (
     "cpu-thread-oversubscription",
     "dataloader-bottleneck",
     "straggler-rank",
-    # gloo moves data with threads of its own.
+    # gloo moves data on CPU threads.
     "communication-bound-step",
     "scaling-efficiency-low",
     "compute-bound",
@@ -34,13 +38,13 @@ EXPLAINS = (
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 NOTABLE_SHARE = 0.25
-# That alert wants to see it for 15 minutes; counters of less say nothing about the past. Just now,
-# it takes half of the ten periods of the look: an idle cgroup has hardly any.
+# That alert requires 15 minutes, so shorter counters prove nothing about the past. The current
+# sample spans ten periods and needs half of them: an idle cgroup has hardly any.
 ENOUGH_PERIODS, ENOUGH_NOW = 15 * 60 * 10, 5
-# While it trained, a second's worth of them.
+# During training, the periods of one second.
 ENOUGH_TRAINING = 10
-# From a tenth of the time on a slowdown counts. The time without a CPU is that in the run queue:
-# measured with 0.4 CPUs for one busy thread, 60 %.
+# A slowdown counts from a tenth of the time. The time without a CPU is the time in the run queue:
+# 60 % was measured with 0.4 CPUs for one busy thread.
 HELD_UP = 0.1
 
 
@@ -55,7 +59,7 @@ def throttled(
     if cpus.quota is None or cpus.quota >= len(cpus.allowed):
         return
     if use is not None and any(_seen(rank) is not None for rank in use.by_host.get(cpus.host, ())):
-        return  # what was seen while it trained tells more
+        return  # counters of the training itself are more precise
     ranks = local_ranks(gpus, environment, runs)
     number = ranks.number if ranks is not None else 1
     now = _share(cpus.recent_throttled_periods, cpus.recent_periods, ENOUGH_NOW)
@@ -67,16 +71,16 @@ def throttled(
             Severity.WARNING,
             Confidence.CERTAIN if sure else Confidence.LIKELY,
         )
-        who = "a single rank" if ranks is None else f"{number} ranks ({ranks.told_by})"
-        because = f"{grants}, and {who} cannot get one each"
+        who = "a single rank" if ranks is None else f"each of {number} ranks ({ranks.told_by})"
+        because = f"{grants}, which is less than one CPU for {who}"
     elif now is not None and now >= NOTABLE_SHARE:
         severity, confidence = Severity.WARNING, Confidence.LIKELY
-        because = f"{grants}, and in {now:.0%} of the periods just now that was used up"
+        because = f"{grants}, and the processes used that up in {now:.0%} of the latest periods"
     elif past is not None and past >= NOTABLE_SHARE:
         severity, confidence = Severity.NOTE, Confidence.POSSIBLE
         because = (
-            f"{grants}, and in {past:.0%} of {cpus.periods} periods since it was made that was "
-            "used up; whether it is so now, `ddoctor doctor` beside the running job settles"
+            f"{grants}, and the processes used that up in {past:.0%} of {cpus.periods} periods "
+            "since its start; `ddoctor doctor` during the job would show whether it still throttles"
         )
     else:
         return
@@ -124,21 +128,21 @@ def _held_up(
     waited = median(seen) if seen else None
     lost = max(waited or 0.0, loader)
     if waited is None:
-        told = ""
+        effect = ""
     elif waited >= HELD_UP:
-        told = f": the main threads waited for a CPU for {waited:.0%} of the time"
+        effect = f": the main threads waited for a CPU {waited:.0%} of the time"
     elif lost >= HELD_UP:
-        told = f": the training waited for its loader for {loader:.0%} of the time"
+        effect = f": the training waited for the DataLoader {loader:.0%} of the time"
     else:
-        told = f", though the main threads waited for a CPU for {waited:.0%} of the time only"
+        effect = f", but the main threads waited for a CPU only {waited:.0%} of the time"
     some = len(held) < ranks
-    who = f" of rank {cpu_list(rank.rank for rank in held)}" if some else ""
+    who = f" of {endings.ranks(rank.rank for rank in held)}" if some else ""
     return Finding(
         severity=Severity.WARNING if waited is None or lost >= HELD_UP else Severity.NOTE,
         confidence=Confidence.CERTAIN if (waited or 0.0) >= HELD_UP else Confidence.LIKELY,
         because=(
-            f"the cgroup{who} on {worst.host} grants {grants}, and in {share:.0%} of the periods "
-            f"of the judged steps that was used up{told}"
+            f"the cgroup{who} on {worst.host} grants {grants}, and the processes used that up in "
+            f"{share:.0%} of the periods during the judged steps{effect}"
         ),
         evidence=(
             Observation(
@@ -146,7 +150,7 @@ def _held_up(
                 value=round(100 * share),
                 unit="%",
                 expected=round(100 * NOTABLE_SHARE),
-                source="cpu.stat; the limit is CPUThrottlingHigh's of kubernetes-mixin",
+                source="cpu.stat; limit of the alert CPUThrottlingHigh (kubernetes-mixin)",
             ),
         ),
         where=Where(hosts=(worst.host,), ranks=tuple(rank.rank for rank in held) if some else ()),
@@ -161,9 +165,9 @@ def _raise(held: Sequence[RankHost], cpus: Cpus | None, kernel: Kernel | None) -
     fitting = max(1, int((held[0].quota or 0.0) / len(held)))
     if max(rank.threads for rank in held) > fitting:
         yield Fix(
-            summary="else let fewer threads share what is granted",
+            summary="or start fewer threads, to fit the quota",
             paste=f"export OMP_NUM_THREADS={fitting}",
-            caution="in a script that calls torch.set_num_threads, there",
+            caution="torch.set_num_threads in the script overrides this: change it there",
             settings=(f"torch.threads={fitting}",),
         )
 
@@ -180,14 +184,14 @@ def _rows(cpus: Cpus, ranks: int, now: float | None, past: float | None) -> Iter
         expected=ranks,
         source=cpus.quota_file or "cgroup",
     )
-    for name, share in (("periods throttled now", now), ("periods throttled in all", past)):
+    for name, share in (("periods throttled now", now), ("periods throttled since start", past)):
         if share is not None:
             yield Observation(
                 name=name,
                 value=round(100 * share),
                 unit="%",
                 expected=round(100 * NOTABLE_SHARE),
-                source="cpu.stat; the limit is CPUThrottlingHigh's of kubernetes-mixin",
+                source="cpu.stat; limit of the alert CPUThrottlingHigh (kubernetes-mixin)",
             )
 
 
@@ -200,18 +204,18 @@ def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:
         "CPU",
         pod=f'cpu: "{wanted}"',
         options=f"--cpus {wanted}",
-        hint=", or leave it out",
-        most="or as many as the node can allocate",
+        hint=", or remove it",
+        most="the node must have this many allocatable CPUs; else use that number",
     )
     if raised is not None:
         yield raised
     elif unit.endswith((".slice", ".service", ".scope")):
         yield Fix(
-            summary="lift the quota of the unit, as root",
+            summary="remove the quota of the systemd unit, as root",
             paste=f"systemctl set-property --runtime {unit} CPUQuota=",
         )
     elif cpus.quota_file:
         yield Fix(
-            summary="lift the quota of the cgroup, as root",
+            summary="remove the quota of the cgroup, as root",
             paste=f"echo {'max' if file == 'cpu.max' else -1} > {cpus.quota_file}",
         )

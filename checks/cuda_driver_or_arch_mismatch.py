@@ -1,13 +1,16 @@
-"""torch was built for another CUDA, other GPUs, or no GPU at all.
+"""The installed torch build does not match the CUDA driver or the GPUs.
 
-A build for a newer CUDA than the driver runs fails with "The NVIDIA driver on your system is too
-old"; one without code for the GPU's architecture with "no kernel image is available for execution
-on the device"; and one for the CPU leaves the GPUs idle, often after pip replaced the right build.
+A build for a newer CUDA than the driver supports fails with "The NVIDIA driver on your system is
+too old". A build without code for the GPU's architecture fails with "no kernel image is available
+for execution on the device". A CPU build leaves the GPUs idle, often after pip replaced the
+right build.
 
-Seen from outside: ``nvidia-smi`` shows the newest CUDA of the driver, ``python -c "import torch;
-print(torch.version.cuda, torch.cuda.get_arch_list())"`` what torch was built for. Within one major
-release of CUDA an older driver is enough (minor version compatibility), and code for sm_80 runs on
-8.6, but not on 9.0.
+Symptoms: ``nvidia-smi`` shows the newest CUDA version that the driver supports. ``python -c "import
+torch; print(torch.version.cuda, torch.cuda.get_arch_list())"`` shows what torch was built for.
+Within one major CUDA release an older driver is enough (minor version compatibility). Code for
+sm_80 runs on compute capability 8.6, but not on 9.0.
+
+To fix it, install the torch build for this driver, or update the driver.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ def built_without_cuda(software: Software, gpus: Gpus, known: CudaBuilds) -> Ite
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"torch {torch.version} was built without CUDA, so none of the {many} GPUs here "
-            f"({name}) can be used"
+            f"torch {torch.version} was built without CUDA, so it can use none of the {many} GPUs "
+            f"of this host ({name})"
         ),
         evidence=(Observation(name="torch.version.cuda", value="None"),),
         fixes=tuple(_reinstall(gpus, known)),
@@ -53,8 +56,8 @@ def driver_too_old(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterato
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"torch {torch.version} was built for CUDA {torch.cuda}, which needs {drivers}, and "
-            f"driver {gpus.driver} runs nothing newer than {runs}"
+            f"torch {torch.version} was built for CUDA {torch.cuda}, which needs {drivers}, but "
+            f"driver {gpus.driver} supports at most {runs}"
         ),
         evidence=(
             Observation(
@@ -67,9 +70,9 @@ def driver_too_old(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterato
         fixes=(
             *_reinstall(gpus, known),
             Fix(
-                summary=f"or have the administrator install {drivers}",
+                summary=f"or ask the administrator to install {drivers}",
                 paste="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
-                caution="shows the version afterwards; the node must be drained and rebooted",
+                caution="drain and reboot the node; this command then shows the version",
             ),
         ),
     )
@@ -87,7 +90,7 @@ def no_code_for_gpu(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterat
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"torch {torch.version} has code for {', '.join(torch.architectures)}, and "
+            f"torch {torch.version} has code for {', '.join(torch.architectures)}, but "
             f"{lacking[0].name} has compute capability {', '.join(capabilities)}"
         ),
         evidence=(
@@ -109,7 +112,7 @@ def _has_code(torch: Torch, gpu: Gpu) -> bool:
     for architecture in torch.architectures:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
         if match is None:
-            return True  # a form that is not known here
+            return True  # unknown format: no finding
         kind, capability, specific = match[1], (int(match[2]), int(match[3])), match[4]
         if capability == gpu.capability:
             return True
@@ -129,17 +132,17 @@ def _reinstall(gpus: Gpus, known: CudaBuilds) -> Iterator[Fix]:
         return
     pinned = f"torch=={build.torch}" if build.torch else "torch"
     yield Fix(
-        summary=f"install a build that driver {gpus.driver} and these GPUs run",
+        summary=f"install a torch build for driver {gpus.driver} and these GPUs",
         paste=(
             "pip uninstall -y torch\n"
             f"pip install {pinned} --index-url https://download.pytorch.org/whl/{build.tag}"
         ),
-        caution="packages with compiled extensions (flash-attn, apex, …) must be built again",
+        caution="packages with compiled extensions (flash-attn, apex, …) must be rebuilt",
     )
 
 
 def _driver_major(gpus: Gpus, known: CudaBuilds) -> int | None:
-    """The newest major release of CUDA that the driver runs: as it says, or by its version."""
+    """The newest major CUDA release that the driver reports, or that its version supports."""
     return gpus.cuda[0] if gpus.cuda is not None else known.newest_major(gpus.driver)
 
 

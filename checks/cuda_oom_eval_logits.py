@@ -1,10 +1,13 @@
-"""Evaluation keeps more on the GPU than a step of training does.
+"""Evaluation runs out of GPU memory, because it keeps more than a training step does.
 
-What the model says of each sample, its logits, is the largest thing that a language model makes:
-vocabulary × tokens. Where all of them are kept until the metrics are computed, or gathered from all
-ranks, the evaluation runs out of memory after training had gone well.
+Logits (vocabulary × tokens) are the largest tensors of a language model. If evaluation keeps all of
+them until it computes the metrics, or gathers them from all ranks, it runs out of memory. Training
+itself fits.
 
-Seen from outside: "CUDA out of memory" with evaluate, validate or prediction_step in the traceback.
+Symptoms: "CUDA out of memory" with evaluate, validate or prediction_step in the traceback.
+
+To fix it, evaluate under ``torch.inference_mode()``, keep predictions instead of logits, and use
+smaller evaluation batches.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{cuda_oom.sentence(found[0], run)}, while it evaluated; whether that is for "
-            "what it keeps of each batch, an evaluation of few samples settles"
+            f"{cuda_oom.sentence(found[0], run)}, during evaluation; an evaluation of few samples "
+            "would show whether the tensors kept from each batch are the reason"
         ),
         evidence=tuple(cuda_oom.observations(found[0])),
         where=cuda_oom.where(found),
@@ -38,7 +41,7 @@ def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
 def _fixes(run: TrainingRun) -> Iterator[Fix]:
     if "transformers" in run.framework:
         yield Fix(
-            summary="keep predictions, not logits, and move them off the GPU now and then",
+            summary="keep predictions instead of logits, and move them to host memory",
             paste=(
                 "TrainingArguments(..., eval_accumulation_steps=8, per_device_eval_batch_size=4)\n"
                 "Trainer(..., preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1))"
@@ -47,7 +50,7 @@ def _fixes(run: TrainingRun) -> Iterator[Fix]:
         )
         return
     yield Fix(
-        summary="without a graph, and with nothing kept on the GPU but the metrics",
+        summary="evaluate without an autograd graph, and keep only metrics on the GPU",
         paste=(
             "with torch.inference_mode():\n"
             "    for batch in loader:\n"
@@ -57,7 +60,7 @@ def _fixes(run: TrainingRun) -> Iterator[Fix]:
         language="python",
     )
     yield Fix(
-        summary="or smaller batches for the evaluation",
+        summary="or use smaller evaluation batches",
         paste="DataLoader(evaluation, batch_size=batch_size // 4)",
         language="python",
     )

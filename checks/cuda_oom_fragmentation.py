@@ -1,11 +1,13 @@
-"""The GPU's memory is in pieces: enough of it is unused, and nowhere enough in one place.
+"""GPU memory is fragmented: enough of it is free, but no single block is large enough.
 
-torch takes memory from the driver in segments and hands out parts of them. Batches of ever other
-shapes leave gaps between what lives long, too small for the next tensor. The step then fails though
-torch has reserved more than it uses.
+torch takes memory from the driver in segments and allocates tensors in them. Batches of constantly
+changing shapes leave gaps between long-lived tensors, too small for the next one. The step then
+fails although torch has reserved more than it uses.
 
-Seen from outside: "CUDA out of memory … is reserved by PyTorch but unallocated", with a large
-number before it. torch gives that hint in every such message, whatever the cause.
+Symptoms: "CUDA out of memory … is reserved by PyTorch but unallocated", with a large number before
+it. torch prints that hint in every such message, whatever the cause.
+
+To fix it, set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, and pad inputs to fewer shapes.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ def in_pieces(
     found = cuda_oom.of_kind(run, "pieces", environment=environment)
     if not found:
         return
-    told = found[0].told
+    memory = found[0].told
     flags = use.flags if use is not None else ()
-    grow = expandable(environment, told.unused)
+    grow = expandable(environment, memory.unused)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{cuda_oom.sentence(found[0], run)}; {told.unused / GIB:.1f} of the "
-            f"{(told.allocated + told.unused) / GIB:.1f} GiB that torch had reserved lay unused, "
-            f"in pieces that were too small{_shapes(found[0].rank.rank, flags)}"
+            f"{cuda_oom.sentence(found[0], run)}; {memory.unused / GIB:.1f} of the "
+            f"{(memory.allocated + memory.unused) / GIB:.1f} GiB that torch had reserved were "
+            f"unused, in blocks that were too small{_shapes(found[0].rank.rank, flags)}"
         ),
         evidence=tuple(cuda_oom.observations(found[0])),
         where=cuda_oom.where(found),
@@ -48,11 +50,11 @@ def in_pieces(
 
 def _shapes(rank: int, flags: tuple[RankFlags, ...]) -> str:
     number = next((one.input_shapes for one in flags if one.rank == rank), 0)
-    return f"; its model was given {number} different shapes" if number > 1 else ""
+    return f"; its model received {number} different input shapes" if number > 1 else ""
 
 
 _FEWER_SHAPES = Fix(
-    summary="give the model fewer different shapes",
+    summary="pad inputs to fewer different shapes",
     paste="tokenizer(..., padding=True, pad_to_multiple_of=64)  # or group samples by length",
     language="python",
 )

@@ -1,11 +1,15 @@
-"""A DataLoader worker was forked from a process that may not be forked any more.
+"""A DataLoader worker was forked from a process that is unsafe to fork.
 
-A forked worker has the memory of its parent, but only one of its threads. CUDA refuses to work in
-it. A lock that another thread held in that moment (of OpenCV, OpenMP, a thread pool, a tokenizer, a
-logger) is held for ever: the worker waits for it, and the training process waits for the worker.
+A forked worker has the memory of its parent, but only one of its threads. CUDA does not work after
+a fork. A lock that another thread held at the fork (OpenCV, OpenMP, a thread pool, a tokenizer, a
+logger) is never released in the worker. The worker waits for the lock, and the training process
+waits for the worker.
 
-Seen from outside: "Cannot re-initialize CUDA in forked subprocess", or a run that hangs before its
-first batch, sometimes only, and never with ``num_workers=0``.
+Symptoms: "Cannot re-initialize CUDA in forked subprocess", or a run that hangs before its first
+batch, only sometimes, and never with ``num_workers=0``.
+
+To fix it, return CPU tensors from the dataset, set ``multiprocessing_context="forkserver"`` in the
+DataLoader, and use no threads before the fork.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ EXPLAINS = (
     "dataloader-worker-deadlock",
 )
 
-# torch/cuda/__init__.py, and what the driver says where torch did not notice.
+# torch/cuda/__init__.py; the second is the error of the driver, if torch did not notice.
 REFUSED = re.compile(
     r"Cannot re-initialize CUDA in forked subprocess"
     r"|DataLoader worker.*CUDA error: initialization error",
@@ -38,40 +42,42 @@ WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
 
 
 def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
-    told = [one for one in run.ranks if one.fell and REFUSED.search(f"{one.message} {one.printed}")]
-    if told:
-        first = told[0]
+    found = [
+        one for one in run.ranks if one.fell and REFUSED.search(f"{one.message} {one.printed}")
+    ]
+    if found:
+        first = found[0]
         place = endings.place(first.place)
         yield _finding(
             run,
-            told,
+            found,
             Confidence.CERTAIN,
-            f"a DataLoader worker of rank {first.rank} used CUDA, and had been forked from a "
-            f"process that uses it{f', for the loop at {place}' if place else ''}",
-            (_on_the_cpu(), _start_otherwise()),
+            f"a DataLoader worker of rank {first.rank} used CUDA, but was forked from a process "
+            f"that uses CUDA{f', in the loop at {place}' if place else ''}",
+            (_on_the_cpu(), _forkserver()),
         )
 
 
 def worker_died(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
-    told = [
+    found = [
         one
         for one in run.ranks
         if one.fell and CRASHED.search(f"{one.message} {one.printed}") and _forks(one, loading)
     ]
-    if told:
+    if found:
         yield _finding(
             run,
-            told,
+            found,
             Confidence.POSSIBLE,
-            f"a forked DataLoader worker of rank {told[0].rank} died in native code "
-            f"({told[0].words}); that it does not when started by spawn would settle it",
-            (_start_otherwise(), _without_threads()),
+            f"a forked DataLoader worker of rank {found[0].rank} died in native code "
+            f"({found[0].words}); a run with spawned workers would confirm the cause",
+            (_forkserver(), _without_threads()),
         )
 
 
 def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
-    """No batch has ever come, and the workers were forked: they wait for a lock of the parent."""
-    told = [
+    """Forked workers never delivered a batch: they wait for a lock of the parent."""
+    found = [
         one
         for one in run.ranks
         if one.outcome == "hung"
@@ -80,17 +86,17 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
         and not _delivered(one, loading)
         and _forks(one, loading)
     ]
-    if told:
-        first = told[0]
+    if found:
+        first = found[0]
         place = endings.place(first.place)
         yield _finding(
             run,
-            told,
+            found,
             Confidence.LIKELY,
             f"rank {first.rank} waited {first.doing_seconds:.0f} s for the first batch of forked "
-            f"DataLoader workers{f' at {place}' if place else ''}, and none ever came; a dump of a "
-            "worker's stack (py-spy dump --native) would show the lock",
-            (_without_threads(), _start_otherwise()),
+            f"DataLoader workers{f' at {place}' if place else ''}, and none arrived; the stack of "
+            "a worker (py-spy dump --native) would show the lock",
+            (_without_threads(), _forkserver()),
         )
 
 
@@ -100,7 +106,7 @@ def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:
 
 
 def _forks(one: RankEnding, loading: Loading | None) -> bool:
-    """Where no loader was seen to the end: the start method that Linux has by default."""
+    """Whether the workers are forked; without loader data, fork is the default on Linux."""
     loaders = _loaders(one, loading)
     return not loaders or any(loader.context == "fork" for loader in loaders)
 
@@ -111,23 +117,23 @@ def _delivered(one: RankEnding, loading: Loading | None) -> bool:
 
 def _finding(
     run: TrainingRun,
-    told: Sequence[RankEnding],
+    found: Sequence[RankEnding],
     confidence: Confidence,
     because: str,
     fixes: tuple[Fix, ...],
 ) -> Finding:
-    some = len(told) < len(run.ranks)
+    some = len(found) < len(run.ranks)
     return Finding(
         severity=Severity.ERROR,
         confidence=confidence,
         because=because,
         evidence=(
-            Observation(name="outcome", value=told[0].outcome),
-            Observation(name="last words", value=told[0].words),
+            Observation(name="outcome", value=found[0].outcome),
+            Observation(name="last message", value=found[0].words),
         ),
         where=Where(
-            hosts=tuple(sorted({one.host for one in told})) if some else (),
-            ranks=tuple(one.rank for one in told) if some else (),
+            hosts=tuple(sorted({one.host for one in found})) if some else (),
+            ranks=tuple(one.rank for one in found) if some else (),
         ),
         fixes=fixes,
     )
@@ -145,13 +151,13 @@ def _on_the_cpu() -> Fix:
     )
 
 
-def _start_otherwise() -> Fix:
+def _forkserver() -> Fix:
     return Fix(
-        summary="start the workers anew instead of forking them",
+        summary="start the workers with forkserver instead of fork",
         paste='DataLoader(…, multiprocessing_context="forkserver", persistent_workers=True)',
         language="python",
         caution=(
-            "the dataset is pickled to them, their start takes seconds, and the script needs "
+            "the dataset must be picklable, workers take seconds to start, and the script needs "
             'if __name__ == "__main__":'
         ),
     )

@@ -1,11 +1,13 @@
-"""DDP sends the buffers of the model to all ranks in every step, and nothing needs that.
+"""DDP broadcasts the buffers of the model in every step, although nothing needs it.
 
-Before each forward DDP broadcasts all buffers from rank 0: the running statistics of batch norm,
-masks, tables. It is a meeting of all ranks of its own, at a time when nothing hides it. Statistics
-are not used in training at all (a batch is normed by its own), constants never change, and what
-rank 0 saves is the same either way.
+Before each forward pass DDP broadcasts all buffers from rank 0: batch-norm statistics, masks,
+tables. This is an additional collective of all ranks that no computation overlaps. Training does
+not use the statistics, since batch norm normalises with the current batch. Constants never change,
+and rank 0 saves the same values either way.
 
-Seen from outside: many small broadcasts at the begin of each step in a trace.
+Symptoms: a profiler trace shows many small broadcasts at the beginning of each step.
+
+To fix it, set ``broadcast_buffers=False`` in DDP.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 
-# It is on by default, so a price that nobody would notice is not worth a word.
+# It is on by default, so a smaller cost is not worth a note.
 NOTE_SHARE = 0.02
-# Half of the 10 % from which published detectors report a slowdown: this is no comparison of noisy
-# steps but the time of the broadcast itself, all of which is saved.
+# Half of the 10 % from which published detectors report a slowdown: this is not a comparison of
+# noisy steps but the time of the broadcast itself, and the fix saves all of it.
 WARNING_SHARE = 0.05
-# Slowness persists: fewer steps than this do not show it.
+# A slowdown must persist for this many steps.
 ENOUGH_STEPS = 10
 
 MIB = 2**20
@@ -36,7 +38,7 @@ def costly(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterato
     sending = [one for one in wrapping.wrappers if one.broadcast_buffers and one.buffers]
     for name in dict.fromkeys(one.name for one in sending):
         models = [one for one in sending if one.name == name]
-        # The rank that comes last waits for nobody; what the others take longer is its lateness.
+        # The rank that arrives last does not wait: its time is the broadcast alone.
         each = [
             min(step)
             for step in zip(*(one.buffer_broadcast_seconds for one in models), strict=False)
@@ -53,22 +55,22 @@ def _finding(
 ) -> Finding:
     model = models[0]
     statistics = model.batch_norms > model.sync_batch_norms
-    kinds = f", of {model.batch_norms} batch norms among others" if model.batch_norms else ""
+    kinds = f", including {model.batch_norms} batch norms" if model.batch_norms else ""
     if statistics:
         caution = (
-            "each rank then keeps running statistics of its own: they matter in evaluation only, "
-            "and rank 0's, which are saved, stay as they are now; SyncBatchNorm makes them equal"
+            "each rank then keeps separate running statistics, used in evaluation only; those of "
+            "rank 0, which are saved, do not change; SyncBatchNorm makes them equal"
         )
     elif model.batch_norms:
-        caution = "SyncBatchNorm keeps its statistics equal on all ranks by itself"
+        caution = "SyncBatchNorm already keeps its statistics equal on all ranks"
     else:
-        caution = "buffers that the script itself changes in training then differ between ranks"
+        caution = "buffers that the script changes in training then differ between ranks"
     return Finding(
         severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
             f"DDP broadcasts {model.buffers} buffers of {model.name} "
-            f"({model.buffer_bytes / MIB:.2g} MiB{kinds}) before each forward, which takes "
+            f"({model.buffer_bytes / MIB:.2g} MiB{kinds}) before each forward pass, which takes "
             f"{1e3 * seconds:.2f} ms, {share:.1%} of the step"
         ),
         evidence=(
@@ -77,13 +79,13 @@ def _finding(
                 value=round(1e3 * seconds, 3),
                 unit="ms/step",
                 expected=0,
-                source="on the rank that came last, median of steps",
+                source="on the rank that arrived last, median of steps",
             ),
         ),
         cost=Cost(value=round(share, 4), unit="share of step"),
         fixes=(
             Fix(
-                summary="leave the buffers where they are",
+                summary="set broadcast_buffers=False",
                 paste=written("broadcast_buffers", False, run),
                 language="python",
                 caution=caution,

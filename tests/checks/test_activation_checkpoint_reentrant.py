@@ -49,8 +49,8 @@ def test_a_gradient_that_came_twice(findings: Findings) -> None:
     (finding,) = findings(CAUSE, section, wrapping("ddp", True))
     assert finding.severity is Severity.ERROR
     assert (
-        "in step 1 a checkpointed block brought the gradient of a.bias to DDP a second time, while "
-        "DDP looks for unused parameters, at train.py:27"
+        "in step 1 a checkpointed block passed the gradient of a.bias to DDP a second time, while "
+        "DDP searches for unused parameters, at train.py:27"
     ) in finding.because
     assert "use_reentrant=False" in finding.fixes[0].paste
     assert finding.fixes[1].settings == ("ddp.find_unused_parameters=false",)
@@ -69,7 +69,7 @@ def test_it_explains_the_deaths() -> None:
     assert set(finding.consequences) == {"dead-rank", "first-failure-masked"}
 
 
-def test_by_number_where_torch_tells_no_name(findings: Findings) -> None:
+def test_by_number_where_torch_gives_no_name(findings: Findings) -> None:
     message = TWICE.replace(" with name a.bias", "")
     (finding,) = findings(CAUSE, run(raised(0, "RuntimeError", message, stack=STACK)))
     assert "parameter number 1" in finding.because
@@ -88,7 +88,7 @@ def test_what_fsdp_changes_meanwhile(findings: Findings, kind: str) -> None:
     assert "use_reentrant=True" in finding.fixes[0].paste
 
 
-def test_quiet_where_no_block_is_computed_anew(findings: Findings) -> None:
+def test_quiet_where_no_block_is_recomputed(findings: Findings) -> None:
     section = run(raised(0, "RuntimeError", TWICE, stack=(user(27), ENGINE)))
     assert findings(CAUSE, section, wrapping("ddp")) == ()
 

@@ -13,7 +13,7 @@ STEPS = tuple(range(0, 61, 3))
 
 
 def rank(number: int = 0, *, per_step: float = 0.5, device: bool = True, **graph: Any) -> Growth:
-    """A rank whose memory grows by so many MiB per step."""
+    """A rank whose memory grows by ``per_step`` MiB per step."""
     grows = tuple(900.0 + per_step * step for step in STEPS)
     same = (900.0,) * len(STEPS)
     return Growth(
@@ -37,8 +37,7 @@ def test_a_loss_of_each_step_is_kept(findings: Findings) -> None:
     assert finding.confidence is Confidence.CERTAIN
     assert finding.where.ranks == (0,)
     assert finding.because == (
-        "rank 0 came to keep 60 tensors with a graph in 60 steps, "
-        "and memory grew by 0.5 MiB per step"
+        "rank 0 kept 60 tensors with their graph in 60 steps, and memory grew by 0.5 MiB per step"
     )
     assert "loss.detach()" in finding.fixes[0].paste
 
@@ -47,7 +46,7 @@ def test_a_loss_of_each_step_is_kept(findings: Findings) -> None:
 def test_losses_are_added_up(findings: Findings, device: bool) -> None:
     one = rank(graph_tensors=2, graph_depth=84, graph_depth_before=24, device=device)
     (finding,) = findings(CAUSE, run(one))
-    assert "60 additions behind one tensor" in finding.because
+    assert "a tensor with 60 additions in its graph" in finding.because
     assert "total += loss.detach()" in finding.fixes[0].paste
 
 
@@ -66,7 +65,7 @@ def test_memory_does_not_show_it_yet(findings: Findings) -> None:
     quiet = rank(per_step=0, graph_tensors=2, graph_depth=69, graph_depth_before=9)
     (finding,) = findings(CAUSE, run(quiet))
     assert finding.confidence is Confidence.CERTAIN
-    assert "memory does not show it yet" in finding.because
+    assert "memory shows no growth yet" in finding.because
 
 
 @pytest.mark.parametrize(

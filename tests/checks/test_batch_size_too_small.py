@@ -15,8 +15,8 @@ def test_much_is_free_and_more_samples_train_faster(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     # 0.14 s for 2 × 4 samples, 0.39 s for 2 × 29.
     assert finding.because == (
-        "with 4 samples at a time, which leaves 14 of 24 GiB free, 57.14 samples/s are trained; "
-        "with 29, which fit with 5% to spare, 148.7"
+        "micro-batches of 4, which leave 14 of 24 GiB free, train 57.14 samples/s; "
+        "micro-batches of 29, which fit with 5% to spare, train 148.7"
     )
     (fix,) = finding.fixes
     assert fix.paste == "DataLoader(..., batch_size=29)  # now 4, on each rank"
@@ -50,7 +50,7 @@ def test_the_smaller_of_two_devices_decides(findings: Findings) -> None:
         swept(4, fixed=30.0),
     ],
     ids=[
-        "nobody said what is used now",
+        "the current size is unknown",
         "all is used",
         "no room for twice as many",
         "busy already",

@@ -51,7 +51,7 @@ def test_quiet_where_it_could_not_be_seen(findings: Findings) -> None:
 
 
 def offsets(*seconds: float, uncertainty: float = 0.001) -> ClockOffsets:
-    """The first host's clock is the one that the others are measured against."""
+    """Offsets are relative to the clock of the first host."""
     return ClockOffsets(
         offsets=tuple(
             ClockOffset(

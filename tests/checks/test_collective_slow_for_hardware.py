@@ -156,7 +156,7 @@ def test_an_unknown_gpu_is_compared_with_nccls_own_plan(findings: Findings) -> N
     assert links is not None
     (finding,) = findings(CAUSE, all_reduce(name, {GIB: 90.0}), gpus(name, nvlinks=links[:8]))
     assert finding.confidence is Confidence.POSSIBLE
-    assert "NCCL itself plans with 165 GB/s" in finding.because
+    assert "NCCL plans with 165 GB/s" in finding.because
 
 
 def test_pcie_is_judged_by_generation_and_width(findings: Findings) -> None:

@@ -126,7 +126,7 @@ def use(*ranks: RankHost) -> RankUse:
 
 
 def loading(seconds: float) -> Steps:
-    """Steps of 0.1 s, so much of each in the loader."""
+    """Steps of 0.1 s, with this share of each in the loader."""
     phases = (
         Phase(name="loader", seconds=(seconds,) * 60),
         Phase(name="forward", seconds=(0.1 - seconds,) * 60),
@@ -145,8 +145,8 @@ def test_it_bites_while_it_trains(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.CERTAIN
     assert finding.because == (
-        "the cgroup on a grants 1.5 of 96 CPUs, and in 80% of the periods of the judged steps that "
-        "was used up: the main threads waited for a CPU for 40% of the time"
+        "the cgroup on a grants 1.5 of 96 CPUs, and the processes used that up in 80% of the "
+        "periods during the judged steps: the main threads waited for a CPU 40% of the time"
     )
     assert (finding.where.hosts, finding.where.ranks) == (("a",), ())
     assert finding.cost is not None
@@ -169,14 +169,14 @@ def test_workers_that_stand_still(findings: Findings) -> None:
     ranks = use(rank(0, 80, waited=0.02), rank(1, 80, waited=0.02))
     (finding,) = findings(CAUSE, ranks, loading(0.03))
     assert finding.severity is Severity.WARNING
-    assert "waited for its loader for 30%" in finding.because
+    assert "waited for the DataLoader 30%" in finding.because
 
 
 def test_a_note_where_the_training_hardly_feels_it(findings: Findings) -> None:
     ranks = use(rank(0, 30, waited=0.03), rank(1, 30, waited=0.03))
     (finding,) = findings(CAUSE, ranks, loading(0.001))
     assert finding.severity is Severity.NOTE
-    assert "for 3% of the time only" in finding.because
+    assert "only 3% of the time" in finding.because
 
 
 @pytest.mark.parametrize(

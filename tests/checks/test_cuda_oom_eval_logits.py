@@ -35,7 +35,7 @@ def test_in_the_trainer_of_transformers(findings: Findings) -> None:
         run(out_of_memory(0, CROWDED, stack=EVALUATES)),
         run(out_of_memory(0, error(), stack=(user(5, "model.eval()"),))),
     ],
-    ids=["in training", "somebody else's", "not within"],
+    ids=["in training", "another process", "not within"],
 )
 def test_quiet(findings: Findings, section: TrainingRun) -> None:
     assert findings(CAUSE, section) == ()

@@ -24,7 +24,7 @@ def test_enough_is_unused_but_in_pieces(findings: Findings) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (0,)
     assert "3.00 GiB were wanted, and 1.20 of 79.2 were free" in finding.because
-    assert "16.4 of the 77.4 GiB that torch had reserved lay unused" in finding.because
+    assert "16.4 of the 77.4 GiB that torch had reserved were unused" in finding.because
     assert finding.fixes[0].paste == f"export {NAME}=expandable_segments:True"
     assert finding.fixes[0].environment == (f"{NAME}=expandable_segments:True",)
 
@@ -43,7 +43,7 @@ def test_what_is_on_is_no_fix(findings: Findings, name: str) -> None:
     assert "shapes" in fix.summary
 
 
-def test_it_is_the_only_cause_that_is_told() -> None:
+def test_it_is_the_only_finding() -> None:
     section = run(out_of_memory(0, PIECES), echoing(1))
     (finding,) = engine.examine(Evidence([section]), "run").findings
     assert finding.cause == CAUSE

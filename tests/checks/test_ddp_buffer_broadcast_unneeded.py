@@ -62,8 +62,8 @@ def test_a_small_price_is_a_note(findings: Findings) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"sync_batch_norms": 53}, "equal on all ranks by itself"),
-        ({"batch_norms": 0}, "the script itself changes"),
+        ({"sync_batch_norms": 53}, "already keeps its statistics equal on all ranks"),
+        ({"batch_norms": 0}, "that the script changes"),
     ],
 )
 def test_the_caution_fits_what_the_buffers_are(
