@@ -1,12 +1,15 @@
-"""Some parameters get no gradient in some steps, and DDP waits for it.
+"""Some parameters get no gradient in some steps, so DDP fails or hangs.
 
-DDP reduces a bucket when all of its parameters have their gradients. Where one never comes, since a
-branch was not taken or an output has no part in the loss, the reduction is never finished: DDP
-raises in the next forward. Where the parameters that are left out differ between the ranks, those
-that have theirs wait in the meantime for a reduction that the others never begin.
+DDP reduces a bucket once all of its parameters have their gradients. A skipped branch, or an output
+that is not part of the loss, leaves a gradient missing. Then the reduction never finishes, and DDP
+raises in the next forward pass. If the missing parameters differ between ranks, the ranks that have
+their gradients wait for a reduction that the others never start.
 
-Seen from outside: "Expected to have finished reduction in the prior iteration before starting a new
-one", in the second step or after hours; ranks that hang in backward; a single process runs fine.
+Symptoms: "Expected to have finished reduction in the prior iteration before starting a new one", in
+the second step or after hours, or ranks that hang in backward. A single process runs without error.
+
+To fix it, use every parameter in the loss, freeze unused parameters, or set
+``find_unused_parameters=True``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ NAMED = re.compile(r"Parameters which did not receive grad for rank \d+: (.+)")
 NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 
 FEW = 4
-"""More names than these are counted only."""
+"""Beyond this many names, only the count is shown."""
 
 Names = tuple[str, ...]
 
@@ -39,7 +42,7 @@ def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     if not raised:
         return
     first = min(raised, key=lambda one: one.time)
-    left_out = {one.rank: _told(one, wrapping) for one in raised}
+    left_out = {one.rank: _left_out(one, wrapping) for one in raised}
     silent = tuple(one.rank for one in run.ranks if one not in raised)
     waiting = f"; rank {silent[0]} had all of its gradients" if len(silent) == 1 else ""
     if len(silent) > 1:
@@ -47,8 +50,8 @@ def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     yield _finding(
         left_out,
         because=(
-            f"DDP stopped {endings.when(run, first)}, as parameters had got no gradient in "
-            f"the step before: {_by_rank(left_out)}{waiting}"
+            f"DDP stopped {endings.when(run, first)}, because parameters got no gradient in "
+            f"the previous step: {_by_rank(left_out)}{waiting}"
         ),
         confidence=Confidence.CERTAIN,
         run=run,
@@ -66,13 +69,13 @@ def seen_coming(
     if not left_out or not _reduces(steps):
         return
     if len(set(left_out.values())) > 1 or len(left_out) < len(strict):
-        end = "the others then wait for gradients that never come, and DDP stops"
+        end = "the other ranks then wait for gradients that never arrive, and DDP stops"
     else:
-        end = "DDP stops in the forward after such a step"
+        end = "DDP stops in the forward pass after such a step"
     yield _finding(
         left_out,
         because=(
-            f"parameters got no gradient, {_by_rank(left_out)}, and "
+            f"parameters got no gradient ({_by_rank(left_out)}), and "
             f"find_unused_parameters is off: {end}"
         ),
         confidence=Confidence.LIKELY,
@@ -91,7 +94,7 @@ def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"{_names(names)} got no gradient on any rank in {never[0].inspected_steps} inspected "
-            "steps; find_unused_parameters=True carries them along, and walks the graph for it in "
+            "steps; find_unused_parameters=True tolerates them, but DDP then searches the graph in "
             "every step"
         ),
         evidence=(Observation(name="parameters without a gradient", value=len(names), expected=0),),
@@ -100,19 +103,19 @@ def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
 
 
 def _is_strict(one: Wrapper) -> bool:
-    """Whether DDP asks for a gradient of every parameter in every step."""
+    """Whether DDP expects a gradient for every parameter in every step."""
     return one.kind == "ddp" and not one.find_unused_parameters and not one.static_graph
 
 
 def _reduces(steps: Steps | None) -> bool:
-    """Whether DDP takes part in the steps; where its forward is bypassed it minds nothing."""
+    """Whether DDP takes part in the steps; it checks nothing if its forward is bypassed."""
     if steps is None or not any(rank.synced_backwards for rank in steps.ranks):
         return True
     return any(sum(rank.synced_backwards) for rank in steps.ranks)
 
 
-def _told(one: RankEnding, wrapping: Wrapping | None) -> Names:
-    """The parameters by name, as the recorder or torch itself knows them; else their numbers."""
+def _left_out(one: RankEnding, wrapping: Wrapping | None) -> Names:
+    """The parameters by name, from the recorder or from torch; else their numbers."""
     wrappers = wrapping.wrappers if wrapping is not None else ()
     for wrapper in wrappers:
         if wrapper.rank == one.rank and (wrapper.unused or wrapper.sometimes_unused):
@@ -153,7 +156,7 @@ def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[F
     if not names or names[0].startswith("number "):
         numbers = ", ".join(name.removeprefix("number ") for name in names)
         yield Fix(
-            summary="see which parameters these are",
+            summary="print the names of these parameters",
             paste=(
                 "names = [n for n, p in model.named_parameters() if p.requires_grad]\n"
                 f"print([names[index] for index in ({numbers or '…'},)])"
@@ -162,28 +165,28 @@ def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[F
         )
     else:
         yield Fix(
-            summary="let every parameter have a part in the loss, in every step and on every rank",
+            summary="use every parameter in the loss, in every step and on every rank",
             paste=(
                 f"idle = [p for name, p in model.named_parameters() if {_matches(names)}]\n"
                 "loss = loss + 0.0 * sum(p.sum() for p in idle)   # before loss.backward()"
             ),
             language="python",
-            caution="their gradients are then zero in place of none; weight decay still moves them",
+            caution="their gradients are then zero, not None; weight decay still changes them",
         )
         if len(set(left_out.values())) == 1:
             yield _frozen(names)
     yield Fix(
-        summary="or let DDP look for them in every step",
+        summary="or set find_unused_parameters=True",
         paste=written("find_unused_parameters", True, run),
         language="python",
-        caution="it walks the graph in every forward",
+        caution="DDP then searches the autograd graph in every step",
         settings=("ddp.find_unused_parameters=true",),
     )
 
 
 def _frozen(names: Names) -> Fix:
     return Fix(
-        summary="where they are never needed, take them out of the model, or freeze them",
+        summary="remove these parameters from the model, or freeze them, if they are never needed",
         paste=(
             "for name, parameter in model.named_parameters():   # before DDP wraps the model\n"
             f"    if {_matches(names)}:\n"
@@ -203,15 +206,14 @@ def _matches(names: Names) -> str:
 
 def _by_rank(left_out: Mapping[int, Names]) -> str:
     if len(set(left_out.values())) == 1 and len(left_out) > 1:
-        ranks = ", ".join(map(str, sorted(left_out)))
-        return f"{_names(next(iter(left_out.values())))} on ranks {ranks}"
+        return f"{_names(next(iter(left_out.values())))} on {endings.ranks(left_out)}"
     rows = [f"{_names(names)} on rank {rank}" for rank, names in sorted(left_out.items())]
-    more = f", and on {len(rows) - FEW} more" if len(rows) > FEW else ""
+    more = f", and on {len(rows) - FEW} more ranks" if len(rows) > FEW else ""
     return ", ".join(rows[:FEW]) + more
 
 
 def _names(names: Sequence[str]) -> str:
     if not names:
-        return "some that torch does not name"
+        return "unnamed parameters"
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more

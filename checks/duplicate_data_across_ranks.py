@@ -1,11 +1,13 @@
-"""Several ranks train on the same samples, so that they do the same work twice.
+"""Several ranks train on the same samples, so they do the same work twice.
 
-Without a sampler that shares the dataset out, each rank's DataLoader goes through all of it; and
-with one that was given the wrong rank or number of ranks, several take the same part. The gradients
-are then those of fewer samples than the batch size says, an epoch takes as long as on one device,
-and the statistics are those of data seen several times.
+Without a DistributedSampler, the DataLoader of each rank iterates over the whole dataset. A sampler
+with a wrong rank or number of replicas gives several ranks the same shard. The gradients then cover
+fewer samples than the global batch size claims. An epoch takes as long as on one device, and the
+model sees each sample several times per epoch.
 
-Seen from outside: more GPUs, and the number of steps of an epoch remains the same.
+Symptoms: the number of steps per epoch does not fall when GPUs are added.
+
+To fix it, pass a ``DistributedSampler`` to the DataLoader, or prepare the loader with accelerate.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def same_batches(
         sure = confidence(compared, loaders, synced)
         if sure is None:
             continue
-        # The same numbers in another file are other samples: what is in the batches tells.
+        # Equal indices into different files are different samples, so the batch contents decide.
         alike = [by for by in CONTENTS if _agrees(compare(seen, name, by), compared)]
         known = any(one.name == name and one.by in CONTENTS for one in seen.epochs)
         if known and not alike:
@@ -55,7 +57,7 @@ def all_of_it_on_every_rank(
     steps: Steps | None,
     run: TrainingRun | None,
 ) -> Iterator[Finding]:
-    """Each rank in an order of its own: the sampler shares nothing out."""
+    """Each rank shuffles the whole dataset: no sampler splits it."""
     if not synchronised(wrapping, steps) or (run is not None and run.framework):
         return
     for name, loaders in by_name(loading).items():
@@ -83,9 +85,9 @@ def all_of_it_on_every_rank(
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"each of {len(loaders)} ranks goes through all {first.items} items of "
-                f"{first.dataset} at {name}, in an order of its own; unless each has a dataset of "
-                "its own, an epoch is as long as on one device"
+                f"each of {len(loaders)} ranks iterates over all {first.items} items of "
+                f"{first.dataset} at {name}, in a different order; unless each rank has its own "
+                "dataset, an epoch is as long as on one device"
             ),
             evidence=(_batches(first, len(loaders)),),
             fixes=(_fix(first, run),),
@@ -93,7 +95,7 @@ def all_of_it_on_every_rank(
 
 
 def _worth_sharing(loaders: Sequence[Loader]) -> bool:
-    """Datasets of one length, with more than one batch for each rank."""
+    """Whether the datasets have equal lengths, with more than one batch for each rank."""
     first = loaders[0]
     return (
         first.kind == "map"
@@ -115,22 +117,22 @@ def _finding(
 ) -> Finding:
     loader = loaders[0]
     why = (
-        f"no sampler shares its {loader.items} items out"
+        f"no sampler splits its {loader.items} items"
         if loader.replicas is None
-        else f"its {loader.sampler} makes {loader.replicas} parts, and they take the same one"
+        else f"its {loader.sampler} makes {loader.replicas} shards, and they take the same one"
     )
     if "values" in alike:
         doubt = ""
     elif alike:
-        doubt = "; the labels in them are the same as well, and the rest differs as if augmented"
+        doubt = "; their labels are also equal, and the other values differ as if augmented"
     else:
-        doubt = ", unless each of them opens a dataset of its own"
+        doubt = ", unless each rank opens a different dataset"
     return Finding(
         severity=Severity.WARNING if alike else Severity.NOTE,
         confidence=sure,
         because=(
-            f"{compared.who} are given the same items by the loader at {loader.name} in all "
-            f"{compared.batches} batches that were compared: {why}{doubt}"
+            f"the DataLoader at {loader.name} gives the same items to {compared.who}, in all "
+            f"{compared.batches} compared batches: {why}{doubt}"
         ),
         evidence=(
             Observation(name="sampler", value=loader.sampler, expected="DistributedSampler"),
@@ -144,7 +146,7 @@ def _finding(
 def _batches(loader: Loader, ranks: int) -> Observation:
     size = loader.batch_size or 1
     return Observation(
-        name="batches of an epoch on each rank",
+        name="batches per epoch on each rank",
         value=loader.batches or 0,
         expected=-(-(loader.items or 0) // (size * ranks)),
         source=f"{loader.items} items, batches of {size}, {ranks} ranks",
@@ -154,12 +156,12 @@ def _batches(loader: Loader, ranks: int) -> Observation:
 def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
     if run is not None and "accelerate" in run.framework:
         return Fix(
-            summary="let accelerate share the loader out",
+            summary="split the data with accelerator.prepare",
             paste=f"loader = accelerator.prepare(loader)  # {loader.name}",
             language="python",
         )
     return Fix(
-        summary="give each rank its share by a DistributedSampler",
+        summary="split the dataset with a DistributedSampler",
         paste=(
             "sampler = torch.utils.data.DistributedSampler(dataset, shuffle=True)\n"
             f"loader = DataLoader(dataset, batch_size={loader.batch_size or 1}, sampler=sampler, …)"
@@ -169,7 +171,7 @@ def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
         ),
         language="python",
         caution=(
-            "each step is then of more samples: keep the global batch size, or scale the learning "
-            "rate and the schedule"
+            "each step then covers more different samples: keep the global batch size, or scale "
+            "the learning rate and its schedule"
         ),
     )

@@ -1,13 +1,15 @@
 """Hosts differ in versions, driver, environment, limits, code or arguments.
 
-Ranks of one run are to do the same: another torch, another thread count or another commit on one
-host makes it slower than the rest, lets it enter another collective (the run hangs), or trains
-something else without a word. The minority is held against the majority; which of them is meant is
-yours to say. What differs by design (ranks, addresses, paths with the host's own name) is left out,
-and so is NCCL's version, which has a cause of its own.
+All ranks of a run must do the same work. A host with another torch, thread count or commit may be
+slower, may enter a different collective (the run hangs), or may silently train something else. This
+check compares each host with the majority; which value is right is your decision. It ignores
+intended differences (ranks, addresses, paths with the host name). NCCL versions have a separate
+cause.
 
-Seen from outside: ``pip freeze``, ``env``, ``ulimit -a``, ``uname -r`` and ``git rev-parse HEAD``
-on each host, compared with ``diff``.
+Symptoms: one host is slower or fails while the others work. ``pip freeze``, ``env``, ``ulimit -a``,
+``uname -r`` and ``git rev-parse HEAD``, compared with ``diff``, show the difference.
+
+To fix it, use the same image, job script and commit on every host.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ from ddoctor.evidence.network import Network, Rdma
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-# Interfaces and HCAs may be called otherwise on each host; logs and caches change no result.
+# Interfaces and HCAs may have other names on each host; logs and caches change no result.
 HARMLESS = re.compile(
     r"(NCCL|GLOO|TP)_SOCKET_IFNAME|NCCL_IB_HCA|NCCL_DEBUG\w*|NCCL_VERSION|\w+_(HOME|CACHE)"
 )
-# Releases that differ in their last number only fix mistakes (https://semver.org, item 6); NVIDIA's
-# driver branches are told by the first number (its data center driver lifecycle).
+# Releases that differ in their last number contain only bug fixes (https://semver.org, item 6). The
+# first number names NVIDIA's driver branch (data center driver lifecycle).
 SAME_LINE = {"driver": 1}
 NUMBERS = 2
 
 FEW = 4
-"""Values and hosts that fit a sentence."""
+"""Values and hosts that one sentence lists."""
 
 
 def differs_from_the_majority(
@@ -48,7 +50,7 @@ def differs_from_the_majority(
     networks: tuple[Network, ...] | None,
     rdmas: tuple[Rdma, ...] | None,
 ) -> Iterator[Finding]:
-    """One finding for the hosts that differ in the same way, and one where there is no majority."""
+    """One finding per group of hosts that differ in the same way, and one without a majority."""
     others = (environments, limits, kernels, gpus, jobs, networks, rdmas)
     every = settings((*software, *(section for some in others for section in some or ())))
     found = tuple(drifts(every))
@@ -79,7 +81,7 @@ def _minority(hosts: Sequence[str], rows: Sequence[tuple[Drift, str]]) -> Findin
         confidence=Confidence.CERTAIN,
         because=(
             f"{_few(hosts)} {differ} from the majority of {total} hosts in {_few(names)}; "
-            "where the few are right, make the others equal to them"
+            "if the minority is right, change the other hosts"
         ),
         evidence=tuple(
             Observation(
@@ -102,8 +104,8 @@ def _no_majority(split: Sequence[Drift]) -> Finding:
         severity=_severity(split),
         confidence=Confidence.LIKELY,
         because=(
-            f"the {len(hosts)} hosts differ in {_few(names)}, and no value is that of a majority; "
-            "which of them is meant is yours to say"
+            f"the {len(hosts)} hosts differ in {_few(names)}, and no value has a majority; "
+            "which value is right is your decision"
         ),
         evidence=tuple(
             Observation(
@@ -136,19 +138,19 @@ def _slight(drift: Drift) -> bool:
 
 
 def _equal(wanted: Sequence[tuple[HostSetting, str]]) -> Iterator[Fix]:
-    """The lines that make a host equal to the others, as far as lines can."""
+    """Commands that give a host the settings of the majority, where a command can."""
     lines = [line for setting, value in wanted if (line := _line(setting, value))]
     if lines:
         yield Fix(
-            summary="make it equal to the others",
+            summary="give it the settings of the other hosts",
             paste="\n".join(lines),
-            caution="the lines belong where the host's settings come from: its image, the job "
-            "script, the profile",
+            caution="to keep the change, put the lines where the host gets its settings: its "
+            "image, the job script, the shell profile",
         )
     for setting, value in wanted:
         if setting.name == "arguments":
             yield Fix(
-                summary="start it with the arguments of the others",
+                summary="start it with the same arguments as the other hosts",
                 paste=value if value != "none" else "(no arguments)",
                 language="text",
             )

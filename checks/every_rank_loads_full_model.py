@@ -1,10 +1,13 @@
-"""Each rank of a host makes the whole model in host memory, before it is sharded.
+"""Every rank loads the whole model into host memory before FSDP shards it.
 
-``from_pretrained`` in a script that eight ranks run makes eight models. FSDP then keeps an eighth
-of each; until it does, the host holds all of them, and the kernel may kill a rank for it.
+``from_pretrained`` in a script that eight ranks run creates eight models. FSDP then keeps an eighth
+of each. Until then the host holds all of them, and the kernel's OOM killer may kill a rank.
 
-Seen from outside: the host's memory fills while the model is loaded; a rank ends with exit code -9
-before the first step.
+Symptoms: host memory fills up while the model loads, and a rank ends with exit code -9 before the
+first step.
+
+To fix it, let only rank 0 load the model (``fsdp_cpu_ram_efficient_loading``), or create it on the
+meta device and load a sharded checkpoint.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 EXPLAINS = ("host-ram-oom",)
 
 GIB = 2**30
-# The rest is for the system, the page cache that the weights come through, and the loaders.
+# The rest is for the system, the page cache of the weights, and the DataLoader workers.
 OF_THE_HOST = 0.8
 SIGKILL = 9
-# Ranks that make the same model; where rank 0 alone loads it, the others have next to nothing.
+# Ranks that load the same model grow alike; if only rank 0 loads it, the others hardly grow.
 ALIKE = 0.8
-# As transformers, diffusers, safetensors and torch itself call it.
+# Names in transformers, diffusers, safetensors and torch.
 READS = re.compile(r"from_pretrained|from_config|load_state_dict|load_checkpoint|torch\.load\b")
 MAKES = re.compile(
     r"^(transformers|diffusers|safetensors)/|^torch/serialization\.py|^nn/init\.py"
@@ -47,12 +50,12 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"{ranks} ranks of a host that each load the whole model need {whole / GIB:.0f} GiB "
-            f"there, and it has {plan.host_memory / GIB:.0f}; whether the script loads it so, a "
-            "look at it settles"
+            f"of host memory, and the host has {plan.host_memory / GIB:.0f}; the script shows "
+            "whether every rank loads it"
         ),
         evidence=(
-            Observation(name="the model", value=round(plan.checkpoint / GIB, 1), unit="GiB"),
-            Observation(name="ranks of a host", value=ranks),
+            Observation(name="model size", value=round(plan.checkpoint / GIB, 1), unit="GiB"),
+            Observation(name="ranks per host", value=ranks),
         ),
         cost=Cost(value=round((whole - OF_THE_HOST * plan.host_memory) / GIB, 1), unit="GiB"),
         fixes=_FIXES,
@@ -70,9 +73,9 @@ def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]
         if together > OF_THE_HOST * memory:
             yield _finding(
                 Severity.WARNING,
-                f"each of {len(rows)} ranks of {rows[0].host} made the whole model of "
-                f"{whole / GIB:.3g} GiB in host memory before FSDP kept a part of it: together "
-                f"{together / GIB:.3g} GiB, where there are {memory / GIB:.3g}",
+                f"each of {len(rows)} ranks of {rows[0].host} loaded the whole model of "
+                f"{whole / GIB:.3g} GiB into host memory before FSDP sharded it: together "
+                f"{together / GIB:.3g} GiB, and the host has {memory / GIB:.3g}",
                 rows,
             )
 
@@ -85,19 +88,19 @@ def killed_before_training(run: TrainingRun, starts: Starts) -> Iterator[Finding
         equal = min(grown) >= ALIKE * max(grown)
         if not mine or not equal or sum(grown) <= OF_THE_HOST * memory:
             continue
-        if all(row.fsdp and _makes_a_model(row) for row in rows):
+        if all(row.fsdp and _loads_a_model(row) for row in rows):
             yield _finding(
                 Severity.ERROR,
                 f"{endings.who(mine[0])} was killed by SIGKILL before its first step, while each "
-                f"of {len(rows)} ranks of {rows[0].host} made a model in host memory, at "
-                f"{rows[0].place}: together they had taken {sum(grown) / GIB:.3g} GiB, where there "
-                f"are {memory / GIB:.3g}",
+                f"of {len(rows)} ranks of {rows[0].host} loaded a model into host memory, at "
+                f"{rows[0].place}: together they had taken {sum(grown) / GIB:.3g} GiB, and the "
+                f"host has {memory / GIB:.3g}",
                 rows,
             )
 
 
 def _hosts(starts: Starts) -> Iterator[Sequence[RankStart]]:
-    """The ranks of each host that has several."""
+    """The ranks of each host that has more than one."""
     for host in dict.fromkeys(row.host for row in starts.ranks):
         rows = [row for row in starts.ranks if row.host == host]
         if len(rows) > 1:
@@ -105,18 +108,18 @@ def _hosts(starts: Starts) -> Iterator[Sequence[RankStart]]:
 
 
 def _whole(own: Sequence[Wrapper], models: Sequence[Wrapper]) -> int:
-    """Bytes of the model before it was sharded; 0: not known."""
+    """Bytes of the model before sharding; 0 if unknown."""
     if not own:
         return 0
     if own[0].kind == "fsdp2":
         first = own[0].rank
         return sum(one.parameter_bytes for one in own if one.rank == first)
-    # FSDP1 tells of its own part.
+    # FSDP1 counts only the shard of the rank.
     shards = own if own[0].sharding == "within-hosts" else models
     return sum(one.parameter_bytes for one in shards)
 
 
-def _makes_a_model(row: RankStart) -> bool:
+def _loads_a_model(row: RankStart) -> bool:
     return bool(READS.search(row.text) or MAKES.search(row.inner))
 
 
@@ -127,7 +130,7 @@ def _finding(severity: Severity, because: str, rows: Sequence[RankStart]) -> Fin
         because=because,
         evidence=tuple(
             Observation(
-                name=f"taken by rank {row.rank} before its first step",
+                name=f"host memory of rank {row.rank} before its first step",
                 value=round(row.grown / GIB, 2),
                 unit="GiB",
                 source="RssAnon and RssShmem of /proc/PID/status",
@@ -141,17 +144,17 @@ def _finding(severity: Severity, because: str, rows: Sequence[RankStart]) -> Fin
 
 _FIXES = (
     Fix(
-        summary="let rank 0 alone load it, and send each its part",
+        summary="let only rank 0 load the model, and send each rank its shard",
         paste=(
             "fsdp_config:\n"
             "  fsdp_version: 2\n"
             "  fsdp_cpu_ram_efficient_loading: true   # of accelerate\n"
         ),
         language="yaml",
-        caution="from_pretrained only after Accelerator() or TrainingArguments()",
+        caution="call from_pretrained only after Accelerator() or TrainingArguments()",
     ),
     Fix(
-        summary="or make it without weights, and load a sharded checkpoint",
+        summary="or create the model on the meta device, and load a sharded checkpoint",
         paste=(
             "with torch.device('meta'):\n"
             "    model = Model(config)\n"

@@ -1,10 +1,13 @@
-"""The limit of open files is lower than the ranks and their DataLoader workers need.
+"""The open-files limit is lower than the ranks and their DataLoader workers need.
 
-Every batch that a DataLoader worker hands over travels as an open file descriptor, every connection
-between ranks is one, and CUDA opens some for each GPU. A rank that reaches its limit dies with "Too
-many open files" or "received 0 items of ancdata", often only after some time.
+Every batch from a DataLoader worker travels as an open file descriptor. Every connection between
+ranks uses one, and CUDA opens some for each GPU. A rank that reaches its limit dies, often only
+after some time.
 
-Seen from outside: ``ulimit -n`` in the shell that launches the ranks.
+Symptoms: "Too many open files" or "received 0 items of ancdata", and a low ``ulimit -n`` in the
+shell that launches the ranks.
+
+To fix it, raise the limit with ``ulimit -n`` in the launch script.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ EXPLAINS = ("dataloader-too-many-open-files",)
 # Measured with torch 2.13, gloo and 2 ranks: 10 descriptors a rank, and about 5 more for each
 # DataLoader worker with one tensor a batch: 96 with 16 workers, before CUDA and files open any.
 FAILS_BELOW = 128
-# The soft limit that Linux itself gives (INR_OPEN_CUR) and that systemd keeps
-# (DefaultLimitNOFILE=1024:524288): below it somebody has lowered it.
+# The default soft limit of Linux (INR_OPEN_CUR) and of systemd (DefaultLimitNOFILE=1024:524288): a
+# lower value was set on purpose.
 USUAL = 1024
-# Well within the hard limit of 524288 that systemd leaves.
+# Well within systemd's hard limit of 524288.
 AMPLE = 65536
 
 
@@ -35,15 +38,15 @@ def low(limits: Limits, kernel: Kernel | None) -> Iterator[Finding]:
         severity=Severity.ERROR if fails else Severity.WARNING,
         confidence=Confidence.CERTAIN if fails else Confidence.LIKELY,
         because=(
-            f"a process may open {soft} files, and a rank with 16 DataLoader workers takes about "
+            f"a process may open {soft} files, but a rank with 16 DataLoader workers needs about "
             f"100 before it opens any data; the usual limit is {USUAL}"
         ),
         evidence=(
             Observation(
-                name="limit of open files",
+                name="open-files limit",
                 value=soft,
                 expected=USUAL,
-                source="the kernel's and systemd's default",
+                source="default of Linux and systemd",
             ),
         ),
         fixes=(_fix(hard, kernel),),
@@ -53,19 +56,19 @@ def low(limits: Limits, kernel: Kernel | None) -> Iterator[Finding]:
 def _fix(hard: int | None, kernel: Kernel | None) -> Fix:
     if hard is None or hard >= USUAL:
         return Fix(
-            summary="raise it in the shell or script that launches the ranks",
+            summary="raise the open-files limit in the launch script",
             paste=f"ulimit -n {AMPLE if hard is None else min(hard, AMPLE)}",
         )
     if kernel is not None and kernel.engine:
         return Fix(
-            summary=f"the hard limit is {hard}: start a new container with a higher one",
+            summary=f"start a new container with a higher hard limit (now {hard})",
             paste=f"{kernel.engine} run --ulimit nofile={AMPLE} …",
         )
     return Fix(
-        summary=f"the hard limit is {hard}: raise it for every login, as root",
+        summary=f"raise the hard limit (now {hard}) for every login, as root",
         paste=(
             f"printf '* - nofile {AMPLE}\\nroot - nofile {AMPLE}\\n' "
             "> /etc/security/limits.d/90-nofile.conf"
         ),
-        caution="needs a new login; a service takes LimitNOFILE= of its unit instead",
+        caution="needs a new login; for a systemd service, set LimitNOFILE= in its unit instead",
     )

@@ -1,12 +1,14 @@
-"""DDP looks for unused parameters in every step, and there never are any.
+"""DDP searches for unused parameters in every step, but there are none.
 
-With ``find_unused_parameters=True`` DDP walks the whole autograd graph after each forward, and all
-ranks agree on what they found before a step's gradients are complete. A model that uses all of its
-parameters in every step gains nothing from that. The Trainer of transformers switches it on by
-itself for most models.
+With ``find_unused_parameters=True`` DDP walks the whole autograd graph after each forward pass. All
+ranks then exchange the result before the gradients of the step are complete. A model that uses all
+of its parameters in every step gains nothing from this. The Trainer of transformers enables it for
+most models.
 
-Seen from outside: torch's own warning "find_unused_parameters=True was specified in DDP
-constructor, but did not find any unused parameters"; steps get shorter once it is off.
+Symptoms: the torch warning "find_unused_parameters=True was specified in DDP constructor, but did
+not find any unused parameters". Steps get shorter once the option is off.
+
+To fix it, set ``find_unused_parameters=False``.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
-# Torch's own warning is content with the first iteration (reducer.cpp).
+# torch itself warns after the first iteration (reducer.cpp).
 ENOUGH_INSPECTED = 3
-# Half of the 10 % from which published detectors report a slowdown: this is no comparison of noisy
-# steps but the time of the walk itself, all of which is saved.
+# Half of the 10 % from which published detectors report a slowdown: this is not a comparison of
+# noisy steps but the time of the search itself, and the fix saves all of it.
 WARNING_SHARE = 0.05
 
 
@@ -47,24 +49,24 @@ def _finding(
     timed = [median(one.find_unused_seconds) for one in models if one.find_unused_seconds]
     seconds = median(timed) if timed else 0.0
     share = seconds / steps.step if steps.step else 0.0
-    price = f"; the walk takes {1e3 * seconds:.2f} ms, {share:.1%} of the step" if timed else ""
+    price = f"; the search takes {1e3 * seconds:.2f} ms, {share:.1%} of the step" if timed else ""
     return Finding(
         severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"find_unused_parameters is on for {models[0].name}, and every parameter got its "
-            f"gradient in all of {inspected} inspected steps on every rank{price}"
+            f"find_unused_parameters is on for {models[0].name}, but every parameter got its "
+            f"gradient in all {inspected} inspected steps on every rank{price}"
         ),
         evidence=(
             Observation(
                 name="steps inspected",
                 value=inspected,
-                source="gradients that came on each rank itself",
+                source="gradients that each rank computed itself",
             ),
             *(
                 [
                     Observation(
-                        name="walk through the graph",
+                        name="search of the autograd graph",
                         value=round(1e3 * seconds, 3),
                         unit="ms/step",
                         expected=0,
@@ -78,12 +80,11 @@ def _finding(
         cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
         fixes=(
             Fix(
-                summary="switch it off",
+                summary="switch off find_unused_parameters",
                 paste=written("find_unused_parameters", False, run),
                 language="python",
                 caution=(
-                    "where a rare branch leaves parameters out after all, DDP then stops with an "
-                    "error in the next step"
+                    "if a rare branch leaves parameters out after all, DDP raises in the next step"
                 ),
                 expected_gain=f"{share:.1%} of the step" if timed else None,
                 settings=("ddp.find_unused_parameters=false",),

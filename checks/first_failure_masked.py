@@ -1,11 +1,14 @@
-"""The error that is seen only says that another rank is gone; what ended that one comes first.
+"""The visible error only reports that another rank is gone; another rank failed first.
 
-When a rank of a run fails, all others fail as well: in the collective that they waited in, with
-messages of gloo or NCCL about a closed connection, a remote process, a timeout. There are many of
-them, they are long, and they are often printed last or by rank 0. None of them is the cause.
+When one rank fails, all other ranks fail as well, in the collective that they wait in. Their
+messages from gloo or NCCL mention a closed connection, a remote process or a timeout. These
+messages are many and long, and often rank 0 prints them last. None of them is the cause.
 
-Seen from outside: "Connection closed by peer", "ncclRemoteError", "Watchdog caught collective
-operation timeout", and somewhere above, on another rank, the one error that differs.
+Symptoms: "Connection closed by peer", "ncclRemoteError" or "Watchdog caught collective operation
+timeout", and somewhere above, on another rank, a single error that differs.
+
+To fix it, read the error of the rank that failed first. The ``@record`` decorator makes torchrun
+print it.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             (first,),
             Severity.NOTE,
             Confidence.CERTAIN,
-            f"{said}, which is no fault of their own: {endings.who(first)} failed "
+            f"{said}, which is only a consequence: {endings.who(first)} failed "
             f"{'before' if first.time <= echoes[0].time else 'as well'}, with "
             f"'{first.words or f'exit code {first.exit_code}'}'",
             Fix(
-                summary=f"read rank {first.rank}'s error, and no other",
+                summary=f"read only the error of rank {first.rank}",
                 paste=endings.traceback(first),
                 language="text",
             ),
@@ -47,13 +50,13 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             left,
             Severity.ERROR,
             Confidence.LIKELY,
-            f"{said} {endings.stood(echoes[0])}: {gone} had come to the end of the script after "
-            f"{endings.steps(left[0])}, and so did not come to that collective",
+            f"{said} {endings.stood(echoes[0])}: {gone} had finished the script after "
+            f"{endings.steps(left[0])}, and never entered that collective",
             Fix(
-                summary="give all ranks the same number of steps, or leave together",
+                summary="give all ranks the same number of steps, or use Join",
                 paste=(
                     "from torch.distributed.algorithms.join import Join\n\n"
-                    "with Join([model]):   # of DDP: ranks that are done answer all the same\n"
+                    "with Join([model]):   # DDP: finished ranks still join the collectives\n"
                     "    train(model, loader)"
                 ),
                 language="python",
@@ -65,10 +68,10 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             (),
             Severity.ERROR,
             Confidence.LIKELY,
-            f"{said}, which only tells of another rank, and what ended that one was not seen"
+            f"{said}, which only reports that another rank is gone; its own end was not recorded"
             f"{endings.others(run, echoes)}",
             Fix(
-                summary="let every rank write down its own error, with its time",
+                summary="record the error and time of every rank",
                 paste=(
                     "from torch.distributed.elastic.multiprocessing.errors import record\n\n"
                     "@record   # torchrun then prints the first error of all ranks at the end\n"

@@ -1,10 +1,13 @@
-"""An installed version is known not to work, alone or with another.
+"""An installed version has a known bug, alone or together with another package.
 
-A regression of a release, or two packages that have moved apart, shows as an import that fails, a
-TypeError far inside a library, or a hang that nobody can explain, although the script is right.
+A regression in a release, or two incompatible packages, causes a failing import, a TypeError deep
+inside a library, or an unexplained hang, although the script is correct.
 
-The table ``ddoctor/knowledge/combinations.toml`` holds the version ranges and where each was
-reported. From outside: compare ``pip list`` with a machine on which the same script works.
+Symptoms: the same script works on a machine with other versions; compare ``pip list`` there. The
+table ``ddoctor/knowledge/combinations.toml`` holds the version ranges and where each bug was
+reported.
+
+To fix it, install a release without the bug.
 """
 
 from __future__ import annotations
@@ -35,5 +38,5 @@ def known_bad(software: Software, known: Combinations) -> Iterator[Finding]:
                 )
                 for package, version in installed.items()
             ),
-            fixes=(Fix(summary="install a release that works", paste=combination.upgrade),),
+            fixes=(Fix(summary="install a release without this bug", paste=combination.upgrade),),
         )

@@ -1,10 +1,13 @@
-"""A sharded model is gathered on one GPU to be written.
+"""Saving a checkpoint gathers the sharded model on one GPU, which runs out of memory.
 
-FSDP holds a part of each parameter on each GPU because all of them do not fit on one. A full state
-dict puts them together again, on the GPU of rank 0 or of every rank, beside what is there already.
+FSDP shards the parameters because all of them do not fit on one GPU. A full state dict gathers them
+again, on the GPU of rank 0 or of every rank, in addition to the memory already in use.
 
-Seen from outside: "CUDA out of memory" in ``state_dict()``, ``full_tensor()`` or
+Symptoms: "CUDA out of memory" in ``state_dict()``, ``full_tensor()`` or
 ``get_model_state_dict()``, at the first checkpoint.
+
+To fix it, save a sharded checkpoint with ``torch.distributed.checkpoint``, or gather the state dict
+in host memory (``cpu_offload=True``).
 """
 
 from __future__ import annotations
@@ -31,23 +34,23 @@ def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=(f"{cuda_oom.sentence(found[0], run)}, while a sharded model was gathered{whole}"),
+        because=(f"{cuda_oom.sentence(found[0], run)}, while gathering a sharded model{whole}"),
         evidence=tuple(cuda_oom.observations(found[0])),
         where=cuda_oom.where(found),
         fixes=(
             Fix(
-                summary="let every rank write its own part",
+                summary="let every rank save its own shard",
                 paste=(
                     "import torch.distributed.checkpoint as dcp\n\n"
                     "dcp.save({'model': model.state_dict()}, checkpoint_id='checkpoint')\n"
                     "# accelerate: fsdp_state_dict_type: SHARDED_STATE_DICT"
                 ),
                 language="python",
-                caution="python -m torch.distributed.checkpoint.format_utils dcp_to_torch makes "
-                "one file of it later",
+                caution="to convert it to a single file, run "
+                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch",
             ),
             Fix(
-                summary="or gather it in host memory, on rank 0 alone",
+                summary="or gather it in host memory, on rank 0 only",
                 paste=(
                     "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
                     "get_model_state_dict(model, options=options)"

@@ -1,11 +1,14 @@
-"""FSDP treats the whole model as one unit, so that all of it is gathered at once.
+"""FSDP wraps the whole model as one unit, so every rank gathers all parameters at once.
 
-FSDP gathers the parameters of one unit at a time, computes with them, and lets them go; while it
-computes, it gathers the next. With the model as its only unit every rank holds all parameters
-during the whole step, and nothing is left to hide the gathering behind. What the optimizer holds is
-sharded all the same. It comes of a policy that is missing or names a class which the model has not.
+FSDP gathers the parameters of one unit, computes with them and frees them; meanwhile it gathers the
+next unit. If the model is the only unit, every rank holds all parameters during the whole step, and
+no computation overlaps the all-gather. Optimizer states stay sharded. The reason is a missing wrap
+policy, or one that names a class that the model does not have.
 
-Seen from outside: memory peaks as without FSDP, and all-gathers that stand alone in the trace.
+Symptoms: peak GPU memory as without FSDP, and all-gathers without overlap in the profiler trace.
+
+To fix it, wrap each repeated block: ``ModuleWrapPolicy``, ``fully_shard(block)``, or
+``fsdp_transformer_layer_cls_to_wrap`` in accelerate.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 
-# torch's size_based_auto_wrap_policy makes a unit of its own from here on (min_num_params).
+# torch's size_based_auto_wrap_policy makes a separate unit from this size (min_num_params).
 LARGE = 100_000_000
-# From where on published detectors report a slowdown.
+# Published detectors report a slowdown from this share.
 NOTABLE_SHARE = 0.10
 MIB = 2**20
 
@@ -53,13 +56,13 @@ def refused(run: TrainingRun) -> Iterator[Finding]:
                 severity=Severity.ERROR,
                 confidence=Confidence.CERTAIN,
                 because=(
-                    f"the policy names the layer class {found[1]}, and the model has none of that "
-                    f"name{f': {at}' if (at := endings.place(one.place)) else ''}"
+                    f"the wrap policy names the layer class {found[1]}, but the model has no class "
+                    f"of that name{f': {at}' if (at := endings.place(one.place)) else ''}"
                 ),
                 evidence=(Observation(name="layer class", value=found[1], source="accelerate"),),
                 fixes=(
                     Fix(
-                        summary="see which classes the model repeats, and name that one",
+                        summary="list the classes that the model repeats, and name one of them",
                         paste=(
                             "from collections import Counter\n"
                             "print(Counter(type(m).__name__ for m in model.modules())"
@@ -76,17 +79,19 @@ def refused(run: TrainingRun) -> Iterator[Finding]:
 def _finding(models: Sequence[Wrapper], share: float, run: TrainingRun | None) -> Finding:
     model = models[0]
     costs = f"; the transfer takes {share:.0%} of the step" if share >= NOTABLE_SHARE else ""
-    blocks = f", though it has {model.blocks} {model.block}s" if model.blocks else ""
+    blocks = f", although it has {model.blocks} {model.block}s" if model.blocks else ""
     dear = model.parameters >= LARGE or share >= NOTABLE_SHARE
     return Finding(
         severity=Severity.WARNING if dear else Severity.NOTE,
         confidence=Confidence.CERTAIN if model.blocks else Confidence.LIKELY,
         because=(
-            f"FSDP shards {model.name} as one unit{blocks}: every rank gathers all "
+            f"FSDP wraps {model.name} as one unit{blocks}: every rank gathers all "
             f"{_number(model.parameters)} parameters at once{costs}"
         ),
         evidence=(
-            Observation(name="units", value=1, expected=1 + model.blocks if model.blocks else None),
+            Observation(
+                name="FSDP units", value=1, expected=1 + model.blocks if model.blocks else None
+            ),
             Observation(
                 name="parameters gathered at once",
                 value=round(model.parameter_bytes / MIB, 1),
@@ -104,10 +109,10 @@ def _number(parameters: int) -> str:
 
 def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
     block = model.block or "TransformerBlock"
-    other = "" if model.block else "put the class of the model's repeated block for it"
+    other = "" if model.block else f"replace {block} by the class of the model's repeated block"
     if run is not None and "accelerate" in run.framework:
         yield Fix(
-            summary=f"make a unit of each {block}, in accelerate's configuration",
+            summary=f"wrap each {block} as a unit, in accelerate's configuration",
             paste=(
                 "fsdp_config:\n"
                 "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
@@ -129,4 +134,4 @@ def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
             f"policy = ModuleWrapPolicy({{{block}}})\n"
             "model = FullyShardedDataParallel(model, auto_wrap_policy=policy)"
         )
-    yield Fix(summary=f"make a unit of each {block}", paste=paste, language="python", caution=other)
+    yield Fix(summary=f"wrap each {block} as a unit", paste=paste, language="python", caution=other)

@@ -1,11 +1,14 @@
-"""GPUDirect RDMA is off: nothing lets the network card read GPU memory.
+"""GPUDirect RDMA is off, because no kernel module lets the network card read GPU memory.
 
-Without the nvidia_peermem module (or the older nv_peer_mem), and without DMA-BUF, which takes the
-open NVIDIA kernel modules on Linux 5.12 or later, NCCL copies everything that leaves the node
-through host memory first. That costs CPU memory bandwidth and up to half of the network's.
+GPUDirect RDMA needs the nvidia_peermem module (or the older nv_peer_mem), or DMA-BUF. DMA-BUF needs
+the open NVIDIA kernel modules and Linux 5.12 or later. Without both, NCCL copies all
+inter-node traffic through host memory. That costs CPU memory bandwidth and up to half of the
+network bandwidth.
 
-Seen from outside: "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'" with NCCL_DEBUG=INFO, and
-no "/GDRDMA" behind "via NET/IB". One node of a job without it slows down all of them.
+Symptoms: "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'" with NCCL_DEBUG=INFO, and no
+"/GDRDMA" after "via NET/IB". One such node slows down the whole job.
+
+To fix it, load nvidia_peermem on every node.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ WITHOUT_IT = ("GeForce", "TITAN")
 
 
 def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[Finding]:
-    # EFA has a way of its own, in its driver.
+    # The EFA driver has built-in support.
     names = tuple(device.name for device in rdma.fabric if device.driver != "efa")
     able = [gpu for gpu in gpus.gpus if not any(word in gpu.name for word in WITHOUT_IT)]
-    # What could not be told (None) is no finding.
+    # An unknown state (None) is not a finding.
     if not names or not able or rdma.peer_memory is not None or rdma.dma_buf is not False:
         return
     matters = rdma.between_nodes or bool(rendezvous and rendezvous.several_nodes)
@@ -35,9 +38,9 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
         severity=Severity.WARNING if matters else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{len(able)} GPUs and {len(names)} active RDMA devices, but nvidia_peermem is not "
-            f"loaded, and there is no DMA-BUF either: {rdma.dma_buf_reason}; NCCL's line "
-            '"GPU Direct RDMA Disabled" would settle it'
+            f"the host has {len(able)} GPUs and {len(names)} active RDMA devices, but "
+            f"nvidia_peermem is not loaded, and DMA-BUF is not available: {rdma.dma_buf_reason}; the NCCL log "
+            'line "GPU Direct RDMA Disabled" would confirm it'
         ),
         where=Where(devices=names),
         evidence=(
@@ -61,7 +64,7 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
                     "echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf"
                 ),
                 caution="if it does not load, the RDMA drivers lack the peer memory interface: "
-                "take those of NVIDIA (DOCA-OFED), or the open GPU modules with DMA-BUF",
+                "install NVIDIA's (DOCA-OFED), or the open GPU kernel modules with DMA-BUF",
             ),
         ),
     )

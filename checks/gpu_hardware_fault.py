@@ -1,11 +1,14 @@
 """A GPU, its memory, its slot or its power supply is faulty.
 
 The GPU has fallen off the bus, has uncorrectable memory errors, or floods its PCIe link with
-errors. A run on it dies with "ECC error", "CUDA error: unspecified launch failure" or hangs in the
-next collective, and the other ranks report a timeout that names them and not this GPU.
+errors. A run on it fails with "ECC error" or "CUDA error: unspecified launch failure", or hangs in
+the next collective. The other ranks then report a timeout that does not mention this GPU.
 
-Seen from outside: ``nvidia-smi -q -d ECC,ROW_REMAPPER`` and ``dmesg | grep -E 'Xid|AER'``. Codes of
-applications' own faults (Xid 13, 31, 43, 45) are not hardware.
+Symptoms: ``nvidia-smi -q -d ECC,ROW_REMAPPER`` and ``dmesg | grep -E 'Xid|AER'`` show the errors.
+Xid codes of application faults (13, 31, 43, 45) are not hardware faults.
+
+To fix it, reset the GPU or restart the node, and replace the GPU if the errors return. Run without
+this GPU until then.
 """
 
 from __future__ import annotations
@@ -30,15 +33,15 @@ EXPLAINS = (
 MEMORY_ERRORS = "NVIDIA GPU memory error management, Error recovery and response flags"
 CATALOGUE = "NVIDIA's Xid catalogue"
 
-# An error makes a replay, and NVIDIA's DCGM warns at more than 8 replays a minute
-# (DCGM_LIMIT_MAX_PCIREPLAY_RATE); ten minutes of them are no passing disturbance.
+# Each error causes a replay, and NVIDIA's DCGM warns at more than 8 replays a minute
+# (DCGM_LIMIT_MAX_PCIREPLAY_RATE); ten minutes at that rate are not a brief disturbance.
 STORM_RATE = 8 / 60
 STORM_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that speaks for a fault of a GPU."""
+    """One sign of a faulty GPU."""
 
     words: str
     severity: Severity
@@ -64,7 +67,7 @@ def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterat
 
 
 def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
-    """A GPU that fell off the bus and that the driver does not even count any more."""
+    """A GPU that fell off the bus and that the driver no longer lists."""
     visible = {gpu.bus_id for gpu in gpus.gpus}
     if any(gpu.lost and not gpu.bus_id for gpu in gpus.gpus):
         return
@@ -74,8 +77,8 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
             because=(
-                f"the kernel log says that the GPU at {bus_id} has fallen off the bus (Xid 79), "
-                f"and the driver shows {len(gpus.gpus)} GPUs without it"
+                f"the kernel log reports that the GPU at {bus_id} has fallen off the bus (Xid 79), "
+                f"and the driver lists {len(gpus.gpus)} GPUs without it"
             ),
             where=Where(devices=(bus_id,)),
             fixes=tuple(_fixes(gpus, None, {"restart-machine"})),
@@ -83,12 +86,12 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
 
 
 def _own_account(gpu: Gpu) -> Iterator[Sign]:
-    """What NVML says of the device."""
+    """Signs that NVML reports."""
     certain, error = Confidence.CERTAIN, Severity.ERROR
     if gpu.lost:
         row = Observation(name="NVML's answer", value=gpu.error, source="NVML")
         remedy = "reset-gpu" if gpu.error == "RESET_REQUIRED" else "restart-machine"
-        yield Sign(f"it answers only {gpu.error}", error, certain, row, remedy)
+        yield Sign(f"NVML answers only {gpu.error}", error, certain, row, remedy)
         return
     if gpu.remap_failed:
         row = Observation(name="row remapping failed", value=True, source=MEMORY_ERRORS)
@@ -98,9 +101,9 @@ def _own_account(gpu: Gpu) -> Iterator[Sign]:
         action = gpu.recovery_action or ""
         row = Observation(name="recovery action", value=action, source=MEMORY_ERRORS)
         remedy = "restart-machine" if "reboot" in action else "reset-gpu"
-        yield Sign(f"the driver asks for {action.replace('_', ' ')}", error, certain, row, remedy)
+        yield Sign(f"the driver requests {action.replace('_', ' ')}", error, certain, row, remedy)
     if gpu.ecc_uncorrected_volatile:
-        pending = ", and a row remapping waits for a reset" if gpu.remap_pending else ""
+        pending = ", and a row remapping is pending until a reset" if gpu.remap_pending else ""
         yield Sign(
             f"{gpu.ecc_uncorrected_volatile} uncorrected memory errors since the driver was "
             f"loaded{pending}",
@@ -115,12 +118,12 @@ def _own_account(gpu: Gpu) -> Iterator[Sign]:
         )
     elif gpu.remap_pending:
         row = Observation(name="row remapping pending", value=True, source=MEMORY_ERRORS)
-        words = "a row remapping waits for the next reset; until then runs are not affected"
+        words = "a row remapping is pending until the next reset; it does not affect runs"
         yield Sign(words, Severity.NOTE, certain, row)
 
 
 def _logged(gpu: Gpu, events: Sequence[XidEvent], known: KnownXids) -> Iterator[Sign]:
-    """What the kernel log says of it: each code once."""
+    """Xid errors of the GPU in the kernel log, each code once."""
     for code in dict.fromkeys(event.code for event in events):
         xid = known.get(code)
         if xid is None or xid.blames not in ("board", "memory", "gpu-or-driver"):
@@ -138,15 +141,15 @@ def _logged(gpu: Gpu, events: Sequence[XidEvent], known: KnownXids) -> Iterator[
 
 
 def _weight(gpu: Gpu, xid: Xid) -> Severity:
-    """What a reset cures is over when the driver asks for none, or the counters begin anew."""
-    cured = gpu.recovery_action == "none" and xid.remedy in ("reset-gpu", "restart-run")
-    counted_anew = gpu.ecc_uncorrected_volatile == 0 and not gpu.remap_pending
-    over = cured or (xid.blames == "memory" and counted_anew) or xid.remedy == "none"
+    """A fault that a reset fixes is over if the driver requests none, or its counters are zero."""
+    fixed = gpu.recovery_action == "none" and xid.remedy in ("reset-gpu", "restart-run")
+    counters_reset = gpu.ecc_uncorrected_volatile == 0 and not gpu.remap_pending
+    over = fixed or (xid.blames == "memory" and counters_reset) or xid.remedy == "none"
     return Severity.NOTE if over else Severity.WARNING
 
 
 def _pcie(gpu: Gpu, errors: Sequence[PcieErrors]) -> Iterator[Sign]:
-    """Errors that the GPU or the port right above it has reported."""
+    """Errors that the GPU or the PCIe port directly above it has reported."""
     link = {gpu.bus_id, *(gpu.pcie.upstream[-1:] if gpu.pcie is not None else ())}
     for row in errors:
         storm = row.count / max(row.span or 0.0, STORM_SECONDS) >= STORM_RATE
@@ -162,7 +165,7 @@ def _pcie(gpu: Gpu, errors: Sequence[PcieErrors]) -> Iterator[Sign]:
 
 def _finding(gpus: Gpus, gpu: Gpu, signs: Sequence[Sign]) -> Finding:
     strongest = max(signs, key=lambda sign: (sign.severity, sign.confidence))
-    doubt = "; a driver at fault looks the same: it is the GPU if it comes back after a reset"
+    doubt = "; a driver fault looks the same: it is the GPU if the error returns after a reset"
     return Finding(
         severity=strongest.severity,
         confidence=strongest.confidence,
@@ -180,24 +183,24 @@ def _fixes(gpus: Gpus, gpu: Gpu | None, remedies: set[str]) -> Iterator[Fix]:
         yield Fix(
             summary="take the node out of service and restart it",
             paste="sudo reboot",
-            caution="ends everything that runs on it; if it comes back: reseat or replace the GPU",
+            caution="ends all of its processes; if the error returns, reseat or replace the GPU",
         )
     elif gpu is not None and not remedies & {"replace", "reseat", "check-power"}:
         yield Fix(
-            summary="reset the GPU when nothing uses it",
+            summary="reset the GPU while no process uses it",
             paste=f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
-            caution="refused while a process holds it; GPUs joined by NVLink may have to be reset "
-            "together (leave out -i)",
+            caution="fails while a process uses the GPU; GPUs connected by NVLink may need a "
+            "common reset (leave out -i)",
         )
     elif gpu is not None:
         yield Fix(
-            summary="have the board looked at: seat, riser, power cables, or replace it",
+            summary="have the GPU inspected (seat, riser, power cables) or replaced",
             paste=f"nvidia-smi -i {gpu.index} -q > gpu-{gpu.index}.txt; sudo nvidia-bug-report.sh",
-            caution="the report is what NVIDIA or the vendor asks for",
+            caution="NVIDIA or the vendor asks for this report",
         )
     if gpu is not None and len(gpus.answering) > 1:
         yield Fix(
-            summary="until then, run without this GPU",
+            summary="run without this GPU until then",
             paste=gpus.without(gpu),
-            caution="start as many ranks as GPUs are left; a lost GPU can stop CUDA altogether",
+            caution="start one rank per remaining GPU; a lost GPU can break CUDA for all GPUs",
         )

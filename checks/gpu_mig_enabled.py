@@ -1,10 +1,12 @@
-"""A GPU is cut into MIG slices, and NCCL does not work across slices of one GPU.
+"""A GPU is split into MIG instances, and NCCL does not work across instances of one GPU.
 
-With MIG on, a process sees one slice at most, however many it is given. A run that expects whole
-GPUs finds fewer devices than it has ranks, or less memory than the model has.
+With MIG on, a process uses at most one instance, even if several are visible to it. A run that
+expects whole GPUs finds fewer devices than ranks, or less memory than the model needs.
 
-Seen from outside: ``nvidia-smi -L`` lists MIG devices below the GPU, and
-``torch.cuda.device_count()`` is 1 or 0.
+Symptoms: ``nvidia-smi -L`` lists MIG devices below the GPU, and ``torch.cuda.device_count()`` is 1
+or 0.
+
+To fix it, switch MIG off (``nvidia-smi -mig 0``), or run on the GPUs without MIG.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ def enabled(gpus: Gpus) -> Iterator[Finding]:
         Fix(
             summary="switch MIG off for distributed training",
             paste=f"sudo nvidia-smi -i {indices} -mig 0",
-            caution="destroys the slices and ends what runs on them: they may be somebody else's",
+            caution="destroys the MIG instances and ends their processes, maybe those of other users",
         )
     ]
     if len(gpus.answering) - len(cut) > 1:
         fixes.append(
             Fix(
-                summary="or run on the whole GPUs only",
+                summary="or run only on the GPUs without MIG",
                 paste=gpus.without(*cut),
-                caution="start as many ranks as GPUs are left",
+                caution="start one rank per remaining GPU",
             )
         )
     yield Finding(

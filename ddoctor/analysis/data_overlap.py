@@ -35,7 +35,7 @@ class Compared:
     @property
     def who(self) -> str:
         """Those with the same batches, for a sentence."""
-        return "all ranks" if self.everyone else ", as are ".join(map(named, self.groups))
+        return "all ranks" if self.everyone else ", as well as to ".join(map(named, self.groups))
 
     def where(self, loaders: Iterable[Loader]) -> Where:
         """The ranks of all groups; nothing where that is all of them."""

@@ -79,16 +79,16 @@ def test_the_crash_is_explained_by_name(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(CRASH, CRASH), wrapping(AUX, AUX))
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
     assert "after 1 step," in finding.because
-    assert "aux.weight, aux.bias on ranks 0, 1" in finding.because
+    assert "aux.weight, aux.bias on ranks 0-1" in finding.because
     assert [fix.settings for fix in finding.fixes][-1] == ("ddp.find_unused_parameters=true",)
 
 
-def test_the_names_that_torch_tells_in_debug_mode(findings: Findings) -> None:
+def test_the_names_that_torch_prints_in_debug_mode(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run("", NAMED))
     assert "aux.bias on rank 1; rank 0 had all of its gradients" in finding.because
 
 
-def test_by_number_where_nobody_knows_the_names(findings: Findings) -> None:
+def test_by_number_where_the_names_are_unknown(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run("", CRASH, ""), wrapping((), (), ()))
     assert finding.where.ranks == (1,)
     assert "number 2, number 3 on rank 1; 2 other ranks" in finding.because
@@ -103,13 +103,13 @@ def test_different_sets_are_the_hang_to_come(findings: Findings) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (1, 2)
     assert "aux.weight, aux.bias on rank 1, head.bias on rank 2" in finding.because
-    assert "wait for gradients that never come" in finding.because
+    assert "wait for gradients that never arrive" in finding.because
     assert not [fix for fix in finding.fixes if "freeze" in fix.summary]
 
 
 def test_what_was_left_out_in_some_steps_only(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping((), (), sometimes_unused=AUX))
-    assert "DDP stops in the forward after such a step" in finding.because
+    assert "DDP stops in the forward pass after such a step" in finding.because
 
 
 def test_the_fixes_do_what_they_say(findings: Findings) -> None:

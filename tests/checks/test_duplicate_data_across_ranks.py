@@ -72,9 +72,9 @@ def test_all_ranks_with_the_same_items(findings: Findings) -> None:
     assert finding.severity is Severity.NOTE
     assert finding.confidence is Confidence.LIKELY
     assert finding.where.ranks == ()
-    assert "all ranks are given the same items" in finding.because
-    assert "no sampler shares its 64000 items out" in finding.because
-    assert "unless each of them opens a dataset of its own" in finding.because
+    assert "gives the same items to all ranks" in finding.because
+    assert "no sampler splits its 64000 items" in finding.because
+    assert "unless each rank opens a different dataset" in finding.because
     assert "DistributedSampler(dataset, shuffle=True)" in finding.fixes[0].paste
     assert "batch_size=32" in finding.fixes[0].paste
 
@@ -102,20 +102,20 @@ def test_the_same_numbers_in_files_of_their_own(findings: Findings) -> None:
 def test_the_sampler_was_given_a_wrong_rank(findings: Findings) -> None:
     section = loading(sampler="DistributedSampler", replicas=4)
     (finding,) = findings(CAUSE, seen(0, 0, 0, 0), section, wrapped())
-    assert "its DistributedSampler makes 4 parts, and they take the same one" in finding.because
+    assert "its DistributedSampler makes 4 shards, and they take the same one" in finding.because
 
 
 def test_two_ranks_of_four(findings: Findings) -> None:
     (finding,) = findings(CAUSE, seen(0, 1, 1, 2), loading(), wrapped())
     assert finding.where.ranks == (1, 2)
     assert finding.where.hosts == ("node-0",)
-    assert "ranks 1 and 2 are given" in finding.because
+    assert "gives the same items to ranks 1 and 2" in finding.because
 
 
-def test_the_local_rank_in_place_of_the_rank(findings: Findings) -> None:
+def test_the_local_rank_instead_of_the_rank(findings: Findings) -> None:
     section = loading(ranks_per_host=2, sampler="DistributedSampler", replicas=2)
     (finding,) = findings(CAUSE, seen(0, 1, 0, 1), section, wrapped())
-    assert "ranks 0 and 2, as are ranks 1 and 3" in finding.because
+    assert "the same items to ranks 0 and 2, as well as to ranks 1 and 3" in finding.because
     assert finding.where.ranks == ()
 
 
@@ -129,7 +129,7 @@ def test_everything_on_every_rank_in_its_own_order_is_a_note(findings: Findings)
     (finding,) = findings(CAUSE, seen(0, 1, 2, 3), loading(), wrapped())
     assert finding.severity is Severity.NOTE
     assert finding.confidence is Confidence.POSSIBLE
-    assert "each of 4 ranks goes through all 64000 items" in finding.because
+    assert "each of 4 ranks iterates over all 64000 items" in finding.because
 
 
 SHARED = {"sampler": "DistributedSampler", "replicas": 4, "batches": 500}
@@ -185,6 +185,6 @@ def test_quiet_about_values_that_never_change(findings: Findings) -> None:
     assert findings(CAUSE, section, shared, wrapped(ranks=2)) == ()
 
 
-def test_quiet_under_a_framework_that_shares_out_by_itself(findings: Findings) -> None:
+def test_quiet_under_a_framework_that_splits_the_data(findings: Findings) -> None:
     run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="accelerate")
     assert findings(CAUSE, seen(0, 1), loading(2), wrapped(ranks=2), run) == ()

@@ -65,7 +65,7 @@ def torch(version: str) -> Change:
 
 @pytest.fixture
 def drifted(findings: Findings) -> Drifted:
-    """What is found on four equal hosts, of which some were changed."""
+    """The findings on four equal hosts, after changes to some of them."""
 
     def run(hosts: tuple[str, ...] = HOSTS, **changed: tuple[Change, ...]) -> tuple[Finding, ...]:
         named = {name.replace("_", "-"): changes for name, changes in changed.items()}
@@ -233,7 +233,7 @@ def test_quiet_on_four_equal_hosts(drifted: Drifted) -> None:
 
 
 def place(rank: int, name: str) -> tuple[Change, ...]:
-    """What launchers set on a host, each in its own way."""
+    """Variables that launchers set to another value on each host."""
     return (
         variables(
             RANK=str(8 * rank),

@@ -72,7 +72,7 @@ def starts(
 
 
 def wrapped(kind: str, gib: float, ranks: int = 4) -> Wrapping:
-    """GiB of the model, as each rank tells it."""
+    """GiB of the model, as each rank reports it."""
     return Wrapping(
         wrappers=tuple(
             Wrapper(
@@ -92,8 +92,8 @@ def wrapped(kind: str, gib: float, ranks: int = 4) -> Wrapping:
 def test_a_run_that_got_through_it(findings: Findings, wrapping: Wrapping) -> None:
     (finding,) = findings(CAUSE, starts(15, 15, 16, 15), wrapping)
     assert finding.severity is Severity.WARNING
-    assert "each of 4 ranks of a made the whole model of 14 GiB" in finding.because
-    assert "together 56 GiB, where there are 64" in finding.because
+    assert "each of 4 ranks of a loaded the whole model of 14 GiB" in finding.because
+    assert "together 56 GiB, and the host has 64" in finding.because
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_run_that_did_not(section: Starts) -> None:
     assert finding.cause == CAUSE
     assert finding.severity is Severity.ERROR
     assert "rank 0 (pid 100 on a) was killed by SIGKILL before its first step" in finding.because
-    assert "at train.py:9: together they had taken 58 GiB, where there are 64" in finding.because
+    assert "at train.py:9: together they had taken 58 GiB, and the host has 64" in finding.because
     assert "host-ram-oom" in finding.consequences
 
 

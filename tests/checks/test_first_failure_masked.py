@@ -38,7 +38,7 @@ def test_all_that_was_seen_are_echoes(findings: Findings) -> None:
 
 def test_a_rank_that_had_finished(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(echoing(0), ending(1, "finished", steps=39)))
-    assert "rank 1 had come to the end of the script after 39 steps" in finding.because
+    assert "rank 1 had finished the script after 39 steps" in finding.because
     assert "Join" in finding.fixes[0].paste
 
 

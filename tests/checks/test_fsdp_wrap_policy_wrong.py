@@ -53,7 +53,7 @@ def test_a_large_model_in_one_unit(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping())
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.CERTAIN)
     assert (
-        "shards Llama as one unit, though it has 22 LlamaDecoderLayers: every rank gathers all "
+        "wraps Llama as one unit, although it has 22 LlamaDecoderLayers: every rank gathers all "
         "1,300 million parameters at once"
     ) in finding.because
     assert "isinstance(module, LlamaDecoderLayer)" in finding.fixes[0].paste
@@ -76,7 +76,7 @@ def test_where_its_blocks_are_not_known(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(blocks=None, block="", kind="fsdp1"))
     assert finding.confidence is Confidence.LIKELY
     assert "ModuleWrapPolicy({TransformerBlock})" in finding.fixes[0].paste
-    assert "put the class" in finding.fixes[0].caution
+    assert "replace TransformerBlock by the class" in finding.fixes[0].caution
 
 
 def test_accelerate_is_configured(findings: Findings) -> None:
