@@ -2,8 +2,8 @@
 
 A build for a newer CUDA than the driver supports fails with "The NVIDIA driver on your system is
 too old". A build without code for the GPU's architecture fails with "no kernel image is available
-for execution on the device". A CPU build leaves the GPUs idle, often after pip replaced the
-right build.
+for execution on the device". A CPU build leaves the GPUs idle, often after pip replaced the right
+build.
 
 Symptoms: ``nvidia-smi`` shows the newest CUDA version that the driver supports. ``python -c "import
 torch; print(torch.version.cuda, torch.cuda.get_arch_list())"`` shows what torch was built for.

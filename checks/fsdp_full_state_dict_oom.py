@@ -3,8 +3,8 @@
 FSDP shards the parameters because all of them do not fit on one GPU. A full state dict gathers them
 again, on the GPU of rank 0 or of every rank, in addition to the memory already in use.
 
-Symptoms: "CUDA out of memory" in ``state_dict()``, ``full_tensor()`` or
-``get_model_state_dict()``, at the first checkpoint.
+Symptoms: "CUDA out of memory" in ``state_dict()``, ``full_tensor()`` or ``get_model_state_dict()``,
+at the first checkpoint.
 
 To fix it, save a sharded checkpoint with ``torch.distributed.checkpoint``, or gather the state dict
 in host memory (``cpu_offload=True``).

@@ -1,9 +1,9 @@
 """GPUDirect RDMA is off, because no kernel module lets the network card read GPU memory.
 
 GPUDirect RDMA needs the nvidia_peermem module (or the older nv_peer_mem), or DMA-BUF. DMA-BUF needs
-the open NVIDIA kernel modules and Linux 5.12 or later. Without both, NCCL copies all
-inter-node traffic through host memory. That costs CPU memory bandwidth and up to half of the
-network bandwidth.
+the open NVIDIA kernel modules and Linux 5.12 or later. Without both, NCCL copies all inter-node
+traffic through host memory. That costs CPU memory bandwidth and up to half of the network
+bandwidth.
 
 Symptoms: "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'" with NCCL_DEBUG=INFO, and no
 "/GDRDMA" after "via NET/IB". One such node slows down the whole job.
@@ -39,8 +39,9 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
         confidence=Confidence.LIKELY,
         because=(
             f"the host has {len(able)} GPUs and {len(names)} active RDMA devices, but "
-            f"nvidia_peermem is not loaded, and DMA-BUF is not available: {rdma.dma_buf_reason}; the NCCL log "
-            'line "GPU Direct RDMA Disabled" would confirm it'
+            f"nvidia_peermem is not loaded, and DMA-BUF is not available: "
+            f"{rdma.dma_buf_reason}; the NCCL log line "
+            '"GPU Direct RDMA Disabled" would confirm it'
         ),
         where=Where(devices=names),
         evidence=(

@@ -28,7 +28,7 @@ def enabled(gpus: Gpus) -> Iterator[Finding]:
         Fix(
             summary="switch MIG off for distributed training",
             paste=f"sudo nvidia-smi -i {indices} -mig 0",
-            caution="destroys the MIG instances and ends their processes, maybe those of other users",
+            caution="destroys the MIG instances and ends their processes, also those of others",
         )
     ]
     if len(gpus.answering) - len(cut) > 1:

@@ -1,10 +1,13 @@
-"""GPUs that should reach each other's memory directly cannot.
+"""Peer-to-peer access between GPUs does not work, although the hardware supports it.
 
-Without peer-to-peer access NCCL stages everything through host memory, at a fraction of the
-bandwidth; programs that insist on it fail with "peer access is not supported between these two
-devices". Cards for consumers have none by design: that is not judged as broken.
+Without peer-to-peer access NCCL copies all data through host memory, at a fraction of the
+bandwidth. Programs that require it fail with "peer access is not supported between these two
+devices". Consumer GPUs do not support it by design, which is not a finding.
 
-Seen from outside: ``nvidia-smi topo -p2p r`` shows something else than OK for some pairs.
+Symptoms: ``nvidia-smi topo -p2p r`` shows something other than OK for some pairs.
+
+To fix it, remove the kernel module parameter that disables it. ``NCCL_P2P_DISABLE=1`` is a slow
+workaround.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ def switched_off(gpus: Gpus) -> Iterator[Finding]:
             gpus,
             off,
             Confidence.CERTAIN,
-            "is switched off by a parameter of the kernel module",
+            "is disabled by a parameter of the kernel module",
             Fix(
-                summary="find the parameter, remove it, and load the module again",
+                summary="find and remove the parameter, and reload the module",
                 paste="grep -r NVreg_RegistryDwords /etc/modprobe.d /proc/driver/nvidia/params",
-                caution="somebody may have set it against a fault of this board",
+                caution="it may be a workaround for a fault of this board",
             ),
         )
 
 
 def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
-    """Pairs of equal GPUs, joined alike, of which some reach each other and some do not."""
+    """Pairs of equal GPUs with equal connections, where access works only for some."""
     names = {gpu.index: gpu.name for gpu in gpus.answering}
     groups: dict[tuple[str, str], list[PeerPath]] = {}
     for pair in gpus.peers or ():
@@ -50,16 +53,16 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
                 gpus,
                 broken,
                 Confidence.LIKELY,
-                f"fails ({broken[0].read.replace('_', ' ')}), and works for {len(sound)} pairs "
-                f"that are joined alike ({path})",
+                f"fails ({broken[0].read.replace('_', ' ')}), but works for {len(sound)} pairs "
+                f"with the same connection ({path})",
                 Fix(
-                    summary="see the matrix, and test the pairs",
+                    summary="show which pairs have peer-to-peer access, and how they are connected",
                     paste="nvidia-smi topo -p2p r\nnvidia-smi topo -m",
                 ),
                 Fix(
-                    summary="as a stop-gap, go through the memory of the host",
+                    summary="or copy through host memory, as a workaround",
                     paste="export NCCL_P2P_DISABLE=1",
-                    caution="it works, and is slow",
+                    caution="lowers the bandwidth between GPUs",
                     environment=("NCCL_P2P_DISABLE=1",),
                 ),
             )

@@ -1,10 +1,12 @@
-"""A GPU's power limit is below its default, below its equals', or is enforced by the power supply.
+"""A GPU's power limit is below the default or below equal GPUs, or its power brake is on.
 
-A lower limit means lower clocks under load. On one GPU of many it slows all ranks, which wait for
-it; on all of them it is often somebody's intention and costs speed evenly. A power brake is the
-power supply telling the GPU to halve its clocks at once.
+A lower power limit means lower clocks under load. On one of many GPUs it slows down all ranks,
+which wait for it. On all GPUs it may be intended, and it costs speed evenly. The power brake is a
+signal from the power supply that makes the GPU halve its clocks at once.
 
-Seen from outside: ``nvidia-smi -q -d POWER`` shows a current limit other than the default.
+Symptoms: ``nvidia-smi -q -d POWER`` shows a current limit that differs from the default.
+
+To fix it, restore the default with ``nvidia-smi -pl``, or replace the failed power supply.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed")
 
-# Boards round what they are asked for; nobody sets a limit one per cent under the default.
+# Boards round the requested limit, and a limit 1 % below the default is not a deliberate cap.
 TOLERANCE = 0.01
 
 
 def lowered(every: tuple[Gpus, ...]) -> Iterator[Finding]:
-    """Judged over all hosts: one capped node among many slows the others."""
+    """Compares all hosts: one capped node slows down all others."""
     limits = {(gpu.name, gpu.power_limit) for gpus in every for gpu in gpus.answering}
     for gpus in every:
         capped = [gpu for gpu in gpus.answering if _share(gpu) < 1 - TOLERANCE]
@@ -40,7 +42,7 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"the power supply makes {', '.join(gpu.title for gpu in braked)} brake: "
+            f"the power supply lowers the clocks of {', '.join(gpu.title for gpu in braked)}: "
             f"{braked[0].sm_clock} of {braked[0].sm_clock_maximum} MHz"
         ),
         evidence=(
@@ -53,16 +55,16 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
         where=Where(devices=tuple(gpu.device for gpu in braked)),
         fixes=(
             Fix(
-                summary="see which power supply has failed or is overloaded",
+                summary="find the power supply that has failed or is overloaded",
                 paste="sudo ipmitool sdr type 'Power Supply'\nsudo ipmitool sel list | tail -n 20",
-                caution="the node's cables and supplies have to be looked at",
+                caution="then have the power cables and supplies of the node checked",
             ),
         ),
     )
 
 
 def _share(gpu: Gpu) -> float:
-    """The limit as a part of the default; 1 where either is not told."""
+    """The limit as a share of the default; 1 if either is unknown."""
     return gpu.power_limit / gpu.power_default if gpu.power_limit and gpu.power_default else 1.0
 
 
@@ -71,11 +73,11 @@ def _finding(gpus: Gpus, capped: list[Gpu], uneven: bool) -> Finding:
     binding = any("sw_power_cap" in (gpu.throttle_reasons or ()) for gpu in capped)
     which = "all GPUs" if len(capped) == len(gpus.gpus) > 1 else ", ".join(g.title for g in capped)
     effect = (
-        "others of the same model have more, and wait for it"
+        "other GPUs of the same model have a higher limit, and wait for it"
         if uneven
-        else "it holds the clocks down now"
+        else "it lowers the clocks now"
         if binding
-        else "all of the model have the same, so it costs speed but no balance"
+        else "all GPUs of the model have it, so it costs speed on all ranks evenly"
     )
     indices = ",".join(str(gpu.index) for gpu in capped)
     return Finding(
@@ -91,16 +93,16 @@ def _finding(gpus: Gpus, capped: list[Gpu], uneven: bool) -> Finding:
                 value=first.power_limit or 0.0,
                 unit="W",
                 expected=first.power_default,
-                source="the board's default, NVML",
+                source="default limit, NVML",
             ),
         ),
         where=Where(hosts=(gpus.host,), devices=tuple(gpu.device for gpu in capped)),
         fixes=(
             Fix(
-                summary="restore the default",
+                summary="restore the default power limit",
                 paste=f"sudo nvidia-smi -i {indices} -pl {first.power_default:.0f}",
-                caution="ask first whether it was set on purpose: cooling or the room's power may "
-                "need it",
+                caution="ask first whether it was set on purpose: the cooling or the power of the "
+                "room may require it",
             ),
         ),
     )

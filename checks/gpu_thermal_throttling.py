@@ -1,11 +1,13 @@
 """A GPU lowers its clocks because it is too hot.
 
-In synchronous training everyone waits for the slowest GPU, so that one hot card slows all of them.
-The reason is nearly always outside of the chip: a blocked air path, a dead fan, a loose cold plate,
-or a position in the case that gets its neighbours' warm air.
+In synchronous training every rank waits for the slowest GPU, so one hot GPU slows down all of them.
+The reason is nearly always outside the chip: a blocked air path, a dead fan, a loose cold plate, or
+a position that gets the warm air of other GPUs.
 
-Seen from outside: ``nvidia-smi -q -d PERFORMANCE,TEMPERATURE`` under load shows an active thermal
-slowdown. The software power cap, active on every GPU under full load, is normal and not this.
+Symptoms: ``nvidia-smi -q -d PERFORMANCE,TEMPERATURE`` under load shows an active thermal slowdown.
+The software power cap is active on every GPU under full load; it is normal and not a finding.
+
+To fix it, repair the cooling. Until then, lower the power limit of the GPU or run without it.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ def throttled(gpus: Gpus) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
             because=(
-                f"{gpu.title} is slowed down by heat ({', '.join(reasons)}): "
+                f"heat slows down {gpu.title} ({', '.join(reasons)}): "
                 f"{gpu.sm_clock} of {gpu.sm_clock_maximum} MHz at {gpu.temperature} °C"
-                + (f"; its equals run at {_usual_clock(gpus, gpu)} MHz" if cost else "")
+                + (f"; equal GPUs run at {_usual_clock(gpus, gpu)} MHz" if cost else "")
             ),
             evidence=tuple(_evidence(gpus, gpu, reasons)),
             where=Where(devices=(gpu.device,)),
@@ -45,7 +47,7 @@ def throttled(gpus: Gpus) -> Iterator[Finding]:
 
 
 def under_load(burn: Burn) -> Iterator[Finding]:
-    """What NVML said while all GPUs computed without a break."""
+    """Thermal slowdown that NVML reported while all GPUs computed continuously."""
     for rank in burn.ranks:
         reasons = [reason for reason in rank.limited_by if "thermal" in reason]
         if not reasons:
@@ -56,7 +58,7 @@ def under_load(burn: Burn) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
             because=(
-                f"rank {rank.place.rank} ({rank.place.device}) was slowed down by heat "
+                f"heat slowed down rank {rank.place.rank} ({rank.place.device}) "
                 f"({', '.join(reasons)}) in {burn.seconds:.0f} s of full load{degrees}"
             ),
             evidence=(
@@ -71,13 +73,13 @@ def under_load(burn: Burn) -> Iterator[Finding]:
 
 
 def _usual_clock(gpus: Gpus, gpu: Gpu) -> int | None:
-    """The middle clock of equal GPUs that are also at work."""
+    """The median clock of equal GPUs that are also busy."""
     clocks = [one.sm_clock for one in gpus.alike(gpu) if one.busy and one.sm_clock is not None]
     return round(median(clocks)) if clocks else None
 
 
 def _cost(gpus: Gpus, gpu: Gpu) -> Cost | None:
-    """Compute-bound work slows as the clock does, and the slowest rank sets the pace."""
+    """The share of the step lost: compute slows down with the clock, and all ranks wait."""
     usual = _usual_clock(gpus, gpu)
     if usual is None or gpu.sm_clock is None or not gpu.busy or gpu.sm_clock >= usual:
         return None
@@ -100,22 +102,22 @@ def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
     yield _cool(str(gpu.index))
     if gpu.busy and gpu.power is not None:
         yield Fix(
-            summary="until then, limit its power to what its cooling carries: what it draws now",
+            summary="until then, limit its power to its current draw, which the cooling can handle",
             paste=f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power:.0f}",
-            caution="it stays slower than its equals, but is not halved by the hardware; gone "
-            "after a reboot",
+            caution="it stays slower than equal GPUs, but the hardware does not halve its clocks; "
+            "reset by a reboot",
         )
     if len(gpus.answering) > 1:
         yield Fix(
             summary="or run without this GPU",
             paste=gpus.without(gpu),
-            caution="start as many ranks as GPUs are left",
+            caution="start one rank per remaining GPU",
         )
 
 
 def _cool(name: str) -> Fix:
     return Fix(
-        summary="cool it: air path, fans, filters, cold plate; watch it meanwhile",
+        summary="check air path, fans, filters and cold plate, and watch the temperature",
         paste=(
             f"nvidia-smi -i {name} -l 2 --format=csv "
             "--query-gpu=temperature.gpu,clocks.sm,power.draw"

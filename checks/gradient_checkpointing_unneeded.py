@@ -1,13 +1,15 @@
-"""Activations are computed again although there is memory to keep them.
+"""Gradient checkpointing recomputes activations, although GPU memory could keep them.
 
-With gradient checkpointing each block runs its forward pass twice: eight units of arithmetic for a
-step in place of six. That buys memory. Where memory is there anyway, it buys nothing; where some is
-there, fewer blocks need it.
+With gradient checkpointing each block runs its forward pass twice: eight units of arithmetic per
+step instead of six. That saves memory. If the memory is free anyway, checkpointing only costs time.
+If only some is free, fewer blocks need checkpointing.
 
-Of a run a bound tells: no block keeps more than what a step has at its peak beyond what is there
-between two steps.
+For a recorded run, this check uses an upper bound: no block keeps more activations than the
+difference between the peak of a step and the memory between two steps.
 
-Seen from outside: much of the GPU's memory is free, while ``gradient_checkpointing`` is on.
+Symptoms: much GPU memory is free while ``gradient_checkpointing`` is on.
+
+To fix it, set ``gradient_checkpointing=False``.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 GIB = 2**30
-# Six units of arithmetic where there were eight: Korthikanti et al., arXiv 2205.05198, section 5.
+# Six units of arithmetic instead of eight: Korthikanti et al., arXiv 2205.05198, section 5.
 SAVED = 1 / 4
-# A few per cent always lie in pieces; CUDA itself and the communication library take 1 to 2.5 GiB.
+# Fragmentation takes a few per cent; CUDA and the communication library take 1 to 2.5 GiB.
 ROOM = 0.9
-# Where it is less, activations would have to be several times as large as all that there is now.
+# Below this share, activations would need several times the memory in use to fill the device.
 LITTLE = 1 / 3
 MIB_PER_GIB = 1024
 
@@ -45,7 +47,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         ),
         evidence=(
             Observation(
-                name="left without it",
+                name="free without checkpointing",
                 value=round((plan.device_memory - kept.total) / GIB, 1),
                 unit="GiB",
                 source=plan.way,
@@ -62,8 +64,8 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
     if not rows or len(rows) < len(memory.ranks) or not all(calls.values()):
         return
     tightest = max(rows, key=lambda one: _of_the_device(one, one.device_reserved))
-    told = (
-        f"{calls[tightest.rank]:.0f} blocks of each forward pass are computed again, and at most "
+    because = (
+        f"{calls[tightest.rank]:.0f} blocks of each forward pass are recomputed, but at most "
         f"{_gib(tightest.device_reserved):.1f} of {_gib(tightest.device_total):.1f} GiB of a GPU "
         "were reserved"
     )
@@ -71,29 +73,29 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
     kept = _kept(fullest, calls[fullest.rank])
     if _of_the_device(fullest, kept) <= ROOM:
         severity, confidence = Severity.WARNING, Confidence.LIKELY
-        told += (
-            f"; with all activations kept it would be at most {_gib(kept):.1f}, since no block has "
-            "more of them than what a step adds now"
+        because += (
+            f"; with all activations kept it would be at most {_gib(kept):.1f}, since no block "
+            "keeps more of them than a step adds now"
         )
     elif _of_the_device(tightest, tightest.device_reserved) < LITTLE:
         severity, confidence = Severity.NOTE, Confidence.POSSIBLE
-        told += (
-            "; whether all activations have room, a few steps without it settle, or `ddoctor plan "
-            "--model CONFIG`"
+        because += (
+            "; a few steps without checkpointing, or `ddoctor plan --model CONFIG`, would show "
+            "whether all activations fit"
         )
     else:
         return
     yield Finding(
         severity=severity,
         confidence=confidence,
-        because=told,
+        because=because,
         evidence=tuple(
             Observation(
                 name=f"reserved on rank {one.rank}",
                 value=round(_gib(one.device_reserved), 1),
                 unit="GiB",
                 expected=round(_gib(one.device_total), 1),
-                source="torch.cuda.max_memory_reserved(), and the whole device",
+                source="torch.cuda.max_memory_reserved(), against the total of the device",
             )
             for one in rows
         ),
@@ -103,18 +105,17 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
 
 
 def _calls(use: RankUse, steps: Steps, rank: int) -> float:
-    """Blocks that each forward pass of a rank checkpoints; 0: none, or it is not known."""
+    """Blocks that each forward pass of a rank checkpoints; 0 if none or unknown."""
     counted = next((one.checkpointed for one in use.flags if one.rank == rank), 0)
     forwards = next((sum(one.forwards) for one in steps.ranks if one.place.rank == rank), 0)
     return counted / forwards if forwards else 0.0
 
 
 def _kept(one: Growth, calls: float) -> float:
-    """MiB that the allocator would have at most if nothing were computed again; endless where that
-    is not known.
+    """Upper bound in MiB of the reserved memory without recomputation; infinite if unknown.
 
-    While a block is computed again all that it keeps is there, beside what is there between steps:
-    so no block keeps more than the peak is above that.
+    While a block is recomputed, all of its activations exist in addition to the memory between
+    steps. So no block keeps more than the difference between the peak and that memory.
     """
     if one.device_peak is None or one.device_reserved is None or one.device_between is None:
         return inf
@@ -131,7 +132,7 @@ def _gib(size: float | None) -> float:
 
 
 _KEEP = Fix(
-    summary="keep the activations",
+    summary="switch off gradient checkpointing",
     paste="TrainingArguments(..., gradient_checkpointing=False)",
     language="python",
     expected_gain=f"up to {SAVED:.0%} of the arithmetic of a step",

@@ -1,11 +1,14 @@
-"""With gradient accumulation the gradients are reduced in every micro-step, not once per step.
+"""Gradient accumulation reduces the gradients in every micro-step instead of once per step.
 
-Several backward passes make one step of the optimizer, but DDP reduces the gradients in each of
-them, since nobody tells it to wait for the last. All but the last reduction are for nothing: sums
-of sums give the same gradient when they are reduced once.
+Several backward passes make one optimizer step, but DDP runs an all-reduce in each of them, because
+``no_sync()`` is missing. One all-reduce in the last micro-step gives the same gradient, so all
+others are wasted.
 
-Seen from outside: accumulation makes the run no faster per sample; as many rounds of all-reduce as
-micro-steps in a trace. ``no_sync()`` round the backward alone does nothing: the forward decides.
+Symptoms: accumulation does not make the run faster per sample, and a trace shows one round of
+all-reduce per micro-step. ``no_sync()`` around backward alone has no effect; it must also include
+the forward pass.
+
+To fix it, run forward and backward of all but the last micro-step inside ``model.no_sync()``.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 
-# Slowness persists: fewer steps than this do not show it.
+# A slowdown must persist for this many steps.
 ENOUGH_STEPS = 10
-# A step here and there may be another: the last of an epoch has fewer micro-steps.
+# A few steps may differ: the last one of an epoch has fewer micro-steps.
 NEARLY_ALL = 0.9
-# Half of the 10 % from which published detectors report a slowdown: these reductions are for
-# nothing, and only what is not hidden behind backward is counted.
+# Half of the 10 % from which published detectors report a slowdown: these reductions are wasted,
+# and only time that backward does not hide is counted.
 WARNING_SHARE = 0.05
 
 
@@ -34,16 +37,16 @@ def while_accumulating(
 ) -> Iterator[Finding]:
     models = wrapping.wrappers
     ranks = {one.rank for one in models}
-    # Several models or optimizers that take turns each need the gradients of their own passes.
-    takes_turns = len(models) > len(ranks) or (run is not None and len(run.optimizers) > 1)
-    if len(ranks) < 2 or takes_turns or any(one.kind != "ddp" for one in models):
+    # Several models or optimizers that step alternately each need the gradients of their passes.
+    alternates = len(models) > len(ranks) or (run is not None and len(run.optimizers) > 1)
+    if len(ranks) < 2 or alternates or any(one.kind != "ddp" for one in models):
         return
     if steps.count >= ENOUGH_STEPS and all(map(_accumulates, steps.ranks)):
         yield _finding(steps, run)
 
 
 def _accumulates(rank: RankSteps) -> bool:
-    """Whether in nearly all steps several passes were added up, and each of them reduced."""
+    """Whether nearly all steps accumulate several passes, each with a reduction."""
     if any(number > 1 for number in rank.optimizer_steps):
         return False
     rows = list(zip(rank.forwards, rank.backwards, rank.synced_backwards, strict=False))
@@ -60,14 +63,17 @@ def _finding(steps: Steps, run: TrainingRun | None) -> Finding:
         severity=Severity.WARNING if saved >= WARNING_SHARE else Severity.NOTE,
         confidence=Confidence.CERTAIN,
         because=(
-            f"each step has {passes} backward passes, and DDP reduced the gradients in all of "
-            f"them; once is enough, so of the {transfer:.1%} of the step that the transfer takes "
-            f"{saved:.1%} are for nothing"
+            f"each step has {passes} backward passes, and DDP reduces the gradients in all of "
+            f"them instead of once; of the {transfer:.1%} of the step that the transfer takes, "
+            f"{saved:.1%} are wasted"
         ),
         evidence=(
             Observation(name="backward passes per step", value=passes),
             Observation(
-                name="of them with a reduction", value=passes, expected=1, source="DDP's no_sync"
+                name="backward passes with a reduction",
+                value=passes,
+                expected=1,
+                source="DDP's no_sync",
             ),
             Observation(
                 name="transfer that backward does not hide",
@@ -85,10 +91,10 @@ def _finding(steps: Steps, run: TrainingRun | None) -> Finding:
 
 def _fixes(passes: int, saved: float, run: TrainingRun | None) -> Iterator[Fix]:
     framework = run.framework if run is not None else ""
-    gain = f"at least {saved:.1%} of the step, and the meetings of the ranks in between"
+    gain = f"at least {saved:.1%} of the step, and fewer waits for other ranks"
     if "accelerate" in framework:
         yield Fix(
-            summary="let accelerate accumulate",
+            summary="accumulate with accelerate",
             paste=(
                 f"accelerator = Accelerator(gradient_accumulation_steps={passes})\n"
                 "for batch in loader:\n"
@@ -99,11 +105,11 @@ def _fixes(passes: int, saved: float, run: TrainingRun | None) -> Iterator[Fix]:
                 "        optimizer.zero_grad()"
             ),
             language="python",
-            caution=f"it divides the loss by {passes} itself: do not do so a second time",
+            caution=f"accelerate divides the loss by {passes}: do not divide it again",
             expected_gain=gain,
         )
     yield Fix(
-        summary="reduce in the last micro-step only: forward and backward inside of no_sync()",
+        summary="run forward and backward inside no_sync(), except in the last micro-step",
         paste=(
             "from contextlib import nullcontext\n\n"
             "for number, batch in enumerate(loader, 1):\n"

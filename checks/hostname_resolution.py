@@ -1,15 +1,19 @@
-"""A host name that the ranks meet by does not resolve, or resolves to the wrong address.
+"""A host name that the ranks connect to does not resolve, or resolves to the wrong address.
 
-Gloo binds to the address that the own host name resolves to. Debian and many images map it to
-127.0.0.1 or 127.0.1.1 in /etc/hosts: one node works, but across nodes every peer is told to connect
-to itself ("Gloo connectFullMesh failed … Connection refused"). torchrun's c10d rendezvous tells the
-others the node's full name, and by its own name a node recognises that it is to host the store.
+Gloo binds to the address of the host's own name. Debian and many images map that name to 127.0.0.1
+or 127.0.1.1 in /etc/hosts. One node then works, but across nodes every peer connects to itself
+("Gloo connectFullMesh failed … Connection refused"). The c10d rendezvous of torchrun announces the
+node's full name to other nodes, and compares it to find out which node hosts the store.
 
-Where the own name resolves to nothing, gloo falls back to the loopback address and torchrun's c10d
-rendezvous raises "Name or service not known". Where MASTER_ADDR does not resolve, no rank can join;
-on Kubernetes the name of a pod may only not resolve yet.
+If the own name does not resolve, gloo falls back to the loopback address, and torchrun's c10d
+rendezvous raises "Name or service not known". If MASTER_ADDR does not resolve, no rank can join. On
+Kubernetes, the name of a pod may not resolve until the pod runs.
 
-Seen from outside: ``getent ahosts $(hostname)`` and ``getent ahosts $MASTER_ADDR`` on every node.
+Symptoms: ``getent ahosts $(hostname)`` or ``getent ahosts $MASTER_ADDR`` fails or shows a loopback
+address on some node.
+
+To fix it, set ``GLOO_SOCKET_IFNAME`` and torchrun's ``--local-addr``, correct /etc/hosts, or use an
+IP address as MASTER_ADDR.
 """
 
 from __future__ import annotations
@@ -24,43 +28,43 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("network-unreachable",)
 
-THIS_HOST_ALONE = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     name = network.own_name
     nodes = rendezvous.several_nodes if rendezvous is not None else ""
-    told = bool(network.gloo_socket_ifname and gloo_choice(network).interfaces)
+    chosen = bool(network.gloo_socket_ifname and gloo_choice(network).interfaces)
     if name.error:
-        severity = Severity.ERROR if nodes and not told else Severity.WARNING
+        severity = Severity.ERROR if nodes and not chosen else Severity.WARNING
         because = (
-            f"the own name {name.name} does not resolve ({name.error}): torchrun's c10d rendezvous "
-            "fails, and gloo falls back to the loopback address"
+            f"the host's own name {name.name} does not resolve ({name.error}): torchrun's c10d "
+            "rendezvous fails, and gloo falls back to the loopback address"
         )
-    elif told or not _loops_back(network):
+    elif chosen or not _loops_back(network):
         return
     else:
         severity = Severity.WARNING if nodes else Severity.NOTE
         because = (
-            f"the own name {name.name} resolves to {', '.join(name.addresses)}, so gloo listens on "
-            f"{gloo_choice(network).interfaces[0]}, where no other node can reach it"
+            f"the host's own name {name.name} resolves to {', '.join(name.addresses)}, so gloo "
+            f"listens on {gloo_choice(network).interfaces[0]}, which no other node can reach"
         )
     yield Finding(
         severity=severity,
         confidence=Confidence.LIKELY if severity > Severity.NOTE else Confidence.CERTAIN,
         because=because
-        + (f"; this run spans nodes ({nodes})" if nodes else "; a single node can live with that"),
+        + (f"; this run spans nodes ({nodes})" if nodes else "; a run on one node still works"),
         evidence=(
             Observation(
-                name=f"what {name.name} resolves to",
+                name=f"address of {name.name}",
                 value=name.error or ", ".join(name.addresses),
-                expected="an address by which other nodes reach it",
-                source="getaddrinfo, which gloo asks",
+                expected="an address that other nodes can reach",
+                source="getaddrinfo, which gloo uses",
             ),
             Observation(
-                name="what other nodes are told by torchrun",
+                name="name that torchrun announces to other nodes",
                 value=network.announced_name or "nothing",
-                source="getfqdn, which torchrun asks",
+                source="getfqdn, which torchrun uses",
             ),
         ),
         fixes=tuple(_by_interface(network, rendezvous)),
@@ -72,17 +76,13 @@ def master_name(rendezvous: Rendezvous, kernel: Kernel | None) -> Iterator[Findi
     if master is None or not master.error:
         return
     in_a_pod = kernel is not None and kernel.container == "kubernetes"
-    settle = (
-        "; it may only not resolve yet: look again once that pod is running" if in_a_pod else ""
-    )
+    pending = "; the pod may not run yet: check again once it does" if in_a_pod else ""
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY if in_a_pod else Confidence.CERTAIN,
-        because=f"MASTER_ADDR={master.name} does not resolve here ({master.error}){settle}",
+        because=f"MASTER_ADDR={master.name} does not resolve here ({master.error}){pending}",
         evidence=(
-            Observation(
-                name=f"what {master.name} resolves to", value=master.error, source="getaddrinfo"
-            ),
+            Observation(name=f"address of {master.name}", value=master.error, source="getaddrinfo"),
         ),
         fixes=(_wait_for(master.name) if in_a_pod else _first_node(rendezvous),),
     )
@@ -90,18 +90,18 @@ def master_name(rendezvous: Rendezvous, kernel: Kernel | None) -> Iterator[Findi
 
 def master_is_everywhere(rendezvous: Rendezvous) -> Iterator[Finding]:
     master = rendezvous.master
-    if master is None or master.name not in THIS_HOST_ALONE or not rendezvous.several_nodes:
+    if master is None or master.name not in LOOPBACK or not rendezvous.several_nodes:
         return
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"MASTER_ADDR={master.name} means another host on every node, and this run spans nodes "
-            f"({rendezvous.several_nodes}): each node would wait for the others at its own door"
+            f"MASTER_ADDR={master.name}, but this run spans nodes ({rendezvous.several_nodes}): "
+            "each node listens on its own loopback address, which no other host can reach"
         ),
         evidence=(
             Observation(
-                name="MASTER_ADDR", value=master.name, expected="a name that means one host to all"
+                name="MASTER_ADDR", value=master.name, expected="the same host for all nodes"
             ),
         ),
         fixes=(_first_node(rendezvous),),
@@ -116,22 +116,22 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{way.host}, the name of the endpoint {host_joining.endpoint}, did not resolve here "
+            f"{way.host}, the host of the endpoint {host_joining.endpoint}, did not resolve here "
             f"for {host_joining.limit:.0f} s ({way.error})"
         ),
         evidence=(
-            Observation(name=f"what {way.host} resolves to", value=way.error, source="getaddrinfo"),
+            Observation(name=f"address of {way.host}", value=way.error, source="getaddrinfo"),
         ),
         fixes=(
             Fix(
-                summary="see what this host's resolver knows, and by which sources",
+                summary="show what this host resolves the name to, and from which sources",
                 paste=f"getent ahosts {way.host}; grep ^hosts /etc/nsswitch.conf; "
                 "cat /etc/resolv.conf /etc/hosts",
             ),
             Fix(
-                summary=f"or give the address of {way.host} on every host: run this there",
+                summary=f"or pass the address of {way.host} on every host: run this on {way.host}",
                 paste=f"""echo "--rdzv-endpoint $(hostname -I | cut -d' ' -f1):{way.port}\"""",
-                caution="where it has several networks, take the address that all hosts can reach",
+                caution="on several networks, use the address that all hosts can reach",
             ),
         ),
     )
@@ -148,20 +148,20 @@ def _by_interface(network: Network, rendezvous: Rendezvous | None) -> Iterator[F
         return
     name, address = network.own_name.name, toward.addresses[0].address
     yield Fix(
-        summary=f"name the interface to gloo and the address to torchrun: {toward.name}, {address}",
+        summary=f"set gloo's interface to {toward.name} and torchrun's address to {address}",
         paste=(
             f"export GLOO_SOCKET_IFNAME={toward.name}\n"
             f"# with torchrun also: torchrun --local-addr {address} …"
         ),
-        caution="on every node its own interface and address",
+        caution="use the interface and address of each node",
     )
     yield Fix(
-        summary=f"or let {name} resolve to {address}, as root",
+        summary=f"or map {name} to {address} in /etc/hosts, as root",
         paste=(
             f"hosts=$(sed -E 's/[[:space:]]{name}([[:space:]]|$)/\\1/g' /etc/hosts) &&\n"
             f"printf '%s\\n' '{address} {name}' \"$hosts\" > /etc/hosts"
         ),
-        caution=f"it takes {name} out of every other line",
+        caution=f"removes {name} from every other line",
     )
 
 
@@ -175,18 +175,18 @@ def _wait_for(name: str) -> Fix:
             f'    command: [sh, -c, "until nslookup {name}; do sleep 2; done"]\n'
         ),
         language="yaml",
-        caution="a headless service answers before that only with publishNotReadyAddresses: true",
+        caution="a headless service resolves earlier only with publishNotReadyAddresses: true",
     )
 
 
 def _first_node(rendezvous: Rendezvous) -> Fix:
     if rendezvous.several_nodes.startswith("SLURM"):
         return Fix(
-            summary="take the first node of the job",
+            summary="set MASTER_ADDR to the first node of the job",
             paste='export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         )
     return Fix(
-        summary="run this on the first node, and the line that it prints on every node",
+        summary="run this on the first node, then the printed line on every node",
         paste="""echo "export MASTER_ADDR=$(hostname -I | cut -d' ' -f1)\"""",
-        caution="where a node has several networks, take the address that all nodes can reach",
+        caution="on several networks, use the address that all nodes can reach",
     )

@@ -1,11 +1,13 @@
 """Several DataLoader workers draw the same random numbers.
 
-Workers begin as copies of one process. torch seeds its own generator, ``random`` and
-``numpy.random`` anew in each of them, but not a generator that the dataset keeps as an attribute,
-and not what a ``worker_init_fn`` sets to one number. Every worker then applies the same sequence of
-augmentations, so that there are as many fewer different ones as there are workers.
+Workers start as copies of one process. torch reseeds its own generator, ``random`` and
+``numpy.random`` in each worker. It does not reseed a generator that the dataset stores as an
+attribute, or undo a ``worker_init_fn`` that sets one fixed seed. Every worker then applies the same
+sequence of augmentations, so the model sees fewer different ones.
 
-Seen from outside: nothing but a model that generalises less well.
+Symptoms: no error; the model generalises worse.
+
+To fix it, seed the generator in a ``worker_init_fn`` with the seed of the worker.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ SEEDED = {
     "random": "random.seed(torch.initial_seed())",
     "torch": "torch.manual_seed(torch.utils.data.get_worker_info().seed)",
 }
-"""How a worker seeds what torch would have seeded; torch gives each worker another seed."""
+"""How a worker seeds each source; torch gives every worker a different seed."""
 
 
 def same_state(loading: Loading) -> Iterator[Finding]:
@@ -33,15 +35,15 @@ def same_state(loading: Loading) -> Iterator[Finding]:
             found[loader.name, source].append((loader, workers))
     for (name, source), rows in found.items():
         loader, workers = rows[0]
-        # A stream is often put into one order by all workers, of which each then takes its part.
+        # Workers often shuffle a stream alike on purpose, and each then takes its shard.
         meant = loader.kind == "iterable"
         because = (
-            f"{len(workers)} of the {loader.num_workers} workers of the loader at {name} begin "
+            f"{len(workers)} of the {loader.num_workers} workers of the DataLoader at {name} start "
             f"with the same state of {source} and draw from it (rank {loader.rank}, workers "
             f"{', '.join(map(str, workers))})"
         )
         if meant:
-            because += "; that is right where it only puts the stream in order"
+            because += "; this is correct if they use it only to shuffle the stream alike"
         yield Finding(
             severity=Severity.NOTE if meant else Severity.WARNING,
             confidence=Confidence.POSSIBLE if meant else Confidence.CERTAIN,
@@ -60,7 +62,7 @@ def same_state(loading: Loading) -> Iterator[Finding]:
 
 
 def _alike(loader: Loader) -> Iterator[tuple[str, Sequence[int]]]:
-    """The sources that several workers use from one and the same state on."""
+    """The sources that several workers use from the same initial state."""
     states: dict[tuple[str, str], list[int]] = defaultdict(list)
     for one in loader.randomness:
         if one.used:
@@ -88,5 +90,5 @@ def _fix(loader: Loader, source: str) -> Fix:
         language="python",
         caution=""
         if source in SEEDED
-        else f"or random.Random(info.seed), or a torch.Generator: of the kind that {source} is now",
+        else f"use the type that {source} has now: also random.Random(info.seed), torch.Generator",
     )

@@ -1,10 +1,13 @@
-"""An IterableDataset is not shared out: every rank, or every worker, reads the whole stream.
+"""An IterableDataset is not sharded: every rank, or every worker, reads the whole stream.
 
-A sampler cannot share a stream out, so the dataset itself must give each rank, and each DataLoader
-worker of a rank, a part of its own. Where it does not, all of them yield the same samples: an epoch
-has every sample as many times as there are ranks or workers, and more of them teach nothing new.
+A sampler cannot shard a stream, so the dataset must give each rank, and each DataLoader worker of a
+rank, a different part. Otherwise all of them yield the same samples. An epoch then contains every
+sample once per rank or worker, which adds time but no information.
 
-Seen from outside: with more workers the epoch becomes longer instead of shorter.
+Symptoms: with more workers an epoch gets longer instead of shorter.
+
+To fix it, shard by rank and worker in ``__iter__``, or use ``split_dataset_by_node`` of Hugging
+Face datasets.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ def among_ranks(
             severity=Severity.WARNING,
             confidence=sure,
             because=(
-                f"{compared.who} are given the same values by {loaders[0].dataset} at {name} in "
-                f"all {compared.batches} batches that were compared"
+                f"{loaders[0].dataset} at {name} gives the same values to {compared.who}, in "
+                f"all {compared.batches} compared batches"
             ),
             evidence=(
                 Observation(
@@ -74,7 +77,7 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
             because=(
-                f"{len(group)} of the {loaders[0].num_workers} workers of the loader at {name} "
+                f"{len(group)} of the {loaders[0].num_workers} workers of the DataLoader at {name} "
                 f"yield the same batches of {loaders[0].dataset} (rank {rank}, workers "
                 f"{', '.join(map(str, group))})"
             ),
@@ -92,7 +95,7 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
 
 
 def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
-    """Workers that made the same batches, in one epoch of one rank."""
+    """Groups of workers with the same batches, in one epoch of one rank."""
     made: dict[int, list[str]] = {}
     for worker, batch in zip(one.workers, one.batches, strict=False):
         made.setdefault(worker, []).append(batch)
@@ -106,7 +109,7 @@ def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
 def _fix(loader: Loader) -> Fix:
     if loader.dataset == "IterableDataset":  # The class of Hugging Face datasets.
         return Fix(
-            summary="split the stream among the ranks; its shards go to the workers by themselves",
+            summary="split the stream between the ranks; datasets does so between workers",
             paste=(
                 "from datasets.distributed import split_dataset_by_node\n"
                 "\n"
@@ -115,10 +118,10 @@ def _fix(loader: Loader) -> Fix:
                 f")  # before the DataLoader at {loader.name}"
             ),
             language="python",
-            caution="evenly only where the number of its shards is a multiple of the ranks",
+            caution="splits evenly only if the number of shards is a multiple of the ranks",
         )
     return Fix(
-        summary=f"let {loader.dataset}.__iter__ take its own part",
+        summary=f"shard the stream in {loader.dataset}.__iter__",
         paste=(
             f"def __iter__(self):  # of {loader.dataset}\n"
             "    info = torch.utils.data.get_worker_info()\n"
@@ -129,5 +132,5 @@ def _fix(loader: Loader) -> Fix:
             "    # self.stream() stands for what __iter__ yields now"
         ),
         language="python",
-        caution="ranks may then differ by a batch: end the epoch after the same number on all",
+        caution="ranks may differ by one batch: end the epoch after the same number on all ranks",
     )

@@ -1,10 +1,12 @@
 """A process left over from an earlier run still holds GPU memory.
 
-When a launcher is killed, its workers may live on without a parent: they wait for ever in a
+When a launcher is killed, its workers may survive without a parent. They wait forever in a
 collective, and hold memory, ports and shared memory. The next run then fails with "CUDA out of
-memory" on those GPUs, or with an address in use.
+memory" on those GPUs, or with "Address already in use".
 
-Seen from outside: ``nvidia-smi`` lists a python process that no terminal and no job owns.
+Symptoms: ``nvidia-smi`` lists a python process that belongs to no terminal and no job.
+
+To fix it, check the process with ``ps`` and end it with ``kill``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ EXPLAINS = ("master-port-in-use", "uneven-gpu-memory")
 GIB = 2**30
 
 # A process that only has a context and torch's kernels takes about 1 GiB
-# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
+# (https://github.com/pytorch/pytorch/issues/12873); twice that is real work.
 UNEXPLAINED = 2 * GIB
 
 
@@ -38,8 +40,8 @@ def orphan(gpus: Gpus) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=(
-                f"process {pid} ({process.name}) holds {memory:.1f} GiB of {where}; it is yours, "
-                "its parent is gone, and neither it nor the GPU did anything while being looked at"
+                f"process {pid} ({process.name}) holds {memory:.1f} GiB of {where}; you own it, "
+                "its parent has ended, and both the process and the GPU were idle when sampled"
             ),
             evidence=(
                 Observation(
@@ -54,17 +56,17 @@ def orphan(gpus: Gpus) -> Iterator[Finding]:
             cost=Cost(value=round(memory, 1), unit="GiB"),
             fixes=(
                 Fix(
-                    summary="look at it, and end it if it is what an earlier run left behind",
+                    summary="inspect the process, and end it if an earlier run left it behind",
                     paste=f"ps -o pid,ppid,lstart,cmd -p {pid}\nkill {pid}",
-                    caution="a run of yours that only waits for others looks the same; kill -9 if "
-                    "it does not go",
+                    caution="a live run that waits for other hosts looks the same; use kill -9 if "
+                    "it does not end",
                 ),
             ),
         )
 
 
-def nobody(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
-    """Memory in use, no process to it: in a container that is somebody else's, so not judged."""
+def unknown_holder(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
+    """Memory in use without a process; skipped in containers, which hide other processes."""
     if kernel is None or kernel.container:
         return
     for gpu in gpus.answering:
@@ -74,16 +76,16 @@ def nobody(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
                 severity=Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
                 because=(
-                    f"{held:.1f} GiB of {gpu.title} are in use and no process is shown for them: "
-                    "one in a container, or one that died badly; fuser tells"
+                    f"{held:.1f} GiB of {gpu.title} are in use, but the driver lists no process: "
+                    "one in a container, or one that crashed, may hold them; fuser shows it"
                 ),
                 where=Where(devices=(gpu.device,)),
                 cost=Cost(value=round(held, 1), unit="GiB"),
                 fixes=(
                     Fix(
-                        summary="see who has the device open",
+                        summary="list the processes that have the device open",
                         paste=f"sudo fuser -v /dev/nvidia{gpu.index}",
-                        caution="if nobody has: sudo nvidia-smi --gpu-reset frees it",
+                        caution="if there is none, sudo nvidia-smi --gpu-reset frees the memory",
                     ),
                 ),
             )

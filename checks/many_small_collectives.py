@@ -1,11 +1,14 @@
-"""The script calls many small collectives in every step, where one would do.
+"""The script calls many small collectives in every step, where one would be enough.
 
-Each collective has a price that does not depend on its size: the ranks meet, and a message goes
-round all of them. Gradients that are reduced tensor by tensor, or metrics one number at a time, pay
-it again and again, while the network is idle.
+Each collective has a fixed cost that does not depend on its size: all ranks synchronise, and
+messages travel between all of them. All-reduces of gradients tensor by tensor, or of metrics number
+by number, pay that cost many times while the network is idle.
 
-Seen from outside: a trace full of tiny all-reduces one after the other; the time in them hardly
-changes with the size of the model.
+Symptoms: a trace shows many tiny all-reduces in sequence. Their total time hardly changes with the
+size of the model.
+
+To fix it, flatten the tensors and reduce them in one call, let DDP reduce the gradients, or reduce
+metrics only every 50 steps.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "step-loop-overhead")
 
-# Slowness persists: fewer steps than this do not show it.
+# A slowdown must persist for this many steps.
 ENOUGH_STEPS = 10
-# DDP makes its first bucket, the smallest, this large (dist._DEFAULT_FIRST_BUCKET_BYTES).
+# Size of DDP's first and smallest bucket (dist._DEFAULT_FIRST_BUCKET_BYTES).
 SMALL_BYTES = 2**20
-# A loss, an accuracy, a stop flag, a norm: what sound loops reduce in a step is a handful.
+# Healthy loops reduce a handful of values per step: a loss, an accuracy, a stop flag, a norm.
 MANY = 10
-# From where on published detectors report a slowdown; half of it is worth a word.
+# Published detectors report a slowdown from 10 %; half of it is a note.
 WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
 
 MOST_LINES = 4
@@ -42,7 +45,7 @@ def of_the_script(
         if one.of_user and one.calls and one.bytes < SMALL_BYTES * one.calls:
             by_line[one.operation, one.place].append(one)
     everywhere = len({one.rank for one in collective_calls.calls})
-    # On the rank that comes last nobody is waited for: the least time is the price of the calls.
+    # The rank that arrives last does not wait: the minimum is the cost of the calls.
     lines = [
         min(rows, key=lambda one: one.seconds)
         for rows in by_line.values()
@@ -66,8 +69,8 @@ def _finding(lines: Sequence[Calls], steps: int, share: float, *, wrapped: bool)
         confidence=Confidence.CERTAIN,
         because=(
             f"each step calls {calls / steps:.0f} small collectives from {whose}, of "
-            f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each even on the rank "
-            f"that comes last: {share:.0%} of the step"
+            f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each, even on the rank "
+            f"that arrives last: {share:.0%} of the step"
         ),
         evidence=tuple(
             Observation(
@@ -87,23 +90,23 @@ def _finding(lines: Sequence[Calls], steps: int, share: float, *, wrapped: bool)
 def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
     if line.operation == "barrier":
         yield Fix(
-            summary=f"take out the barrier at {line.place}",
-            paste="# every collective is a meeting of all ranks already, and so is DDP's backward",
+            summary=f"remove the barrier at {line.place}",
+            paste="# every collective already synchronises all ranks, and so does DDP's backward",
             language="python",
         )
         return
     if not wrapped:
         yield Fix(
-            summary="of gradients: let DDP do it, which sends them in buckets during backward",
+            summary="for gradients: use DDP, which reduces them in buckets during backward",
             paste="model = DistributedDataParallel(model)",
             language="python",
-            caution=f"and take out the loop at {line.place}",
+            caution=f"remove the loop at {line.place}",
         )
     if line.operation == "all_reduce":
         yield Fix(
-            summary=f"send all at once at {line.place}",
+            summary=f"reduce all tensors in one call at {line.place}",
             paste=(
-                "# `tensors` is what the loop goes over, say [p.grad for p in model.parameters()]\n"
+                "# `tensors`: those of the loop, for example [p.grad for p in model.parameters()]\n"
                 "flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
                 "torch.distributed.all_reduce(flat)\n"
                 "sizes = [tensor.numel() for tensor in tensors]\n"
@@ -111,10 +114,10 @@ def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
                 "    tensor.copy_(part.view_as(tensor))"
             ),
             language="python",
-            caution="tensors of one dtype and device",
+            caution="all tensors must have the same dtype and device",
         )
     yield Fix(
-        summary="of metrics: add them up on the device, and send them every so many steps",
+        summary="for metrics: add them up on the device, and reduce them every 50 steps",
         paste=(
             "sums += torch.stack([loss.detach(), correct.detach()])   # in every step\n"
             "if step % 50 == 0:\n"

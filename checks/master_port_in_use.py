@@ -1,14 +1,16 @@
-"""Another process has the port at which the ranks are to meet.
+"""Another process uses the rendezvous port (MASTER_PORT).
 
-The rank-0 process opens a store at MASTER_ADDR:MASTER_PORT, and all ranks join through it. If
-another job, or what is left of the previous one, has that port, the new job fails at once with
-"Address already in use" (EADDRINUSE), or its ranks join a stranger's store and wait there for ever.
+Rank 0 opens a store at MASTER_ADDR:MASTER_PORT, and all ranks join through it. Another job, or a
+leftover of the previous one, may already use that port. The new job then fails at once with
+"Address already in use" (EADDRINUSE), or its ranks join the wrong store and wait there forever.
 
-Without MASTER_PORT, DeepSpeed, accelerate's notebook_launcher and torchrun across nodes take 29500,
-so two jobs on one machine collide unless one of them is told another port. A recent torchrun on a
-single node, ``torchrun --standalone`` and ``accelerate launch`` find themselves a free one.
+Without MASTER_PORT, DeepSpeed, accelerate's notebook_launcher and multi-node torchrun use 29500.
+Two jobs on one machine then collide unless one sets another port. A recent torchrun on a single
+node, ``torchrun --standalone`` and ``accelerate launch`` choose a free port.
 
-Seen from outside: ``ss -ltnp | grep :29500`` names the process.
+Symptoms: EADDRINUSE at the start; ``ss -ltnp | grep :29500`` shows the process.
+
+To fix it, set MASTER_PORT to a free port on every node, or end the leftover process.
 """
 
 from __future__ import annotations
@@ -27,22 +29,22 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
     by = (
         f"{holder.command} (pid {holder.pid}, user {holder.user})"
         if holder
-        else "a process that cannot be seen from here"
+        else "a process that is not visible from here"
     )
     yield Finding(
         severity=Severity.ERROR if chosen else Severity.WARNING,
         confidence=Confidence.CERTAIN if chosen else Confidence.LIKELY,
         because=(
-            f"port {port}, which MASTER_PORT asks for, is held by {by}"
+            f"{by} already uses port {port}, which MASTER_PORT selects"
             if chosen
-            else f"port {port}, which launchers take when none is given, is held by {by}"
+            else f"{by} already uses port {port}, the default port of launchers"
         ),
         evidence=(
             Observation(
                 name=f"port {port}",
-                value=f"held by pid {holder.pid}" if holder else "held",
+                value=f"used by pid {holder.pid}" if holder else "in use",
                 expected="free",
-                source="a bind of this port, as TCPStore does it",
+                source="a bind of this port, as in TCPStore",
             ),
         ),
         fixes=tuple(_fixes(rendezvous)),
@@ -52,18 +54,18 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
 def _fixes(rendezvous: Rendezvous) -> Iterator[Fix]:
     if (port := rendezvous.other_port) is not None:
         yield Fix(
-            summary=f"meet at port {port}, which is free here",
+            summary=f"use port {port}, which is free here",
             paste=(
                 f"export MASTER_PORT={port}\n"
                 f"# or: torchrun --master_port {port} …\n"
                 f"#     accelerate launch --main_process_port {port} …\n"
                 f"#     deepspeed --master_port {port} …"
             ),
-            caution="the same number on every node" if rendezvous.several_nodes else "",
+            caution="use the same port on every node" if rendezvous.several_nodes else "",
         )
     if (holder := rendezvous.port_holder) is not None:
         yield Fix(
-            summary="see whether it is left over from an earlier run",
+            summary="check whether the process is left over from an earlier run",
             paste=f"ps -o pid,ppid,user,lstart,args -p {holder.pid}",
-            caution=f"if it is, `kill {holder.pid}` frees the port; if not, it is somebody's run",
+            caution=f"if so, `kill {holder.pid}` frees the port; if not, it is a live run",
         )

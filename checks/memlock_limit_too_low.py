@@ -1,12 +1,14 @@
-"""The limit of locked memory is too low for RDMA.
+"""The locked-memory limit (memlock) is too low for RDMA.
 
-A network card that reads and writes memory by itself (InfiniBand, RoCE, EFA) needs that memory
-locked in place, and the kernel counts it against RLIMIT_MEMLOCK of each process. Where that does
-not suffice NCCL fails with "ibv_reg_mr failed: Cannot allocate memory" or "ibv_create_cq failed",
-at the start or only with more channels. The usual 8 MiB are too few. Root, or a process that has
-CAP_IPC_LOCK, is not bound by the limit.
+A network card with RDMA (InfiniBand, RoCE, EFA) needs locked memory. The kernel counts it against
+RLIMIT_MEMLOCK of each process. If that is too low, NCCL fails with "ibv_reg_mr failed: Cannot
+allocate memory" or "ibv_create_cq failed", at the start or only with more channels. The usual 8 MiB
+are not enough. The limit does not apply to root or to processes with CAP_IPC_LOCK.
 
-Seen from outside: ``ulimit -l`` in the shell that launches the ranks, not in a login shell.
+Symptoms: these errors, and a low ``ulimit -l`` in the shell that launches the ranks (a login shell
+may differ).
+
+To fix it, set ``ulimit -l unlimited`` in the launch script, container or Slurm configuration.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ MIB = 2**20
 
 # NCCL_BUFFSIZE: 4 MiB for each connection and channel
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Two channels with one buffer
-# to send and one to receive are the least that a ring between nodes has.
+# to send and one to receive are the minimum of a ring between nodes.
 FAILS_BELOW = 2 * 2 * 4 * MIB
-# The same with 32 channels: MAXCHANNELS in the sources of NCCL 2.10 and many after it.
+# The same with 32 channels: MAXCHANNELS in NCCL 2.10 and many later releases.
 TIGHT_BELOW = 32 * 2 * 4 * MIB
 
 
@@ -38,13 +40,13 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
         severity=Severity.ERROR if fails else Severity.WARNING,
         confidence=Confidence.LIKELY if fails else Confidence.POSSIBLE,
         because=(
-            f"each process may lock {limit / MIB:.3g} MiB, and NCCL's buffers over {named} take "
-            f"{FAILS_BELOW // MIB} to {TIGHT_BELOW // MIB} MiB unless they all lie in GPU memory; "
-            "a run across nodes with NCCL_DEBUG=INFO settles it"
+            f"each process may lock {limit / MIB:.3g} MiB, but NCCL's buffers over {named} need "
+            f"{FAILS_BELOW // MIB} to {TIGHT_BELOW // MIB} MiB unless all are in GPU memory; a "
+            "multi-node run with NCCL_DEBUG=INFO would show which"
         ),
         evidence=(
             Observation(
-                name="limit of locked memory",
+                name="locked-memory limit",
                 value=round(limit / MIB, 3),
                 unit="MiB",
                 expected="unlimited",
@@ -58,25 +60,25 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
 def _fix(limits: Limits, kernel: Kernel | None) -> Fix:
     if limits.locked_memory.hard is None:
         return Fix(
-            summary="lift it in the shell or script that launches the ranks",
+            summary="raise the locked-memory limit in the launch script",
             paste="ulimit -l unlimited",
         )
     if kernel is not None and kernel.container == "kubernetes":
         return Fix(
-            summary="give the container the right to lock memory without limit",
+            summary="add the capability IPC_LOCK to the container",
             paste="securityContext:\n  capabilities:\n    add: [IPC_LOCK]\n",
             language="yaml",
         )
     if kernel is not None and kernel.engine:
         return Fix(
-            summary="start a new container without the limit",
+            summary="start a new container without the locked-memory limit",
             paste=f"{kernel.engine} run --ulimit memlock=-1 --cap-add IPC_LOCK …",
         )
     return Fix(
-        summary="lift it for every login, as root",
+        summary="raise the locked-memory limit for every login, as root",
         paste=("echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf"),
         caution=(
-            "needs a new login; under Slurm also LimitMEMLOCK=infinity in slurmd's unit and "
+            "needs a new login; under Slurm, also set LimitMEMLOCK=infinity in slurmd's unit and "
             "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
         ),
     )

@@ -1,11 +1,13 @@
-"""It fits, but so narrowly that a longer sample, or what the allocator cannot use, ends it.
+"""GPU memory is nearly full: a longer sample or fragmentation can cause an out-of-memory error.
 
-The caching allocator rounds and splits what it gives, so that some of the memory is reserved and
-of no use; a batch of longer samples needs more than the last; the optimizer's first step makes
-its states. Close to the limit the allocator frees its cache and tries again, in every step, before
-it gives up: the run gets slow, and then ends hours in.
+The caching allocator rounds and splits blocks, so some reserved memory is unusable. A batch of
+longer samples needs more than the previous one. The first optimizer step allocates the optimizer
+states. Close to the limit the allocator frees its cache and retries in every step. The run gets
+slow and then fails, often after hours.
 
-Seen from outside: ``num_alloc_retries`` of ``torch.cuda.memory_stats()`` grows.
+Symptoms: ``num_alloc_retries`` of ``torch.cuda.memory_stats()`` grows, and steps get slower.
+
+To fix it, use a smaller micro-batch, or enable ``expandable_segments`` or gradient checkpointing.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
 GIB = 2**30
-# Less than that comes and goes with the length of the samples.
+# Smaller changes follow the length of the samples.
 GREW = 1.1
 
 
@@ -39,8 +41,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         confidence=Confidence.POSSIBLE,
         because=(
             f"{row.title} leaves {left / GIB:.1f} of {plan.device_memory / GIB:.1f} GiB by a "
-            f"forecast that the truth may exceed by {plan.doubt - 1:.0%}, and no other strategy "
-            "that was asked for leaves enough"
+            f"forecast that real use may exceed by {plan.doubt - 1:.0%}, and no other requested "
+            "strategy leaves enough"
         ),
         evidence=tuple(
             Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)
@@ -52,11 +54,11 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                summary="let the allocator grow its segments, which leaves less of them unused",
+                summary="enable expandable segments, which reduces fragmentation",
                 paste="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
             Fix(
-                summary="see what it really takes, in a few steps",
+                summary="measure the real peak memory in a few steps",
                 paste="torch.cuda.max_memory_reserved() / 2**30",
                 language="python",
             ),
@@ -64,7 +66,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
-def met_in_training(
+def in_training(
     run: TrainingRun,
     wrapping: Wrapping | None,
     environment: Environment | None,
@@ -90,20 +92,26 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{now} samples at a time leave {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB on rank "
-            f"{rank.place.rank}, less than {MARGIN:.0%}; {headroom.largest} fit at most, and "
-            f"{headroom.safe} with that to spare"
+            f"micro-batches of {now} leave {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB on rank "
+            f"{rank.place.rank}, less than {MARGIN:.0%}; at most {headroom.largest} fit, and "
+            f"{headroom.safe} with that margin"
         ),
         evidence=(
             Observation(
-                name=f"left on rank {rank.place.rank}",
+                name=f"free memory on rank {rank.place.rank}",
                 value=round(left / GIB, 3),
                 unit="GiB",
                 expected=round(MARGIN * rank.limit / GIB, 3),
-                source=f"a training step, {MARGIN:.0%} of what its allocator can get",
+                source=f"a training step, {MARGIN:.0%} of the memory available to its allocator",
             ),
             *(
-                (Observation(name="one sample", value=round(rank.per_sample / GIB, 3), unit="GiB"),)
+                (
+                    Observation(
+                        name="memory of one sample",
+                        value=round(rank.per_sample / GIB, 3),
+                        unit="GiB",
+                    ),
+                )
                 if rank.per_sample is not None
                 else ()
             ),
@@ -118,7 +126,7 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
 
 
 def _grew(rank: int, growth: MemoryOverTime | None) -> str:
-    """How much more was allocated at the last look than at the first."""
+    """A clause on the growth between the first and last sample; empty without growth."""
     rows = growth.ranks if growth is not None else ()
     held = next((one.device for one in rows if one.rank == rank), ())
     if len(held) < 2 or held[-1] < GREW * held[0]:

@@ -1,8 +1,8 @@
 """The step needs more memory than the GPU has.
 
 Parameters, gradients and what the optimizer keeps are there before the first sample: 16 bytes for
-each parameter with AdamW in fp32 or mixed precision. Activations grow with the batch and the
-length of the sequence. What cannot be made smaller has to be spread over more GPUs.
+each parameter with AdamW in fp32 or mixed precision. Activations grow with the batch and the length
+of the sequence. What cannot be made smaller has to be spread over more GPUs.
 
 Seen from outside: ``torch.cuda.OutOfMemoryError`` in the first step, or as early as
 ``.to(device)``.

@@ -32,7 +32,7 @@ def test_a_cap_on_all_that_binds_now_is_a_warning(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
 
 
-def test_a_power_brake_is_told_at_the_default_limit(findings: Findings) -> None:
+def test_a_power_brake_is_found_at_the_default_limit(findings: Findings) -> None:
     brake = {"throttle_reasons": ("hw_slowdown", "hw_power_brake_slowdown"), "sm_clock": 990}
     (finding,) = findings(CAUSE, otherwise({2: brake}))
     assert "990 of 1980 MHz" in finding.because

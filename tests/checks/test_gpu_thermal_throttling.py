@@ -63,7 +63,7 @@ def test_quiet_about_the_driver_s_word_on_a_sleeping_gpu(findings: Findings) -> 
 
 
 def burnt(limited_by: tuple[str, ...], last: float = 1.0) -> Burn:
-    """The sound burn, with one GPU that is limited, and that reaches so much less in the end."""
+    """The healthy burn, with one limited GPU whose rate falls by this share."""
     (sound,) = BURNS
     rank = sound.ranks[3]
     rates = (*rank.rates[:30], *(rate * last for rate in rank.rates[30:]))

@@ -16,7 +16,7 @@ CAUSE = "gradient-checkpointing-unneeded"
 
 
 def checkpointed(section: Plan, kept: int) -> Plan:
-    """Without checkpointing it would need so many gigabytes."""
+    """A plan that needs this many gigabytes without checkpointing."""
     return msgspec.structs.replace(
         section,
         checkpointing="every",
@@ -89,14 +89,14 @@ def test_no_block_has_more_than_what_a_step_adds(findings: Findings) -> None:
     (finding,) = findings(CAUSE, *recorded())
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     assert "12 blocks of each forward pass" in finding.because
-    # 5 + 12 × 1 allocated, and a tenth of that reserved beside.
+    # 5 + 12 × 1 allocated, and a tenth of that reserved in addition.
     assert "it would be at most 18.7" in finding.because
 
 
 def test_where_that_bound_is_too_much_little_use_is_worth_a_note(findings: Findings) -> None:
     (finding,) = findings(CAUSE, *recorded(peak=16.0, reserved=18.0))
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
-    assert "a few steps without it settle" in finding.because
+    assert "a few steps without checkpointing" in finding.because
 
 
 def test_without_the_level_between_steps_there_is_no_bound(findings: Findings) -> None:

@@ -125,7 +125,7 @@ def test_quiet_where_gloo_gets_a_real_address(
     assert findings("hostname-resolution", network(*addresses), where) == ()
 
 
-def test_quiet_where_gloo_is_told_its_interface(findings: Findings) -> None:
+def test_quiet_where_gloo_has_an_interface(findings: Findings) -> None:
     assert findings("hostname-resolution", network("127.0.1.1", gloo="eth0"), TWO) == ()
 
 

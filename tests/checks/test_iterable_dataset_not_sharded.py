@@ -32,7 +32,7 @@ def loading(ranks: int = 2, **more: object) -> Loading:
 
 
 def seen(*ranks: Sequence[str], workers: Sequence[int] = ()) -> DataSeen:
-    """The fingerprints of what each rank was given."""
+    """The fingerprints of the data of each rank."""
     return DataSeen(
         epochs=tuple(
             FirstBatches(
@@ -69,13 +69,13 @@ def wrapped(kind: Literal["none", "ddp", "fsdp2"] = "ddp", ranks: int = 2) -> Wr
 
 
 TWICE = tuple(f"{batch // 2}" for batch in range(COUNT))
-"""What two workers bring in turn that both read the whole stream."""
+"""Alternate batches of two workers that both read the whole stream."""
 
 
 def test_every_rank_reads_the_whole_stream(findings: Findings) -> None:
     (finding,) = findings(CAUSE, seen(own(0), own(0)), loading(), wrapped())
     assert finding.confidence is Confidence.CERTAIN
-    assert "all ranks are given the same values by Lines" in finding.because
+    assert "gives the same values to all ranks" in finding.because
     assert finding.where.ranks == ()
     assert 'int(os.environ["RANK"])' in finding.fixes[0].paste
     assert finding.fixes[0].paste.startswith("def __iter__(self):  # of Lines")

@@ -43,7 +43,7 @@ def test_one_orphan_on_two_gpus_is_one_finding(findings: Findings) -> None:
     assert "80.0 GiB" in finding.because
 
 
-def test_only_a_note_about_memory_that_nobody_shows_for(findings: Findings) -> None:
+def test_only_a_note_about_memory_without_a_process(findings: Findings) -> None:
     (finding,) = findings(CAUSE, otherwise({0: {"memory_used": 9 * GIB}}), kernel())
     assert finding.severity is Severity.NOTE
     assert "fuser" in finding.fixes[0].paste
@@ -68,6 +68,6 @@ def test_quiet_about_memory_of_other_containers(findings: Findings, container: s
     assert findings(CAUSE, otherwise({0: {"memory_used": 9 * GIB}}), kernel(container)) == ()
 
 
-def test_quiet_where_processes_are_not_told(findings: Findings) -> None:
+def test_quiet_where_processes_are_unknown(findings: Findings) -> None:
     unknown = {"memory_used": 9 * GIB, "processes": None}
     assert findings(CAUSE, otherwise({0: unknown}), kernel()) == ()

@@ -40,7 +40,7 @@ def line(
     of_user: bool = True,
     count: int = COUNT,
 ) -> Calls:
-    """Calls that take so many milliseconds of each step."""
+    """Calls that take this many milliseconds of each step."""
     return Calls(
         rank=rank,
         operation="all_reduce",
@@ -95,7 +95,7 @@ def test_what_ddp_does_already_is_no_fix(findings: Findings) -> None:
 def test_barriers_are_taken_out(findings: Findings) -> None:
     rows = [replace(line(rank, 60, 30.0, size=0), operation="barrier") for rank in range(2)]
     (finding,) = findings(CAUSE, called(*rows), steps())
-    assert [fix.summary for fix in finding.fixes] == ["take out the barrier at train.py:40"]
+    assert [fix.summary for fix in finding.fixes] == ["remove the barrier at train.py:40"]
 
 
 def test_several_lines_count_together(findings: Findings) -> None:

@@ -39,7 +39,7 @@ def test_the_default_port_only_warns_since_not_everybody_takes_it(findings: Find
 
 def test_a_holder_that_cannot_be_seen_is_said_to_be_hidden(findings: Findings) -> None:
     (finding,) = findings("master-port-in-use", rendezvous(False, holder=None))
-    assert "cannot be seen" in finding.because
+    assert "not visible from here" in finding.because
     assert len(finding.fixes) == 1
 
 

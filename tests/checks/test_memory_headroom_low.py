@@ -49,8 +49,8 @@ def test_a_sweep_that_leaves_less_than_the_margin(findings: Findings) -> None:
     (finding,) = findings(CAUSE, swept(31))
     assert finding.severity is Severity.WARNING
     assert finding.because == (
-        "31 samples at a time leave 0.5 of 24 GiB on rank 0, less than 5%; 32 fit at most, and 29 "
-        "with that to spare"
+        "micro-batches of 31 leave 0.5 of 24 GiB on rank 0, less than 5%; at most 32 fit, and 29 "
+        "with that margin"
     )
     assert "half the micro-batch" in finding.fixes[0].summary
 
@@ -85,7 +85,7 @@ def test_pieces_of_the_allocator_come_first(findings: Findings) -> None:
     ids=[
         "as many as are safe",
         "much is left",
-        "nobody said what is used now",
+        "the current size is unknown",
         "too many",
         "nothing fits at all",
         "two fit",
