@@ -1,11 +1,13 @@
-"""A DistributedSampler shuffles, but each epoch has the order of the first one.
+"""The DistributedSampler repeats the same order in every epoch, because set_epoch is missing.
 
-The order follows from the sampler's seed and the number of the epoch, which only ``set_epoch``
-changes. Without it every epoch shows the same batches in the same order, and each rank the same
-part of the data for ever: no rank ever sees what the others were given first, and what shuffling is
-for is lost. Nothing is slower for it, and the loss curve looks sound.
+The order depends on the seed of the sampler and the epoch number, and only ``set_epoch`` changes
+that number. Without it every epoch repeats the same batches in the same order. Each rank keeps the
+same shard of the data forever, so shuffling has no effect. Speed does not change, and the loss
+curve looks normal.
 
-Seen from outside: the loss has the same small waves in each epoch.
+Symptoms: the loss shows the same small waves in each epoch.
+
+To fix it, call ``sampler.set_epoch(epoch)`` before each epoch.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-# A look into the loader before the training takes a batch; an epoch takes more.
+# A script may take one batch to inspect the loader; an epoch takes more.
 AN_EPOCH = 2
-# Fewer items than this come in the same order by accident (8! orders are 40,320).
+# Fewer items than this may repeat their order by chance (8! orders are 40,320).
 ITEMS = 8
 
 
@@ -36,18 +38,18 @@ def same_order_again(
         shown = (
             f"{len(orders)} epochs began with the same batches in the same order"
             if len(orders) > 1
-            else "set_epoch had not been called with another number when the second epoch began"
+            else "set_epoch was not called with a new number before the second epoch"
         )
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN if len(orders) > 1 else Confidence.LIKELY,
-            because=f"the DistributedSampler of the loader at {name} shuffles, and {shown}",
+            because=f"the DistributedSampler of the DataLoader at {name} shuffles, but {shown}",
             evidence=(
                 Observation(
                     name="different orders",
                     value=1,
                     expected=max(2, len(orders)),
-                    source="the epochs that were seen, and torch's DistributedSampler",
+                    source="recorded epochs, torch's DistributedSampler",
                 ),
             ),
             fixes=(_fix(loaders[0], run),),
@@ -55,7 +57,7 @@ def same_order_again(
 
 
 def _orders(loader: Loader, seen: DataSeen | None) -> Sequence[tuple[str, ...]]:
-    """How each epoch of a loader began, as far as several can be compared."""
+    """The first batches of each epoch of a loader; empty if too few can be compared."""
     began = [
         one.batches
         for one in (seen.epochs if seen is not None else ())
@@ -71,14 +73,14 @@ def _orders(loader: Loader, seen: DataSeen | None) -> Sequence[tuple[str, ...]]:
 def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
     prepared = run is not None and "accelerate" in run.framework
     return Fix(
-        summary="tell the sampler the number of the epoch before each one",
+        summary="call set_epoch before each epoch",
         paste=(
             "for epoch in range(epochs):\n"
             f"    loader{'' if prepared else '.sampler'}.set_epoch(epoch)"
-            f"  # the loader of {loader.name}, before it is iterated over\n"
+            f"  # the loader of {loader.name}, before the loop over it\n"
             "    for batch in loader:\n"
             "        ..."
         ),
         language="python",
-        caution="after a resume go on with the number of the epoch, not from 0 again",
+        caution="after a resume, continue with the saved epoch number, not with 0",
     )

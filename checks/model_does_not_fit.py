@@ -1,11 +1,13 @@
-"""The step needs more memory than the GPU has.
+"""The training step needs more memory than the GPU has.
 
-Parameters, gradients and what the optimizer keeps are there before the first sample: 16 bytes for
-each parameter with AdamW in fp32 or mixed precision. Activations grow with the batch and the length
-of the sequence. What cannot be made smaller has to be spread over more GPUs.
+Parameters, gradients and optimizer states exist before the first sample: 16 bytes per parameter
+with AdamW in fp32 or mixed precision. Activations grow with the batch size and the sequence length.
+What cannot shrink must be sharded over more GPUs.
 
-Seen from outside: ``torch.cuda.OutOfMemoryError`` in the first step, or as early as
-``.to(device)``.
+Symptoms: ``torch.cuda.OutOfMemoryError`` in the first step, or already in ``.to(device)``.
+
+To fix it, shard with FSDP, use a smaller micro-batch, gradient checkpointing or an 8-bit optimizer,
+or offload to host memory.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
 GIB = 2**30
-# What a plan adds where nothing fits that was asked for: it is slow.
+# A plan adds this slow strategy if no requested one fits.
 OFFLOADED = "fsdp-offload"
 
 
@@ -35,15 +37,15 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     asked = [row for row in plan.rows if row.strategy != OFFLOADED]
     least = min(asked, key=lambda row: row.parts.total)
     kept = min((row.parts.total for row in plan.rows if row.strategy == OFFLOADED), default=0)
-    still = f"; with its shares on the CPU it is still {kept / GIB:.1f}"
+    still = f"; with its shards in host memory it still needs {kept / GIB:.1f}"
     parts = least.parts
     whole = parts.parameters + parts.gradients + parts.optimizer
     yield Finding(
         severity=Severity.WARNING if offloaded else Severity.ERROR,
-        # What can be counted exactly is too much by itself.
+        # Parameters, gradients and optimizer states are exact; activations are a forecast.
         confidence=Confidence.CERTAIN if whole > plan.device_memory else Confidence.LIKELY,
         because=(
-            f"of all strategies that were asked for, {least.title} needs least, and that is "
+            f"of all requested strategies, {least.title} needs least: "
             f"{parts.total / GIB:.1f} GiB on each GPU; {plan.device} has "
             f"{plan.device_memory / GIB:.1f} GiB" + (still if kept > plan.device_memory else "")
         ),
@@ -57,12 +59,12 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
-def met_in_training(
+def in_training(
     run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "too-much", environment=environment)
     if found:
-        # A log does not tell how many steps had gone well.
+        # A log does not show how many steps succeeded.
         confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN
         yield cuda_oom.finding(found, run, wrapping, environment, confidence=confidence)
 
@@ -75,14 +77,14 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
     limit = f"{rank.limit / GIB:.3g} GiB of rank {rank.place.rank}"
     if headroom.largest:
         because = (
-            f"{wanted} samples at a time need more than the {limit}; {headroom.largest} fit at "
-            f"most, and {headroom.safe} with some to spare"
+            f"micro-batches of {wanted} need more than the {limit}; at most {headroom.largest} "
+            f"fit, and {headroom.safe} with a safety margin"
         )
     else:
         because = (
-            f"not one sample of {headroom.workload} can be trained in the {limit}: its parameters "
-            f"alone take {rank.parameters / GIB:.3g}, with gradients and the optimizer's states "
-            "several times that"
+            f"not even one sample of {headroom.workload} fits in the {limit}: its parameters alone "
+            f"take {rank.parameters / GIB:.3g}, and several times that with gradients and "
+            "optimizer states"
         )
     ranks = len(headroom.ranks)
     need = MemoryNeed(
@@ -121,7 +123,7 @@ def _fixes(plan: Plan, least: PlanRow) -> Iterator[Fix]:
 
 
 def _enough(plan: Plan) -> int:
-    """The smallest power of two of GPUs on which it fits for sure; 0: on none."""
+    """The smallest power of two of GPUs on which the model surely fits; 0 if none."""
     every = [row for row in plan.rows if row.strategy == "fsdp"]
     if not every:
         return 0

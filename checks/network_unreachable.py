@@ -1,14 +1,17 @@
-"""Hosts cannot reach one another's ports, though a name and an address are there.
+"""Hosts cannot connect to each other's ports, although their names resolve.
 
-Only the port of the rendezvous is usually opened in a firewall; gloo and NCCL then connect every
-host with every other on ports that the kernel chooses (32768 to 60999 on Linux). In a container
-with a bridge network of its own, the others see addresses that mean nothing to them.
+Often a firewall opens only the rendezvous port. But gloo and NCCL connect every host with every
+other host, on ports that the kernel chooses (32768 to 60999 on Linux). In a container with a
+separate bridge network, the other hosts receive addresses that they cannot reach.
 
-Refused: the host is there, and rejects it or nothing listens. No answer: a filter drops it, or the
-host is down. No route: this host has no way to that network.
+Refused: the host is up, but no process listens there, or a firewall rejects the connection.
+Timeout: a firewall drops the packets, or the host is down. No route: this host has no route to that
+network.
 
-Seen from outside: "Gloo connectFullMesh failed", "connect to 10.0.0.2<41234> failed : Connection
-timed out" of NCCL, or ranks that wait in init_process_group for ever.
+Symptoms: "Gloo connectFullMesh failed", NCCL's "connect to 10.0.0.2<41234> failed : Connection
+timed out", or ranks that wait in init_process_group forever.
+
+To fix it, open all TCP ports between the hosts, or run containers with ``--network=host``.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("dead-rank", "rank-missing-at-init", "rank-stuck-outside-collective")
 
 MEANING = {
-    "refused": "was refused: it is there, and rejects it or nothing listens",
-    "timeout": "was not answered: a filter drops it, or the host is down",
+    "refused": "was refused: no process listens there, or a firewall rejects it",
+    "timeout": "was not answered: a firewall drops it, or the host is down",
     "no route": "found no route",
     "failed": "failed",
 }
-NOBODY_LISTENS = (
-    "was refused: the host is there and nobody listens; its own command was not started, or has "
-    "ended; or a firewall rejects it"
+NOT_LISTENING = (
+    "was refused: the host is up, but no process listens: its command was not started or has "
+    "ended, or a firewall rejects the connection"
 )
 FEW = 6
-"""Rows of evidence that are enough to see what is the matter."""
+"""Connections that one finding lists."""
 
 
 def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
@@ -40,19 +43,19 @@ def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
         return
     tried = [(reach.host, one) for reach in reaches for one in reach.attempts]
     hosts = {host for host, _ in tried} | {one.host for _, one in tried}
-    # A host that nobody reaches while others reach one another is the cause of all its rows; with
-    # two hosts either end may be.
-    deaf = {
+    # A host that no other host reaches, while the others reach each other, causes all of its rows.
+    # With two hosts either end may be the cause.
+    unreached = {
         host
         for host in hosts
         if len(hosts) > 2
         and (towards := [one for _, one in tried if one.host == host])
         and all(map(_broken, towards))
     }
-    culprits = deaf if len(deaf) < len(hosts) - 1 else set()
+    culprits = unreached if len(unreached) < len(hosts) - 1 else set()
     for host in sorted(culprits):
         rows = [(source, one) for source, one in failed if one.host == host]
-        because = f"none of {len(rows)} hosts reaches {host}: a connection {_meaning(rows)}"
+        because = f"none of {len(rows)} hosts can connect to {host}: a connection {_meaning(rows)}"
         yield _finding(because, rows, (host,))
     rest = [row for row in failed if row[1].host not in culprits and row[0] not in culprits]
     if rest:
@@ -67,16 +70,16 @@ def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
 
 def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
     way = host_joining.way
-    # A name that does not resolve is a cause of its own.
+    # A name that does not resolve is a separate cause.
     if way is None or not _broken(way) or way.outcome == "unresolved":
         return
     refused = way.outcome == "refused"
-    meaning = NOBODY_LISTENS if refused else _meaning([("", way)])
+    meaning = NOT_LISTENING if refused else _meaning([("", way)])
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY if refused else Confidence.CERTAIN,
         because=(
-            f"{host_joining.endpoint} was not to be reached from here for "
+            f"this host could not connect to {host_joining.endpoint} for "
             f"{host_joining.limit:.0f} s: the last connection {meaning}"
         ),
         evidence=(
@@ -93,21 +96,21 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
 
 def _ways_there(way: Attempt, *, refused: bool) -> Iterator[Fix]:
     start = Fix(
-        summary=f"on {way.host}, start the same command, and see that it listens",
+        summary=f"on {way.host}, start the same command, and check that it listens",
         paste=f"ss -ltnp 'sport = :{way.port}'",
-        caution="the port is open only while a run waits there",
+        caution="the port is open only while the run waits there",
     )
     test = Fix(
-        summary="from here, see the address, the way and the port",
+        summary="on this host, check the address, the route and the port",
         paste=f"getent ahosts {way.host}\n"
         f"ip route get $(getent ahosts {way.host} | awk 'NR==1{{print $1}}')\n"
         f"timeout 3 bash -c '</dev/tcp/{way.host}/{way.port}' && echo open",
     )
     let_in = Fix(
-        summary=f"on {way.host}, let the hosts of the run in, as root",
+        summary=f"on {way.host}, open the port for the hosts of the run, as root",
         paste=f"iptables -I INPUT -p tcp --dport {way.port} -j ACCEPT\n"
         "iptables -S; nft list ruleset",
-        caution="and all other TCP ports between the hosts; in a cloud it is a security group",
+        caution="open all other TCP ports between the hosts too; in a cloud, use security groups",
     )
     if refused:
         yield from (start, test)
@@ -137,15 +140,15 @@ def _finding(
             summary="open all TCP ports between the hosts, as root on each of them",
             paste=f"iptables -I INPUT -s {first.address}/24 -p tcp -j ACCEPT\n"
             "ss -ltn; iptables -S; nft list ruleset",
-            caution="/24 is a guess at the network of the hosts; in a cloud it is a security group",
+            caution="/24 is a guess at the hosts' network; in a cloud, use security groups",
         ),
         Fix(
-            summary="test one way while the probe waits",
+            summary="test one connection while the probe waits",
             paste=f"ip route get {first.address}\n"
             f"timeout 3 bash -c '</dev/tcp/{first.address}/{first.port}' && echo open",
         ),
         Fix(
-            summary="where these are containers: give them the host's network",
+            summary="for containers, use the host's network",
             paste="docker run --network=host --ipc=host …",
         ),
     ]

@@ -1,10 +1,13 @@
-"""More ranks are started on a host than GPUs are visible to them.
+"""A host runs more ranks than it has visible GPUs.
 
-``--nproc-per-node`` is larger than what CUDA_VISIBLE_DEVICES, the scheduler or the container leave.
-A process can use one MIG slice only, so a GPU cut into seven still counts as one.
+``--nproc-per-node`` is larger than the number of GPUs that CUDA_VISIBLE_DEVICES, the scheduler or
+the container make visible. A process can use only one MIG instance, so a GPU split into seven still
+counts as one.
 
-Seen from outside: "CUDA error: invalid device ordinal" from the ranks with the highest numbers, and
-a hang or a connection error from the others.
+Symptoms: "CUDA error: invalid device ordinal" from the ranks with the highest numbers, and a hang
+or a connection error from the other ranks.
+
+To fix it, set ``--nproc-per-node`` to the number of visible GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def _beyond(joining: Joining) -> Iterator[Finding]:
         ranks = [one for one in joining.ranks if one.came and one.host == host]
         visible = max(one.visible_gpus or 0 for one in ranks)
         chosen = {one.visible_devices for one in ranks}
-        # Launchers that give each rank a GPU of its own show it no other.
+        # Some launchers make only one GPU visible to each rank.
         if not visible or len(ranks) <= visible or len(chosen) > 1:
             continue
         value = next(iter(chosen))
@@ -35,7 +38,7 @@ def _beyond(joining: Joining) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.CERTAIN,
-            because=f"{len(ranks)} ranks run on {host}, and torch sees {visible} GPUs there{why}",
+            because=f"{len(ranks)} ranks run on {host}, but torch sees {visible} GPUs there{why}",
             evidence=(
                 Observation(
                     name="ranks on the host",
@@ -47,9 +50,9 @@ def _beyond(joining: Joining) -> Iterator[Finding]:
             where=Where(hosts=(host,), ranks=tuple(one.rank for one in ranks)),
             fixes=(
                 Fix(
-                    summary=f"start as many ranks as there are GPUs: {visible}",
+                    summary=f"start {visible} ranks, one per visible GPU",
                     paste=f"torchrun --nproc-per-node={visible} …",
-                    caution="or make more GPUs visible: in CUDA_VISIBLE_DEVICES, the job, `--gpus`",
+                    caution="or make more GPUs visible: CUDA_VISIBLE_DEVICES, the job, or `--gpus`",
                 ),
             ),
         )

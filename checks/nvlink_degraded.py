@@ -1,10 +1,14 @@
-"""NVLinks are down, so that a GPU has less bandwidth to its peers than its equals have.
+"""NVLinks are down, so a GPU has less bandwidth to its peers than equal GPUs have.
 
-A collective moves at the pace of the slowest pair. NCCL plans its rings and trees with the links
-that it finds, so that a GPU with links down slows every rank, or sends its traffic over PCIe.
+A collective is as fast as its slowest pair of GPUs. NCCL builds its rings and trees from the links
+that it finds. A GPU with links down therefore slows down every rank, or sends its traffic over
+PCIe.
 
-Seen from outside: ``nvidia-smi nvlink --status`` lists fewer active links for one GPU than for the
-others. A PCIe card without a bridge has none, and that is no fault.
+Symptoms: ``nvidia-smi nvlink --status`` lists fewer active links for one GPU than for the others. A
+PCIe card without a bridge has no links, which is not a fault.
+
+To fix it, reset the GPUs, then reseat the bridge or replace the board. Run without this GPU until
+then.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ def down(gpus: Gpus) -> Iterator[Finding]:
     for gpu in gpus.answering:
         alike = [other for other in gpus.alike(gpu) if other.nvlinks]
         usual = max(map(_active, alike), default=0)
-        # A card without any link has no bridge; but everyone has links to the switches.
+        # A card without links may lack a bridge, but every GPU has links to the switches.
         bridged = any(
             link.remote not in ("", "switch") for one in alike for link in one.nvlinks or ()
         )
@@ -33,7 +37,9 @@ def down(gpus: Gpus) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
-            because=f"{gpu.title} has {_active(gpu)} active NVLinks, its equals {usual}{names}",
+            because=(
+                f"{gpu.title} has {_active(gpu)} active NVLinks, equal GPUs have {usual}{names}"
+            ),
             evidence=(
                 Observation(
                     name="active NVLinks",
@@ -48,20 +54,20 @@ def down(gpus: Gpus) -> Iterator[Finding]:
 
 
 def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Finding]:
-    """Errors of links, unless they come of a GPU that fell off the bus: its peers log them too."""
+    """NVLink errors; skipped if a GPU fell off the bus, since its peers then log them too."""
     codes = {xid.code: xid for xid in known.xids if xid.blames == "nvlink"}
     if any(xid.code == 79 for xid in kernel_log.xids):
         return
     for gpu in gpus.answering:
-        # What the driver asks a reset for stays asked until there was one.
-        cured = gpu.recovery_action == "none"
+        # The driver keeps its request for a reset until the reset.
+        was_reset = gpu.recovery_action == "none"
         events = [xid for xid in kernel_log.xids if xid.bus_id == gpu.bus_id and xid.code in codes]
         if not events:
             continue
         last = events[-1]
         ago = f", last {last.age / 3600:.1f} h ago" if last.age is not None else ""
         yield Finding(
-            severity=Severity.NOTE if cured else Severity.WARNING,
+            severity=Severity.NOTE if was_reset else Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=(
                 f"the kernel log has {len(events)} NVLink errors of {gpu.title}{ago} "
@@ -88,18 +94,18 @@ def _active(gpu: Gpu) -> int:
 def _fixes(gpus: Gpus, gpu: Gpu) -> tuple[Fix, ...]:
     return (
         Fix(
-            summary="look at the links, then reset the GPUs when nothing uses them",
+            summary="check the links, then reset the GPUs while no process uses them",
             paste=(
                 f"nvidia-smi nvlink --status -i {gpu.index}\n"
                 f"nvidia-smi nvlink --errorcounters -i {gpu.index}\n"
                 "sudo nvidia-smi --gpu-reset"
             ),
-            caution="if the links stay down: reboot, then reseat the bridge or have the board "
+            caution="if the links stay down, reboot, then reseat the bridge or have the board "
             "replaced",
         ),
         Fix(
-            summary="until then, run without this GPU",
+            summary="run without this GPU until then",
             paste=gpus.without(gpu),
-            caution="start as many ranks as GPUs are left",
+            caution="start one rank per remaining GPU",
         ),
     )

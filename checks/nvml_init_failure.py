@@ -1,11 +1,13 @@
-"""The NVIDIA driver is there, but its management library cannot talk to it.
+"""The NVIDIA driver is installed, but NVML cannot connect to it.
 
-After an update of the driver package the loaded kernel module and the user libraries differ until
-the machine is restarted; a container can lose its device nodes while it runs; a kernel update can
-leave the machine without a module at all. Nothing that uses CUDA can start.
+After an update of the driver package, the loaded kernel module and the user libraries differ until
+the machine restarts. A container can lose its device nodes while it runs. A kernel update can leave
+the machine without a module. No CUDA program can start then.
 
-Seen from outside: ``nvidia-smi`` says "Failed to initialize NVML: Driver/library version mismatch"
-or "Unknown Error", and torch says "No CUDA GPUs are available".
+Symptoms: ``nvidia-smi`` prints "Failed to initialize NVML: Driver/library version mismatch" or
+"Unknown Error", and torch prints "No CUDA GPUs are available".
+
+To fix it, restart the machine or the container, or load the kernel module with ``modprobe nvidia``.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ SOURCE = "NVML API reference, nvmlReturn_t"
 
 
 def failed(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
-    # The library alone, as images and laptops have it, has no GPU to talk to; a module of another
-    # version has answered it.
+    # Images and laptops may have the library without any GPU. A version mismatch proves that a
+    # kernel module answered.
     loaded = nvml.module_version or nvml.error == "LIB_RM_VERSION_MISMATCH"
     if nvml.state != "failed" or not (loaded or nvml.pci_gpus or nvml.device_nodes):
         return
     container = kernel.container if kernel is not None else ""
-    because = f"NVML does not start: {nvml.error}"
+    because = f"NVML does not initialise: {nvml.error}"
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
         because += (
-            f"; the library is of driver {nvml.library_version or 'another version'}, "
-            f"the loaded kernel module of {nvml.module_version or 'an earlier one'}"
+            f"; the library belongs to driver {nvml.library_version or '(unknown version)'}, "
+            f"the loaded kernel module to {nvml.module_version or 'an earlier version'}"
         )
     elif nvml.error == "DRIVER_NOT_LOADED":
         because += f", with {len(nvml.pci_gpus)} NVIDIA GPUs on the PCI bus"
     withheld = bool(container) and not nvml.device_nodes
     if withheld:
-        because += ", and this container has no GPU device nodes: was it meant to have any?"
+        because += ", and this container has no GPU device nodes, which may be intended"
     yield Finding(
         severity=Severity.WARNING if withheld else Severity.ERROR,
         confidence=Confidence.POSSIBLE if withheld else Confidence.CERTAIN,
@@ -56,20 +58,20 @@ def library_missing(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
     container = kernel.container if kernel is not None else ""
     if container:
         fix = Fix(
-            summary="give the container the driver's management library",
+            summary="start the container with NVML (the driver capability utility)",
             paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …",
         )
     else:
         fix = Fix(
-            summary="see where the library is, and let the loader find it",
+            summary="find the library, and update the loader cache",
             paste="find / -name 'libnvidia-ml.so*' 2>/dev/null\nsudo ldconfig",
-            caution="where nothing is found, the driver's user part has to be installed again",
+            caution="if the file does not exist, reinstall the user libraries of the driver",
         )
     seen = nvml.device_nodes[0] if nvml.device_nodes else f"kernel module {nvml.module_version}"
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
-        because=f"the kernel driver is there ({seen}), but libnvidia-ml.so.1 cannot be loaded",
+        because=f"the kernel driver is loaded ({seen}), but libnvidia-ml.so.1 cannot be loaded",
         fixes=(fix,),
     )
 
@@ -77,43 +79,43 @@ def library_missing(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
 def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
         yield Fix(
-            summary="restart the machine, so that the module of the new version is loaded",
+            summary="restart the machine, to load the new kernel module",
             paste="sudo reboot",
-            caution="ends everything that runs on it; in a container, restart the host",
+            caution="ends all processes on the machine; from a container, restart its host",
         )
         yield Fix(
-            summary="or load the new module in place, when nothing uses a GPU",
+            summary="or reload the module without a restart, while no process uses a GPU",
             paste=(
                 "sudo systemctl stop nvidia-persistenced nvidia-fabricmanager nvidia-dcgm\n"
                 "sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia\n"
                 "sudo modprobe nvidia && sudo modprobe nvidia_uvm"
             ),
-            caution="rmmod refuses while any process holds a GPU: sudo fuser -v /dev/nvidia*",
+            caution="rmmod fails while a process uses a GPU: sudo fuser -v /dev/nvidia*",
         )
     elif container and not nvml.device_nodes:
         yield Fix(
             summary="start the container with the GPUs",
             paste="docker run --gpus all …",
-            caution="needs NVIDIA's container toolkit on the host",
+            caution="needs the NVIDIA Container Toolkit on the host",
         )
     elif container:
         yield Fix(
             summary="restart the container: it has lost its GPU device nodes",
             paste=(
-                "# on the host, once, so that `systemctl daemon-reload` does no harm again:\n"
+                "# on the host, once: prevents the same loss at `systemctl daemon-reload`\n"
                 "sudo nvidia-ctk system create-dev-char-symlinks --create-all\n"
                 "docker restart CONTAINER"
             ),
-            caution="ends what runs in the container",
+            caution="ends all processes in the container",
         )
     elif nvml.error == "DRIVER_NOT_LOADED":
         yield Fix(
-            summary="load the kernel module, and see why it was not",
+            summary="load the kernel module, or show why it does not load",
             paste="sudo modprobe nvidia || sudo dmesg | grep -iE 'nvidia|nvrm' | tail -n 20",
-            caution="after a kernel update the module has to be built again (dkms autoinstall)",
+            caution="after a kernel update, rebuild the module first (dkms autoinstall)",
         )
     else:
         yield Fix(
-            summary="see what the kernel module says",
+            summary="show the messages of the kernel module",
             paste="sudo dmesg | grep -iE 'nvidia|nvrm' | tail -n 20\nls -l /dev/nvidia*",
         )

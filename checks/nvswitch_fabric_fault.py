@@ -1,10 +1,12 @@
-"""The GPUs are not registered with the NVSwitch fabric, or the fabric is in trouble.
+"""GPUs are not registered with the NVSwitch fabric, or the fabric reports a fault.
 
-On machines with NVSwitch every GPU must be registered by the fabric manager before CUDA works at
-all. Where the service does not run, is of another version than the driver, or was restarted under
-live GPUs, CUDA fails with error 802 "system not yet initialized", or NCCL cannot bind NVLS memory.
+On machines with NVSwitch, the fabric manager must register every GPU before CUDA works. The service
+may not run, may have another version than the driver, or may have restarted while GPUs were in use.
+CUDA then fails with error 802 "system not yet initialized", or NCCL cannot bind NVLS memory.
 
-Seen from outside: ``nvidia-smi -q | grep -A 2 Fabric`` does not say "Completed / Success".
+Symptoms: ``nvidia-smi -q | grep -A 2 Fabric`` does not show "Completed / Success".
+
+To fix it, run the fabric manager with the same version as the driver, then reset the GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SOURCE = "NVML API reference, Fabric definitions"
 
 def unregistered(gpus: Gpus) -> Iterator[Finding]:
     if len(gpus.gpus) < 2:
-        return  # a single GPU may be given away without its fabric, and needs none
+        return  # a single GPU, for example in a virtual machine, works without the fabric
     waiting = [gpu for gpu in gpus.answering if gpu.fabric_state in ("not_started", "in_progress")]
     if not waiting:
         return
@@ -32,11 +34,7 @@ def unregistered(gpus: Gpus) -> Iterator[Finding]:
         confidence=Confidence.LIKELY if under_way else Confidence.CERTAIN,
         because=(
             f"the fabric registration of {len(waiting)} of {len(gpus.gpus)} GPUs is {state}"
-            + (
-                "; after a boot that may still end well: look again in a minute"
-                if under_way
-                else ""
-            )
+            + ("; after a boot this can be normal: check again in a minute" if under_way else "")
         ),
         evidence=(
             Observation(name="fabric state", value=state, expected="completed", source=SOURCE),
@@ -61,7 +59,7 @@ def in_trouble(gpus: Gpus) -> Iterator[Finding]:
             confidence=Confidence.CERTAIN,
             because=f"the fabric reports {what} for {', '.join(gpu.title for gpu in affected)}",
             evidence=(
-                Observation(name="fabric health", value=what, expected="none", source=SOURCE),
+                Observation(name="fabric fault", value=what, expected="none", source=SOURCE),
             ),
             where=Where(devices=tuple(gpu.device for gpu in affected)),
             fixes=_fixes(gpus),
@@ -71,19 +69,19 @@ def in_trouble(gpus: Gpus) -> Iterator[Finding]:
 def _fixes(gpus: Gpus) -> tuple[Fix, ...]:
     return (
         Fix(
-            summary=f"run the fabric manager of exactly the driver's version, {gpus.driver}",
+            summary=f"run the fabric manager with the driver's version, {gpus.driver}",
             paste=(
                 f"nv-fabricmanager --version    # must say {gpus.driver}\n"
                 "sudo systemctl enable --now nvidia-fabricmanager\n"
                 "sudo journalctl -u nvidia-fabricmanager -n 30"
             ),
-            caution="on the host, not in a container; after a restart of the service under live "
-            "GPUs reset them (sudo nvidia-smi --gpu-reset) or reboot",
+            caution="on the host, not in a container; if GPUs were in use during the restart, "
+            "reset them (sudo nvidia-smi --gpu-reset) or reboot",
         ),
         Fix(
-            summary="as a stop-gap, where only NVLS fails, do without it",
+            summary="or switch off NVLS as a workaround, if only NVLS fails",
             paste="export NCCL_NVLS_ENABLE=0",
-            caution="costs all-reduce bandwidth; it does not help against CUDA error 802",
+            caution="lowers all-reduce bandwidth; does not help against CUDA error 802",
             environment=("NCCL_NVLS_ENABLE=0",),
         ),
     )

@@ -1,12 +1,14 @@
-"""PCIe switches or the IOMMU redirect the traffic between GPUs, or between GPU and network card.
+"""PCIe ACS or the IOMMU redirects peer-to-peer traffic of GPUs through the CPU.
 
-Access Control Services of a PCIe switch, and an IOMMU that translates addresses, send what two
-devices say to each other up to the CPU's root complex and down again. Peer-to-peer becomes slow,
-and on some machines it hangs or delivers wrong data. Machines that hand devices to virtual machines
-need both; machines that train on bare metal need neither.
+Access Control Services (ACS) of a PCIe switch, or an IOMMU that translates addresses, send traffic
+between two devices up to the CPU's root complex and back. Peer-to-peer traffic gets slow. On some
+machines it hangs or corrupts data. Only machines that pass devices to virtual machines need ACS and
+the IOMMU; bare-metal training needs neither.
 
-Seen from outside: ``lspci -vvv | grep ACSCtl`` shows ``ReqRedir+``; ``dmesg`` shows IO_PAGE_FAULT;
-NCCL_P2P_DISABLE=1 makes a hang go away (which proves it, and is not the repair).
+Symptoms: ``lspci -vvv | grep ACSCtl`` shows ``ReqRedir+``, or ``dmesg`` shows IO_PAGE_FAULT. A hang
+disappears with NCCL_P2P_DISABLE=1, which confirms the cause but is not a fix.
+
+To fix it, disable ACS at these ports with ``setpci``, or boot with ``iommu=pt``.
 """
 
 from __future__ import annotations
@@ -25,19 +27,22 @@ SOURCE = "NCCL user guide, Troubleshooting, PCI Access Control Services"
 
 
 def redirected_by_switches(kernel: Kernel, gpus: Gpus, rdma: Rdma | None) -> Iterator[Finding]:
-    """ACS redirects at a port above a GPU, on a machine that is not virtual."""
+    """ACS redirects traffic at a port above a GPU, on bare metal."""
     ports = kernel.acs_redirecting
     if not ports or kernel.virtual_machine or len(gpus.gpus) < 2:
         return
     by_switch = [pair for pair in gpus.peers or () if pair.path == "pcie-switch"]
     fabric = rdma is not None and bool(rdma.fabric)
     if by_switch:
-        confidence, whom = Confidence.CERTAIN, f"{len(by_switch)} pairs of GPUs talk through them"
+        confidence, users = (
+            Confidence.CERTAIN,
+            f"{len(by_switch)} pairs of GPUs communicate through them",
+        )
     elif fabric:
-        confidence, whom = Confidence.LIKELY, "GPUs and network cards talk through them"
+        confidence, users = Confidence.LIKELY, "GPUs and network cards communicate through them"
     elif gpus.peers is None:
         confidence = Confidence.POSSIBLE
-        whom = "whether GPUs talk through them `nvidia-smi topo -m` settles (PIX, PXB)"
+        users = "`nvidia-smi topo -m` shows whether GPUs communicate through them (PIX, PXB)"
     else:
         return
     yield Finding(
@@ -45,7 +50,8 @@ def redirected_by_switches(kernel: Kernel, gpus: Gpus, rdma: Rdma | None) -> Ite
         confidence=confidence,
         because=(
             f"ACS of {len(ports)} PCIe switch ports above GPUs ({', '.join(ports[:3])}"
-            f"{', …' if len(ports) > 3 else ''}) redirects peer requests to the root; {whom}"
+            f"{', …' if len(ports) > 3 else ''}) redirects peer requests to the root "
+            f"complex; {users}"
         ),
         evidence=(
             Observation(
@@ -55,15 +61,15 @@ def redirected_by_switches(kernel: Kernel, gpus: Gpus, rdma: Rdma | None) -> Ite
         where=Where(devices=ports),
         fixes=(
             Fix(
-                summary="switch ACS off at these ports, as root",
+                summary="disable ACS at these ports, as root",
                 paste=(
                     f"for port in {' '.join(ports)}; do\n"
                     "  setpci -s $port ECAP_ACS+0x6.w=0000\n"
                     "done"
                 ),
                 caution=(
-                    "holds until the next boot; in the firmware's settings it is lasting; not on a "
-                    "machine that hands these devices to virtual machines"
+                    "lasts until the next boot; disable ACS in the firmware to keep it; not on a "
+                    "machine that passes these devices to virtual machines"
                 ),
             ),
         ),
@@ -73,7 +79,7 @@ def redirected_by_switches(kernel: Kernel, gpus: Gpus, rdma: Rdma | None) -> Ite
 def translated_by_the_iommu(
     kernel: Kernel, gpus: Gpus, runs: ProbeRuns | None, allreduce: AllReduce | None
 ) -> Iterator[Finding]:
-    """A note: many machines train well so. A warning where the all-reduce went wrong besides."""
+    """A note, since many machines train well so; a warning if the all-reduce also failed."""
     translates = kernel.iommu_groups and kernel.iommu_passthrough is False
     if not translates or kernel.virtual_machine or len(gpus.gpus) < 2:
         return
@@ -88,29 +94,29 @@ def translated_by_the_iommu(
         because=(
             f"the IOMMU translates the DMA of {len(gpus.gpus)} GPUs on bare metal"
             + (f", and the all-reduce {trouble}" if trouble else "")
-            + "; the all-reduce once with and once without NCCL_P2P_DISABLE=1 settles whether it "
-            "harms"
+            + "; the all-reduce probe with and without NCCL_P2P_DISABLE=1 would show whether "
+            "this is the cause"
         ),
         evidence=(
             Observation(
                 name="IOMMU domain of the GPUs",
                 value="translated",
-                expected="passed through",
+                expected="passthrough",
                 source=SOURCE,
             ),
         ),
         fixes=(
             Fix(
-                summary="let DMA pass through the IOMMU, as root, with a reboot",
+                summary="set the IOMMU to passthrough, as root, with a reboot",
                 paste=(
                     "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub\n"
                     "update-grub || grubby --update-kernel=ALL --args=iommu=pt\n"
                     "reboot"
                 ),
-                caution="devices may then reach all memory: a matter of trust in them",
+                caution="all devices can then access all memory, so they must be trusted",
             ),
             Fix(
-                summary="settle it",
+                summary="run the all-reduce probe with and without peer-to-peer",
                 paste=(
                     "ddoctor doctor --probe allreduce\n"
                     "NCCL_P2P_DISABLE=1 ddoctor doctor --probe allreduce"

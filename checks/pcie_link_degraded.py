@@ -1,11 +1,13 @@
-"""A GPU has fewer PCIe lanes, or a slower link, than it and its slot could have.
+"""A GPU's PCIe link has fewer lanes, or a lower generation, than the GPU and its slot support.
 
-Riser cables, dirty contacts, a card not fully seated or a slot of the chipset leave a link with 4
-or 8 lanes, or at an old generation. Loading data, offloading, and on machines without NVLink every
-collective, then run at a fraction of the speed.
+Riser cables, dirty contacts, a badly seated card or a chipset slot leave a link with 4 or 8 lanes,
+or at an old generation. Data loading and offloading then run at a fraction of the speed. On
+machines without NVLink, so does every collective.
 
-Seen from outside: ``nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.gen.current`` under
-load. An idle GPU lowers its generation to save power: that is no fault, and not judged here.
+Symptoms: ``nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.gen.current`` shows it under
+load. An idle GPU lowers its generation to save power, which is normal and not a finding.
+
+To fix it, reseat the card or the riser, or move the card to a slot with all lanes.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank")
 
-# Where copies within a socket reach 53 to 56 GB/s, those between sockets reach 39 to 51, so 0.7 at
-# worst (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md); half of the lanes
-# give 0.5.
+# Copies within a socket reach 53 to 56 GB/s, copies between sockets 39 to 51: at worst a ratio of
+# 0.7 (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md). Half of the lanes give
+# 0.5.
 SLOW_COPY = 0.6
 
 
@@ -31,9 +33,9 @@ def narrow(gpus: Gpus) -> Iterator[Finding]:
         if pcie is None or pcie.width is None or pcie.maximum_width is None:
             continue
         equals = [one.pcie.width for one in gpus.alike(gpu) if one.pcie and one.pcie.width]
-        # NVIDIA allows the width to drop in an idle GPU; it does so on all of them, or on none.
-        told = gpu.busy or any(width > pcie.width for width in equals)
-        if pcie.width < pcie.maximum_width and told:
+        # An idle GPU may reduce its link width; then all idle GPUs do.
+        certain = gpu.busy or any(width > pcie.width for width in equals)
+        if pcie.width < pcie.maximum_width and certain:
             yield _finding(gpu, "lanes", pcie.width, pcie.maximum_width)
 
 
@@ -47,7 +49,7 @@ def old_generation(gpus: Gpus) -> Iterator[Finding]:
 
 
 def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
-    """One GPU whose copies are slow where equal ones are fast: whatever its link says of itself."""
+    """A GPU with slower copies than equal GPUs, whatever its link reports."""
     slow: dict[RankPlace, list[Observation]] = {}
     for direction, rates in (("to", copies.to_device), ("from", copies.to_host)):
         equals: dict[tuple[str, str], list[float]] = {}
@@ -69,15 +71,15 @@ def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
                 slow.setdefault(one.place, []).append(row)
     for place, rows in slow.items():
         words = " and ".join(
-            f"{row.name} reach {row.value}, not {row.expected} GB/s" for row in rows
+            f"{row.name} reach {row.value} instead of {row.expected} GB/s" for row in rows
         )
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
-            because=f"{words} as those of its equals do: fewer lanes, a riser or another socket?",
+            because=f"{words} on equal GPUs; possible causes: fewer lanes, a riser, another socket",
             evidence=tuple(rows),
             where=Where(hosts=(place.host,), ranks=(place.rank,), devices=(place.device,)),
-            fixes=(_look(place.bus_id),),
+            fixes=(_reseat(place.bus_id),),
         )
 
 
@@ -86,13 +88,13 @@ def _finding(gpu: Gpu, what: str, now: int, possible: int) -> Finding:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if gpu.busy else Confidence.LIKELY,
         because=(
-            f"the PCIe link of {gpu.title} has {_worded(what, now)}, and card and slot can do "
+            f"the PCIe link of {gpu.title} has {_worded(what, now)}, but card and slot support "
             f"{_worded(what, possible)}"
-            + ("" if gpu.busy else "; it is idle: look again under load to be certain")
+            + ("" if gpu.busy else "; it is idle: check again under load to be certain")
         ),
         evidence=(Observation(name=f"PCIe {what}", value=now, expected=possible, source="NVML"),),
         where=Where(devices=(gpu.device,)),
-        fixes=(_look(gpu.bus_id),),
+        fixes=(_reseat(gpu.bus_id),),
     )
 
 
@@ -100,9 +102,9 @@ def _worded(what: str, number: int) -> str:
     return f"{number} lanes" if what == "lanes" else f"generation {number}"
 
 
-def _look(bus_id: str) -> Fix:
+def _reseat(bus_id: str) -> Fix:
     return Fix(
-        summary="compare the link with its capability, then reseat the card or riser, or move it",
+        summary="compare LnkSta with LnkCap, then reseat or move the card or riser",
         paste=f"sudo lspci -vv -s {bus_id} | grep -E 'LnkCap:|LnkSta:'",
-        caution="the slot wired to the processor with all lanes is in the board's manual",
+        caution="the manual of the board names the slots with all CPU lanes",
     )

@@ -1,12 +1,14 @@
-"""RDMA devices are there, and NCCL cannot use them: it runs over TCP without a word.
+"""RDMA devices are present, but NCCL cannot use them and silently falls back to TCP.
 
 NCCL reaches InfiniBand and RoCE through libibverbs and /dev/infiniband/uverbs*, and EFA through a
-plug-in (libnccl-net.so, aws-ofi-nccl). In a container all of them are easily missing. NCCL then
-takes its socket transport: everything works, at a fraction of the bandwidth between nodes.
+plug-in (libnccl-net.so, aws-ofi-nccl). Containers often lack one of these. NCCL then uses its
+socket transport: everything works, at a fraction of the bandwidth between nodes.
 
-Seen from outside: NCCL_DEBUG=INFO says "NET/Socket : Using" where "NET/IB : Using" (or "Selected
-Provider is efa") should be. Nodes are needed for it to cost anything: on one node it is a note,
-unless the fabric is InfiniBand or EFA, which is there for nothing else.
+Symptoms: NCCL_DEBUG=INFO prints "NET/Socket : Using" instead of "NET/IB : Using" (or "Selected
+Provider is efa"). Only multi-node runs lose speed, so a single node gets a note, unless the fabric
+is InfiniBand or EFA, which only serve such runs.
+
+To fix it, install libibverbs or the EFA plug-in, and pass /dev/infiniband into the container.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ def verbs(rdma: Rdma, rendezvous: Rendezvous | None, kernel: Kernel | None) -> I
     container = kernel.container if kernel is not None else ""
     offered = rdma.verbs_devices
     if rdma.libibverbs is None:
-        because, fix = "libibverbs cannot be loaded", _install("the library and its providers")
+        because, fix = "libibverbs cannot be loaded", _install("libibverbs and its providers")
     elif not rdma.verbs_nodes:
         because, fix = "/dev/infiniband has no uverbs device", _give_devices(container)
     elif len(refused) == len(rdma.verbs_nodes):
         because = f"{refused[0].path} cannot be opened ({refused[0].refused})"
         fix = _give_devices(container)
     elif offered is not None and not {device.name for device in devices} & set(offered):
-        because = f"libibverbs offers none of them: the provider of {devices[0].driver} is missing"
-        fix = _install("the providers")
+        because = f"libibverbs lists none of them: the provider of {devices[0].driver} is missing"
+        fix = _install("the libibverbs providers")
     else:
         return
     yield _finding(devices, because, fix, rdma, rendezvous)
@@ -49,17 +51,17 @@ def efa(rdma: Rdma, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     if not devices or rdma.net_plugin is not None:
         return
     name = f"libnccl-net-{rdma.nccl_net_plugin}.so" if rdma.nccl_net_plugin else "libnccl-net.so"
-    because = f"the loader does not find NCCL's plug-in for EFA, {name}"
+    because = f"the dynamic loader does not find NCCL's EFA plug-in, {name}"
     if (aside := rdma.net_plugin_aside) is not None:
         folder, _, found = aside.rpartition("/")
-        because += f"; {aside} is installed"
+        because += f"; it is installed as {aside}"
         load = f"export LD_LIBRARY_PATH={folder}:/opt/amazon/efa/lib:$LD_LIBRARY_PATH"
         if found != name:
             load += f"\nexport NCCL_NET_PLUGIN={aside}"
-        fix = Fix(summary="let the loader look where the plug-in is", paste=load)
+        fix = Fix(summary="add the plug-in's directory to LD_LIBRARY_PATH", paste=load)
     else:
         fix = Fix(
-            summary="install EFA's software with the plug-in in this image",
+            summary="install the EFA software with its plug-in in this image",
             paste=(
                 "curl -O https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz\n"
                 "tar -xf aws-efa-installer-latest.tar.gz && cd aws-efa-installer\n"
@@ -82,7 +84,7 @@ def _finding(
     return Finding(
         severity=Severity.WARNING if matters else Severity.NOTE,
         confidence=Confidence.CERTAIN,
-        because=f"{', '.join(names)} can carry traffic, but {because}",
+        because=f"NCCL cannot use the active RDMA devices {', '.join(names)}: {because}",
         where=Where(devices=names),
         evidence=(
             Observation(
@@ -94,7 +96,7 @@ def _finding(
         fixes=(
             fix,
             Fix(
-                summary="and let a fallback fail loudly from then on",
+                summary="set NCCL_NET, so that NCCL fails instead of falling back to TCP",
                 paste='export NCCL_NET="AWS Libfabric"' if efa_only else "export NCCL_NET=IB",
             ),
         ),
@@ -108,7 +110,7 @@ def _install(what: str) -> Fix:
 def _give_devices(container: str) -> Fix:
     if container == "kubernetes":
         return Fix(
-            summary="ask the RDMA device plug-in of the cluster for a device",
+            summary="request a device from the RDMA device plug-in of the cluster",
             paste=(
                 "resources:\n"
                 "  limits:\n"
@@ -117,18 +119,18 @@ def _give_devices(container: str) -> Fix:
                 "  capabilities: {add: [IPC_LOCK]}\n"
             ),
             language="yaml",
-            caution="`kubectl describe node` shows the resource's name, which differs by cluster",
+            caution="the resource name differs between clusters: see `kubectl describe node`",
         )
     if container:
         return Fix(
-            summary="start the container with the devices",
+            summary="start the container with the RDMA devices",
             paste=(
                 "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 "
                 "--network=host …"
             ),
         )
     return Fix(
-        summary="load the module, and give everybody the devices, as root",
+        summary="load the module, and allow all users to open the devices, as root",
         paste="modprobe ib_uverbs && chmod 0666 /dev/infiniband/uverbs*",
-        caution="rdma-core's udev rules do the same at every boot",
+        caution="lasts until the next boot; the udev rules of rdma-core make it permanent",
     )

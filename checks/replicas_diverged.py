@@ -1,12 +1,14 @@
-"""The ranks train different models: their parameters are no longer the same.
+"""The parameters differ between ranks, so the ranks train different models.
 
-In data parallel training all ranks begin with the same parameters and take the same steps, so they
-stay equal to the last bit. They part where the model is called past its wrapper, parameters are
-added or changed after it was wrapped, the gradients are averaged by hand and not all of them, or
-each rank makes its own model and none is sent to the others. Every rank then learns from its own
-share of the data alone, and what rank 0 saves is one of several models.
+In data-parallel training all ranks start with the same parameters and take the same steps, so they
+stay equal to the last bit. They diverge if the script calls the model without its wrapper, or adds
+or changes parameters after wrapping. They also diverge if it averages only some gradients by hand,
+or creates a model per rank without broadcasting one. Every rank then learns only from its own shard
+of the data, and rank 0 saves one of several models.
 
-Seen from outside: nothing; the loss falls all the same, and the result is worse than it should be.
+Symptoms: no error; the loss falls, but the result is worse than it should be.
+
+To fix it, wrap the complete model in DDP, and call the wrapped model, not ``model.module``.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-# Replicas are equal bit by bit, and the sums are in double precision: what is left for the order of
-# summing and for unlike hardware is far below the rounding of single precision, 6e-8 (IEEE 754).
-# Differences of either sign cancel out in a sum, so a larger limit would be blind.
+# Replicas are bitwise equal, and the sums use double precision. The summation order and different
+# hardware change far less than the rounding of single precision, 6e-8 (IEEE 754). Differences of
+# opposite sign cancel in a sum, so a larger limit would miss real ones.
 DIFFERENT = 1e-6
 
 
 def at_the_end(
     wrapping: Wrapping, run: TrainingRun, calls: CollectiveCalls | None, steps: Steps | None
 ) -> Iterator[Finding]:
-    # Of ranks that ended at different steps the parameters differ, too.
+    # The parameters of ranks that ended at different steps always differ.
     if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
         return
     by_rank: dict[int, list[Wrapper]] = {}
@@ -39,28 +41,28 @@ def at_the_end(
     for models in zip(*by_rank.values(), strict=False):
         if _comparable(models):
             groups = _groups(models)
-            # Ranks that are equal in groups of one size hold parts of a model, each several times.
+            # Equal ranks in groups of one size hold shards of a model, each of them several times.
             parts = min(map(len, groups)) > 1 and len(set(map(len, groups))) == 1
             if len(groups) > 1 and not parts:
                 yield _finding(models, groups, calls, steps)
 
 
 def _comparable(models: Sequence[Wrapper]) -> bool:
-    """Whether these are meant to be the same model, and are kept equal by every step."""
+    """Whether these are replicas of one model that every step keeps equal."""
     first = models[0]
     return all(
         one.kind in ("ddp", "none")
         and (one.kind, one.name, one.parameters) == (first.kind, first.name, first.parameters)
         and one.checksum
         and len(one.checksum) == len(first.checksum)
-        # Local SGD lets the replicas part, and averages them now and then.
+        # Local SGD lets the replicas diverge, and averages them from time to time.
         and "local" not in one.comm_hook.lower()
         for one in models
     )
 
 
 def _groups(models: Sequence[Wrapper]) -> list[list[Wrapper]]:
-    """Those that are equal, together; the largest group first."""
+    """Groups of equal models, the largest first."""
     groups: list[list[Wrapper]] = []
     for one in models:
         for group in groups:
@@ -73,7 +75,7 @@ def _groups(models: Sequence[Wrapper]) -> list[list[Wrapper]]:
 
 
 def _difference(one: Wrapper, other: Wrapper) -> float:
-    """The largest difference of their sums, as a share of the magnitudes; 1: not comparable."""
+    """The largest difference of their sums relative to their size; 1 if not comparable."""
     rows = zip(one.checksum, other.checksum, one.checksum_scale, strict=True)
     return max(
         1.0 if a != a or b != b else abs(a - b) / scale if scale else abs(a - b)
@@ -101,12 +103,12 @@ def _finding(
         severity=severity,
         confidence=confidence,
         because=(
-            f"the parameters of {model.name} {who}, by up to {most:.1g} of their size where "
-            f"replicas are equal to the last bit: {reason}"
+            f"the parameters of {model.name} {who}, by up to {most:.1g} of their size, although "
+            f"replicas must be equal to the last bit: {reason}"
         ),
         evidence=tuple(
             Observation(
-                name=f"first sum of rank {one.rank}",
+                name=f"first parameter checksum of rank {one.rank}",
                 value=one.checksum[0],
                 expected=groups[0][0].checksum[0] if alone else None,
             )
@@ -118,7 +120,7 @@ def _finding(
 
 
 def _synced(steps: Steps | None) -> bool | None:
-    """Whether DDP reduced gradients at all; None: not seen."""
+    """Whether DDP reduced any gradients; None if unknown."""
     if steps is None or not any(rank.synced_backwards for rank in steps.ranks):
         return None
     return any(sum(rank.synced_backwards) for rank in steps.ranks)
@@ -129,23 +131,23 @@ def _reason(
 ) -> tuple[str, Confidence, Severity]:
     if model.kind == "ddp":
         if synced is False:
-            reason = "DDP reduced no gradients, so the model is called past its wrapper"
+            reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
         else:
-            reason = "something changes them that DDP does not send to all"
+            reason = "the script changes them outside DDP"
         return reason, Confidence.CERTAIN, Severity.ERROR
     sent: Mapping[int, int] = _sent(calls)
     if sent and min(sent.values()) >= model.trainable_bytes:
-        reason = "the script averages gradients itself, and not all of them or not from the start"
+        reason = "the script averages gradients itself, but not all of them or not from the start"
         return reason, Confidence.LIKELY, Severity.ERROR
     reason = (
-        "no wrapper and no collective of its own averages the gradients; unless each rank is to "
-        "train a model of its own, they learn nothing from one another"
+        "neither a wrapper nor a collective of the script averages the gradients, so the ranks "
+        "learn nothing from each other, unless each is meant to train a separate model"
     )
     return reason, Confidence.LIKELY, Severity.WARNING
 
 
 def _sent(calls: CollectiveCalls | None) -> Mapping[int, int]:
-    """Bytes that each rank's own collectives sent in a step."""
+    """Bytes per step that the collectives of the script sent, by rank."""
     sent: dict[int, int] = {}
     for one in calls.calls if calls is not None and calls.steps else ():
         sent[one.rank] = sent.get(one.rank, 0) + one.bytes // max(1, calls.steps if calls else 1)
@@ -155,26 +157,26 @@ def _sent(calls: CollectiveCalls | None) -> Mapping[int, int]:
 def _fixes(model: Wrapper) -> Iterator[Fix]:
     if model.kind == "ddp":
         yield Fix(
-            summary="call the wrapped model, and change nothing of it after it was wrapped",
+            summary="call the wrapped model, and do not change it after wrapping",
             paste=(
-                "model = DistributedDataParallel(model)   # when it is complete, and loaded\n"
+                "model = DistributedDataParallel(model)   # after it is complete and loaded\n"
                 "loss = criterion(model(x), y)            # not model.module(x)"
             ),
             language="python",
         )
     else:
         yield Fix(
-            summary="wrap it: DDP sends rank 0's parameters to all, and averages the gradients",
+            summary="wrap the model in DDP: it broadcasts rank 0's parameters, averages gradients",
             paste="model = DistributedDataParallel(model)",
             language="python",
         )
     yield Fix(
-        summary="or send rank 0's parameters to all ranks",
+        summary="or broadcast rank 0's parameters to all ranks",
         paste=(
             "with torch.no_grad():\n"
             "    for tensor in model.state_dict().values():\n"
             "        torch.distributed.broadcast(tensor, src=0)"
         ),
         language="python",
-        caution="it makes them equal once; what parted them is still there",
+        caution="makes them equal once, but does not remove the cause",
     )

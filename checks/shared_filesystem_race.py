@@ -1,12 +1,15 @@
-"""Several ranks make, move or delete the same file at the same moment.
+"""Several ranks create, move or delete the same file at the same moment.
 
-All ranks run the same lines: a folder for checkpoints, a download, a cache, a last step that
-renames what was written under a name for the time being. On one machine, or on a file system that
-several hosts share, the first rank does it, and the next finds a folder that is there already, or a
-file that is gone. It depends on microseconds, so the same script mostly works.
+All ranks run the same lines: create a checkpoint folder, download a file, write a cache, rename a
+temporary file at the end. On one machine, or on a shared file system, the first rank succeeds. The
+next rank finds a folder that already exists, or a file that is gone. Microseconds decide, so the
+same script mostly works.
 
-Seen from outside: "File exists", "No such file or directory" or "Directory not empty" on some of
-the ranks, at a line that makes, moves or deletes.
+Symptoms: "File exists", "No such file or directory" or "Directory not empty" on some ranks, at a
+line that creates, moves or deletes a file.
+
+To fix it, let one rank do it while the others wait in a barrier, or use ``exist_ok=True`` and a
+different name per rank.
 """
 
 from __future__ import annotations
@@ -20,24 +23,24 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
 
-# What the kernel answers when another one was there first, errno(3).
+# Errors of the kernel if another process was faster, errno(3).
 MADE = re.compile(r"\[Errno (17|39)\]")  # EEXIST, ENOTEMPTY
 GONE = re.compile(r"\[Errno 2\]")  # ENOENT
 MAKES = re.compile(r"\b(mkdir|makedirs|symlink|link|rename|replace|move|rmtree|rmdir|copytree)\b")
-# To open a file that was never there is another matter.
+# Opening a file that never existed is a different error.
 TAKES = re.compile(r"\b(rename|renames|replace|move|rmtree|unlink|remove|removedirs|rmdir)\b")
-# The library's own frames below the user's line, say of shutil.
+# Library frames below the user's line, for example in shutil.
 INNERMOST = 3
 
 
 def from_training(run: TrainingRun) -> Iterator[Finding]:
-    late = [one for one in run.failures if _came_late(one)]
-    # Where it hits all of them, it was so before they began.
-    if late and (len(late) < len(run.ranks) or run.log):
-        yield _finding(run, late)
+    losers = [one for one in run.failures if _lost_the_race(one)]
+    # If all ranks fail, the file state is older than the run.
+    if losers and (len(losers) < len(run.ranks) or run.log):
+        yield _finding(run, losers)
 
 
-def _came_late(one: RankEnding) -> bool:
+def _lost_the_race(one: RankEnding) -> bool:
     words = " ".join(f"{frame.function} {frame.text}" for frame in _innermost(one.stack))
     return bool(
         (MADE.search(one.message) and MAKES.search(words))
@@ -49,39 +52,38 @@ def _innermost(stack: Sequence[Frame]) -> Sequence[Frame]:
     return stack[-INNERMOST:]
 
 
-def _finding(run: TrainingRun, late: Sequence[RankEnding]) -> Finding:
-    first = late[0]
+def _finding(run: TrainingRun, losers: Sequence[RankEnding]) -> Finding:
+    first = losers[0]
     text = endings.quoted(first.place)
-    subject = endings.who(first) if len(late) == 1 else endings.ranks(one.rank for one in late)
+    subject = endings.who(first) if len(losers) == 1 else endings.ranks(one.rank for one in losers)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
             f"{subject} raised {first.words} at {endings.place(first.place)}{text}, "
             f"{endings.when(run, first)}: another rank did the same just before"
-            f"{endings.others(run, late)}"
+            f"{endings.others(run, losers)}"
         ),
         evidence=tuple(
-            Observation(name=f"error of rank {one.rank}", value=one.words) for one in late[:4]
+            Observation(name=f"error of rank {one.rank}", value=one.words) for one in losers[:4]
         ),
         where=Where(
-            hosts=tuple(sorted({one.host for one in late})),
-            ranks=tuple(one.rank for one in late),
+            hosts=tuple(sorted({one.host for one in losers})),
+            ranks=tuple(one.rank for one in losers),
         ),
         fixes=(
             Fix(
-                summary="let one rank do it, and the others wait",
+                summary="let one rank do it while the others wait",
                 paste=(
                     "if torch.distributed.get_rank() == 0:\n"
                     f"    {first.place.text if first.place is not None else '...'}\n"
                     "torch.distributed.barrier()"
                 ),
                 language="python",
-                caution="on file systems that hosts do not share: one rank of each host",
+                caution="on file systems that hosts do not share, use one rank per host",
             ),
             Fix(
-                summary="where all have to do it: let it be there already, and work in a name of "
-                "the rank's own",
+                summary="or accept an existing folder, and use a different working name per rank",
                 paste=(
                     "os.makedirs(path, exist_ok=True)\n"
                     'working = f"{path}.{torch.distributed.get_rank()}"'

@@ -1,10 +1,12 @@
 """Shared memory (/dev/shm) is too small for NCCL and DataLoader workers.
 
 NCCL's shared-memory transport and every DataLoader worker pass data through /dev/shm. Docker gives
-a container 64 MiB of it by default, and a run then dies with "No space left on device", "Bus error"
-or "unable to open shared memory object", often only when the first large batch is in flight.
+a container only 64 MiB by default. The run then fails, often only with the first large batch.
 
-Seen from outside: ``df -h /dev/shm`` inside the container shows a small size.
+Symptoms: "No space left on device", "Bus error" or "unable to open shared memory object", and a
+small size in ``df -h /dev/shm`` inside the container.
+
+To fix it, start the container with ``--shm-size``, or mount a memory-backed volume at /dev/shm.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 MIB = 2**20
 GIB = 2**30
 
-# Docker's default of 64 MiB is the size that the reports of this failure have in common
-# (https://github.com/NVIDIA/nccl/issues/342); four times that still holds no 8-GPU run.
+# Reports of this failure have Docker's default of 64 MiB in common
+# (https://github.com/NVIDIA/nccl/issues/342); four times that is still too small for 8 GPUs.
 FAILS_BELOW = 256 * MIB
-# NCCL's own guide asks for --shm-size=1g in containers
+# NCCL's user guide recommends --shm-size=1g in containers
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html).
 LOW_BELOW = GIB
-# Ample for a node; but never more than half of the memory, Linux's own measure (tmpfs(5)).
+# Ample for a node, but at most half of the memory, as in Linux's default (tmpfs(5)).
 AMPLE = 16 * GIB
 
 
@@ -39,7 +41,7 @@ def too_small(
         severity=Severity.ERROR if size < FAILS_BELOW else Severity.WARNING,
         confidence=Confidence.CERTAIN if size < FAILS_BELOW else Confidence.LIKELY,
         because=(
-            f"{shared_memory.path} holds {size / MIB:.0f} MiB, and NCCL with DataLoader workers "
+            f"{shared_memory.path} has {size / MIB:.0f} MiB, but NCCL with DataLoader workers "
             f"needs at least {LOW_BELOW / MIB:.0f} MiB"
         ),
         evidence=(
@@ -67,7 +69,7 @@ def _fix(kernel: Kernel | None, gib: int) -> Fix:
                 "  - {name: shm, mountPath: /dev/shm}\n"
             ),
             language="yaml",
-            caution="what is used there counts against the pod's memory limit",
+            caution="its use counts against the memory limit of the pod",
         )
     if kernel is not None and kernel.engine:
         return Fix(
@@ -76,7 +78,7 @@ def _fix(kernel: Kernel | None, gib: int) -> Fix:
             caution="or --ipc=host, which shares the host's whole /dev/shm with the container",
         )
     return Fix(
-        summary="enlarge it now, as root",
+        summary="enlarge /dev/shm, as root",
         paste=f"mount -o remount,size={gib}G /dev/shm",
-        caution="it uses host memory as it fills; add the size to /etc/fstab to keep it",
+        caution="uses host memory as it fills; add the size to /etc/fstab to keep it",
     )

@@ -1,31 +1,34 @@
-"""A switch of torch keeps the GPUs from the speed that they have.
+"""A torch backend setting (TF32, cudnn.benchmark, deterministic mode) slows down the GPUs.
 
-Matrix products of float32 run without tensor cores, at a fraction of the speed, unless
-``torch.set_float32_matmul_precision`` is "high" (TF32). ``cudnn.benchmark`` tries all algorithms at
-each new shape of the input: worth it with fixed shapes, slow where every batch has another one.
-What asks for deterministic results leaves the fast algorithms out.
+float32 matrix multiplications do not use tensor cores, and run at a fraction of the speed, unless
+``torch.set_float32_matmul_precision`` is "high" (TF32). ``cudnn.benchmark`` tries all algorithms
+for each new input shape: useful with fixed shapes, slow if every batch has another shape.
+Deterministic mode excludes the fast algorithms.
 
-Seen from outside: the GPUs are busy, and still far below the rate that others report for them.
+Symptoms: the GPUs are busy, but far below the throughput that others report for them.
+
+To fix it, call ``torch.set_float32_matmul_precision("high")``, set ``cudnn.benchmark`` to match the
+input shapes, and switch off deterministic mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.host import cpu_list
+from ddoctor.analysis import endings
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 # The first compute capability with TF32 (Ampere).
 TF32_SINCE = (8, 0)
-# The rest waits for something else: what is gained is less than a tenth of the step.
+# Below this share of compute, the gain is less than a tenth of the step.
 COMPUTE = 0.1
-# In half of the steps or more a shape that was not there before: they keep coming.
+# New shapes keep arriving if half of the steps or more have one.
 KEEP_COMING = 0.5
-# The published detectors want to see ten steps before they believe in anything.
+# Published detectors require ten steps.
 ENOUGH_STEPS = 10
-# A transformer for images has one, for its patches; ResNet-18 has 20.
+# A vision transformer has one, for its patches; ResNet-18 has 20.
 CONVOLUTIONAL = 10
 
 
@@ -41,16 +44,16 @@ def without_tensor_cores(use: RankUse, steps: Steps | None) -> Iterator[Finding]
     ]
     if not flags or (steps is not None and _computing(steps) < COMPUTE):
         return
-    # cuDNN's convolutions use TF32 unless they are told not to.
+    # cuDNN's convolutions use TF32 by default.
     convolutions = max(one.convolutions for one in flags) >= CONVOLUTIONAL
     yield Finding(
         severity=Severity.NOTE if convolutions else Severity.WARNING,
         confidence=Confidence.POSSIBLE if convolutions else Confidence.LIKELY,
         because=(
-            f"on {_who(flags, use)} float32 is multiplied with precision 'highest' and without "
-            f"autocast, so not on the tensor cores of {flags[0].device_name}"
+            f"on {_who(flags, use)}, float32 matmul runs with precision 'highest' and without "
+            f"autocast, so it does not use the tensor cores of {flags[0].device_name}"
             + (
-                "; the convolutions do use them, so a run with 'high' settles what it brings"
+                "; the convolutions do use them, so a run with 'high' would show the gain"
                 if convolutions
                 else ""
             )
@@ -66,11 +69,11 @@ def without_tensor_cores(use: RankUse, steps: Steps | None) -> Iterator[Finding]
         where=_where(flags, use),
         fixes=(
             Fix(
-                summary="let float32 products use TF32",
+                summary="enable TF32 for float32 matmul",
                 paste='torch.set_float32_matmul_precision("high")',
                 language="python",
-                caution="10 bits of mantissa for the factors, float32 for the sums",
-                expected_gain="torch's notes on CUDA: 0.016 s in place of 0.11 s for a product of "
+                caution="rounds the factors to 10 bits of mantissa; sums stay in float32",
+                expected_gain="torch's notes on CUDA: 0.016 s instead of 0.11 s for a matmul of "
                 "10240×10240 on an A100",
                 settings=("torch.matmul_precision=high",),
             ),
@@ -78,7 +81,7 @@ def without_tensor_cores(use: RankUse, steps: Steps | None) -> Iterator[Finding]
                 summary="or train in bfloat16",
                 paste='with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = …',
                 language="python",
-                caution="changes the numbers more; weights and optimizer stay in float32",
+                caution="changes results more than TF32; weights and optimizer stay in float32",
             ),
         ),
     )
@@ -97,20 +100,22 @@ def benchmark_of_every_shape(use: RankUse, steps: Steps) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=(
-                f"cudnn.benchmark is on, and in {steps.count} steps {_who(flags, use)} gave the "
-                f"model {most} different shapes: for each, all algorithms of "
-                f"{flags[0].convolutions} convolutions are tried"
+                f"cudnn.benchmark is on, but in {steps.count} steps {_who(flags, use)} passed "
+                f"{most} different shapes to the model: for each, cuDNN tries all algorithms "
+                f"of {flags[0].convolutions} convolutions"
             ),
             evidence=(
-                Observation(name="shapes of the input", value=most, expected=1, source="its calls"),
+                Observation(
+                    name="input shapes", value=most, expected=1, source="calls of the model"
+                ),
             ),
             where=_where(flags, use),
             fixes=(
                 Fix(
-                    summary="switch it off",
+                    summary="switch off cudnn.benchmark",
                     paste="torch.backends.cudnn.benchmark = False",
                     language="python",
-                    caution="or pad the batches to a few shapes, and leave it on",
+                    caution="or keep it on, and pad the batches to a few shapes",
                 ),
             ),
         )
@@ -130,17 +135,17 @@ def no_benchmark_of_the_only_shape(use: RankUse) -> Iterator[Finding]:
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"cudnn.benchmark is off on {_who(flags, use)}, though the input always has the "
+                f"cudnn.benchmark is off on {_who(flags, use)}, although the input always has the "
                 f"same shape and the model has {flags[0].convolutions} convolutions: a run with "
-                "it settles whether cuDNN's own guess is the best"
+                "it would show whether cuDNN's default choice is the fastest"
             ),
             where=_where(flags, use),
             fixes=(
                 Fix(
-                    summary="let cuDNN try its algorithms once",
+                    summary="switch on cudnn.benchmark",
                     paste="torch.backends.cudnn.benchmark = True",
                     language="python",
-                    caution="takes some seconds and memory at the first step",
+                    caution="costs some seconds and memory in the first step",
                 ),
             ),
         )
@@ -156,13 +161,13 @@ def deterministic(use: RankUse) -> Iterator[Finding]:
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"{name} is set on {_who(flags, use)}, which leaves faster algorithms out: right "
-                "for a comparison of runs; what it costs, a run without it settles"
+                f"{name} is set on {_who(flags, use)}, which excludes faster algorithms: useful to "
+                "compare runs; a run without it would show its cost"
             ),
             where=_where(flags, use),
             fixes=(
                 Fix(
-                    summary="switch it off where runs need not repeat to the last bit",
+                    summary="switch it off, if runs need not be bitwise reproducible",
                     paste=off,
                     language="python",
                 ),
@@ -175,7 +180,7 @@ def _on_gpus(use: RankUse) -> Sequence[RankFlags]:
 
 
 def _computing(steps: Steps) -> float:
-    """The part of the step in forward and backward, of the rank with the most of it."""
+    """The largest share of the step in forward and backward, over all ranks."""
     return max(
         (steps.share("forward", rank) + steps.share("backward", rank) for rank in steps.ranks),
         default=1.0,
@@ -185,11 +190,11 @@ def _computing(steps: Steps) -> float:
 def _who(flags: Sequence[RankFlags], use: RankUse) -> str:
     if len(flags) == len(use.flags):
         return "all ranks" if len(flags) > 1 else "the rank"
-    return f"rank {cpu_list(one.rank for one in flags)}"
+    return endings.ranks(one.rank for one in flags)
 
 
 def _where(flags: Sequence[RankFlags], use: RankUse) -> Where:
-    """The ranks, where it is not all of them."""
+    """The ranks and their hosts; no ranks if all of them are affected."""
     ranks = tuple(one.rank for one in flags) if len(flags) < len(use.flags) else ()
     hosts = {one.host for one in use.hosts if not ranks or one.rank in ranks}
     return Where(hosts=tuple(sorted(hosts)), ranks=ranks)

@@ -1,10 +1,12 @@
-"""Somebody else's process holds memory of some GPUs, so that equal ranks have unequal room.
+"""Another process holds memory of some GPUs, so the ranks have unequal free memory.
 
-All ranks of a run use the same batch and the same shards. The GPU with the least free memory
-decides what fits, and the run dies there with "CUDA out of memory" while the others have room.
+All ranks of a run use the same batch size and shard size. The GPU with the least free memory limits
+all of them, and the run fails there with "CUDA out of memory" while the others have free memory.
 
-Seen from outside: ``nvidia-smi`` shows different memory in use before the run has started. Memory
-that the user's own live processes hold is their own business and not judged here.
+Symptoms: ``nvidia-smi`` shows different memory use per GPU before the run starts. This check
+ignores memory of your own live processes.
+
+To fix it, ask the owner to end the process, or run without this GPU.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
         if excess < NOTABLE:
             continue
         free, room = gpu.memory_free / GIB, max(one.memory_free for one in alike) / GIB
-        strangers = [one for one in gpu.processes or () if one.holder != "own"]
-        seen = any(one.holder != "hidden" for one in strangers)
+        others = [one for one in gpu.processes or () if one.holder != "own"]
+        seen = any(one.holder != "hidden" for one in others)
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN if seen else Confidence.LIKELY,
             because=(
-                f"{gpu.title} has {free:.1f} GiB free where its equals have {room:.1f}: "
-                + ("; ".join(map(_who, strangers)) or "held by a process that cannot be seen here")
+                f"{gpu.title} has {free:.1f} GiB free, equal GPUs have {room:.1f}: "
+                + ("; ".join(map(_who, others)) or "a process that is not visible here holds it")
             ),
             evidence=(
                 Observation(
@@ -49,38 +51,40 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
             ),
             where=Where(devices=(gpu.device,)),
             cost=Cost(value=round(excess / GIB, 1), unit="GiB"),
-            fixes=tuple(_fixes(gpus, gpu, strangers)),
+            fixes=tuple(_fixes(gpus, gpu, others)),
         )
 
 
-def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
+def in_training(run: TrainingRun) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "others")
     if not found:
         return
-    told = found[0].told
-    who = [f"process {pid} held {size / GIB:.1f} GiB" for pid, size in told.others.items()]
-    if told.unnamed >= NOTABLE:
-        who.append(f"{told.unnamed / GIB:.1f} GiB were held by nobody that the driver names")
-    pids = ",".join(map(str, told.others))
+    memory = found[0].told
+    holders = [f"process {pid} held {size / GIB:.1f} GiB" for pid, size in memory.others.items()]
+    if memory.unnamed >= NOTABLE:
+        holders.append(
+            f"processes that the driver does not list held {memory.unnamed / GIB:.1f} GiB"
+        )
+    pids = ",".join(map(str, memory.others))
     yield Finding(
         severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN if told.others else Confidence.LIKELY,
-        because=f"{cuda_oom.sentence(found[0], run)}; {', '.join(who)} of it",
+        confidence=Confidence.CERTAIN if memory.others else Confidence.LIKELY,
+        because=f"{cuda_oom.sentence(found[0], run)}; {', '.join(holders)} of it",
         evidence=tuple(cuda_oom.observations(found[0])),
         where=cuda_oom.where(found),
-        cost=Cost(value=round((sum(told.others.values()) + told.unnamed) / GIB, 1), unit="GiB"),
+        cost=Cost(value=round((sum(memory.others.values()) + memory.unnamed) / GIB, 1), unit="GiB"),
         fixes=(
             Fix(
-                summary="see whose it is, and ask whether it is still needed",
+                summary="find the owner of the process, and ask whether it is still needed",
                 paste=f"nvidia-smi\nps -o user,pid,lstart,cmd -p {pids}" if pids else "nvidia-smi",
-                caution="it is not yours to end",
+                caution="do not end a process of another user",
             ),
         ),
     )
 
 
 def _foreign(gpu: Gpu) -> int:
-    """Bytes in use that are not the user's own; none where NVML does not tell whose they are."""
+    """Bytes that other users' processes use; 0 if NVML does not report the owners."""
     own = [one.memory for one in gpu.processes or () if one.holder == "own"]
     if gpu.mig or None in own or not gpu.memory_total:
         return 0
@@ -88,27 +92,26 @@ def _foreign(gpu: Gpu) -> int:
 
 
 def _who(process: GpuProcess) -> str:
-    held = f"{process.memory / GIB:.1f} GiB" if process.memory is not None else "some"
+    held = f"{process.memory / GIB:.1f} GiB" if process.memory is not None else "some memory"
     if process.holder == "hidden":
         return (
-            f"process {process.pid} of another container, or of this one by the host's number, "
-            f"holds {held}"
+            f"process {process.pid} (number of the host) of this or another container holds {held}"
         )
     return f"process {process.pid} ({process.name}) of {process.user} holds {held}"
 
 
-def _fixes(gpus: Gpus, gpu: Gpu, strangers: list[GpuProcess]) -> Iterator[Fix]:
-    pids = ",".join(str(one.pid) for one in strangers)
-    look = (
+def _fixes(gpus: Gpus, gpu: Gpu, others: list[GpuProcess]) -> Iterator[Fix]:
+    pids = ",".join(str(one.pid) for one in others)
+    command = (
         f"ps -o user,pid,lstart,cmd -p {pids}" if pids else f"sudo fuser -v /dev/nvidia{gpu.index}"
     )
     yield Fix(
         summary="ask its owner whether the process is still needed",
-        paste=look,
-        caution="it is not yours to end",
+        paste=command,
+        caution="do not end a process of another user",
     )
     yield Fix(
         summary="or run without this GPU",
         paste=gpus.without(gpu),
-        caution="start as many ranks as GPUs are left",
+        caution="start one rank per remaining GPU",
     )

@@ -1,11 +1,13 @@
-"""A GPU is notably slower than equal GPUs in matrix multiplication or in moving memory.
+"""A GPU is notably slower than equal GPUs in matrix multiplication or memory bandwidth.
 
-In synchronous training every step takes as long as on the slowest GPU, so one that lags costs the
-speed of all. The usual reasons are its clocks: heat, a power cap, a thermal brake; then memory with
-remapped rows, or another process on the device.
+In synchronous training every step takes as long as on the slowest GPU, so one slow GPU slows down
+all ranks. Usually its clocks are low: heat, a power cap, a power brake. Otherwise its memory has
+remapped rows, or another process uses the GPU.
 
-Seen from outside: one GPU draws less power or runs at lower clocks than the others at full load,
-and the others wait in the collectives.
+Symptoms: at full load one GPU draws less power or runs at lower clocks than the others, and the
+other ranks wait in collectives.
+
+To fix it, check clocks, power and temperature with ``nvidia-smi -q``, or run without this GPU.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 EXPLAINS = ("straggler-rank",)
 
 # The spread between the 8 GPUs of a healthy node is up to 5 % (ml-engineering: cooling, silicon);
-# asking for 10 % is what took a published detector's false alarms away (GREYHOUND, ATC'25).
+# a threshold of 10 % removed the false alarms of a published detector (GREYHOUND, ATC'25).
 SLOWER_BY = 0.10
-# With one peer only there is no telling which of the two is unusual, so it must be plain.
+# With only one peer either GPU may be the unusual one, so the difference must be larger.
 SLOWER_BY_OF_TWO = 0.20
 
-# Of what was reached at best on this model over all matrix shapes (MAMF, ml-engineering). One
-# square shape with random values reaches less of it; below this, something holds the clocks down.
+# Share of the best rate of this model over all matrix shapes (MAMF, ml-engineering). One square
+# shape with random values reaches less; below this share, something lowers the clocks.
 REACHED_SHARE = 0.70
 
 
@@ -37,11 +39,11 @@ def computing(matmul: Matmul) -> Iterator[Finding]:
 
 
 def memory(memory_bandwidth: MemoryBandwidth) -> Iterator[Finding]:
-    yield from _laggards(memory_bandwidth.rates, "copying device memory", "GB/s")
+    yield from _laggards(memory_bandwidth.rates, "device memory copies", "GB/s")
 
 
 def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
-    """Equal among themselves, and all slow: a weaker sign, because the shape matters, too."""
+    """All equal GPUs are slow: a weaker sign, because the matrix shape matters, too."""
     for name in sorted({rate.place.device_name for rate in matmul.rates}):
         model = models.find(name)
         if model is None or model.achievable is None or matmul.dtype != "bfloat16":
@@ -54,9 +56,9 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 confidence=Confidence.POSSIBLE,
                 because=(
-                    f"the {name} here reach {usual:.0f} TFLOP/s in a {matmul.dtype} matmul, and "
-                    f"{model.achievable:.0f} were reached elsewhere; their clocks and power limits "
-                    "under load would settle it"
+                    f"the {name} here reach {usual:.0f} TFLOP/s in a {matmul.dtype} matmul, but "
+                    f"other machines reach {model.achievable:.0f}; their clocks and power limits "
+                    "under load would show why"
                 ),
                 evidence=(
                     Observation(
@@ -68,12 +70,12 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
                     ),
                 ),
                 where=_where(rates),
-                fixes=(_look(),),
+                fixes=(_check(),),
             )
 
 
 def in_the_course(burn: Burn) -> Iterator[Finding]:
-    """One falls while its equals hold their rate: heat, or a power supply that gives way."""
+    """One GPU slows down while equal GPUs keep their rate: heat, or a weak power supply."""
     fallen = [(rank, rank.fallen) for rank in burn.ranks if rank.place.device != "cpu"]
     for name in sorted({rank.place.device_name for rank, _ in fallen}):
         equal = [
@@ -93,12 +95,12 @@ def in_the_course(burn: Burn) -> Iterator[Finding]:
                 confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
                 because=(
                     f"rank {rank.place.rank} ({rank.place.device}) falls from {rank.rates[0]:.0f} "
-                    f"to {rank.rates[-1]:.0f} TFLOP/s in the course of {burn.seconds:.0f} s{heat}; "
-                    f"its equal peers fall by {usual:.0%}"
+                    f"to {rank.rates[-1]:.0f} TFLOP/s within {burn.seconds:.0f} s of load{heat}; "
+                    f"equal GPUs fall by {usual:.0%}"
                 ),
                 evidence=(
                     Observation(
-                        name="rate lost in the course of the burn",
+                        name="rate lost during the burn",
                         value=round(100 * fall, 1),
                         unit="%",
                         expected=round(100 * usual, 1),
@@ -107,7 +109,7 @@ def in_the_course(burn: Burn) -> Iterator[Finding]:
                 ),
                 where=_where([rank.sustained]),
                 cost=Cost(value=round(fall - usual, 3), unit="share of speed"),
-                fixes=(_look(rank.place.bus_id),),
+                fixes=(_check(rank.place.bus_id),),
             )
 
 
@@ -127,7 +129,7 @@ def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Findi
                 confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
                 because=(
                     f"rank {rate.place.rank} ({rate.place.device}) reaches {rate.rate:.0f} {unit} "
-                    f"in {what}, {behind:.0%} less than the {usual:.0f} of its equal peers"
+                    f"in {what}, {behind:.0%} less than equal GPUs ({usual:.0f})"
                 ),
                 evidence=(
                     Observation(
@@ -140,7 +142,7 @@ def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Findi
                 ),
                 where=_where([rate]),
                 cost=Cost(value=round(behind, 3), unit="share of speed"),
-                fixes=(_look(rate.place.bus_id),),
+                fixes=(_check(rate.place.bus_id),),
             )
 
 
@@ -152,10 +154,10 @@ def _where(rates: Sequence[RankRate]) -> Where:
     )
 
 
-def _look(bus_id: str = "") -> Fix:
+def _check(bus_id: str = "") -> Fix:
     chosen = f" -i {bus_id}" if bus_id else ""
     return Fix(
-        summary="under load, see what holds it back: clocks, power, heat, ECC, other processes",
+        summary="check its clocks, power, temperature, ECC and other processes under load",
         paste=f"nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,ECC,PERFORMANCE,PIDS{chosen}",
-        caution="leave the GPU out of the run if nothing of it can be mended",
+        caution="if nothing can be fixed, run without this GPU",
     )

@@ -1,11 +1,13 @@
-"""The launchers disagree about how many ranks there are.
+"""The launchers disagree about the world size, the total number of ranks.
 
-WORLD_SIZE (or ``--nnodes`` times ``--nproc-per-node``, or ``num_processes`` in accelerate's
-configuration) is one number for the whole run. Where more ranks are expected than processes were
-started, all wait for ranks that nobody will start; where two processes have one rank, one of them
-overwrites what the other says.
+WORLD_SIZE is one number for the whole run: ``--nnodes`` times ``--nproc-per-node``, or
+``num_processes`` in accelerate's configuration. If it is larger than the number of started
+processes, all ranks wait for processes that never start. If two processes have the same rank, one
+overwrites the data of the other.
 
-Seen from outside: a hang in init_process_group with every process alive.
+Symptoms: a hang in init_process_group while every process is alive.
+
+To fix it, set the same number of hosts and ranks per host in every launcher.
 """
 
 from __future__ import annotations
@@ -13,30 +15,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings
 from ddoctor.evidence.joining import HostJoining, Joining
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("rank-missing-at-init", "rank-stuck-outside-collective")
 
 FEW = 8
-"""Names that fit a sentence."""
+"""Names that one sentence lists."""
 
 
 def processes(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
-    """Slurm or MPI started another number of processes."""
+    """Slurm or MPI started a number of processes that differs from the world size."""
     for joining in joinings:
         launched, size, by = joining.launched, joining.world_size, joining.launched_by
         if launched in (None, size) or all(one.came for one in joining.ranks):
             continue
         yield _finding(
-            f"the ranks were told that they are {size}, and {by}={launched} processes were started",
+            f"the ranks have a world size of {size}, but {by}={launched} processes were started",
             (Observation(name="processes", value=launched or 0, expected=size, source=by),),
             Where(),
         )
 
 
 def words(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
-    """Ranks that came were told different sizes, or one rank came twice."""
+    """Ranks that joined have different world sizes, or one rank joined twice."""
     for joining in joinings:
         yield from _words(joining)
 
@@ -48,9 +51,11 @@ def _words(joining: Joining) -> Iterator[Finding]:
     if len(sizes) > 1:
         usual = sizes.most_common(1)[0][0]
         odd = [one for one in came if one.world_size not in (None, usual)]
-        told = " and ".join(f"{times} ranks {size}" for size, times in sizes.most_common())
+        counts = " and ".join(
+            f"{size} on {times} rank{'s' * (times > 1)}" for size, times in sizes.most_common()
+        )
         yield _finding(
-            f"the ranks were told different world sizes: {told}",
+            f"the ranks have different world sizes: {counts}",
             tuple(
                 Observation(name=f"world size of rank {one.rank}", value=one.world_size or 0)
                 for one in odd[:FEW]
@@ -63,20 +68,20 @@ def _words(joining: Joining) -> Iterator[Finding]:
     elif twice:
         hosts = sorted({one.host for one in came if one.rank in twice})
         yield _finding(
-            f"rank {', '.join(map(str, twice[:FEW]))} came more than once, from {', '.join(hosts)}",
-            (Observation(name="processes of one rank", value=2, expected=1, source="the store"),),
+            f"{endings.ranks(twice[:FEW])} joined more than once, from {', '.join(hosts)}",
+            (Observation(name="processes with one rank", value=2, expected=1, source="the store"),),
             Where(hosts=tuple(hosts), ranks=tuple(twice)),
         )
 
 
 def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
-    """The hosts were given different ``--nnodes``."""
+    """The hosts have different values of ``--nnodes``."""
     for joining in host_joinings:
         others = [one for one in joining.callers if one.expected != joining.expected]
         if others:
-            told = ", ".join(f"{one.host} of {one.expected}" for one in others[:FEW])
+            counts = ", ".join(f"{one.expected} on {one.host}" for one in others[:FEW])
             yield _finding(
-                f"{joining.host} was told of {joining.expected} hosts, and {told}",
+                f"--nnodes differs between hosts: {joining.expected} on {joining.host}, {counts}",
                 tuple(
                     Observation(
                         name=f"--nnodes on {one.host}", value=one.expected, source="its command"
@@ -96,9 +101,9 @@ def _finding(because: str, evidence: tuple[Observation, ...], where: Where) -> F
         where=where,
         fixes=(
             Fix(
-                summary="see what each launcher tells its ranks, and give all the same numbers",
+                summary="print the values on every host, and set the same numbers in all launchers",
                 paste="env | grep -E '^(RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|SLURM_N)' | sort",
-                caution="world size = hosts × ranks per host, on every host; each rank once",
+                caution="world size = hosts × ranks per host, on every host; each rank number once",
             ),
         ),
     )

@@ -1,11 +1,14 @@
 """A collective or a matrix multiplication returns a wrong number.
 
-Everything that is trained from here on is wrong as well: gradients are silently corrupted, losses
-become NaN or merely bad, and replicas drift apart. The values are small whole numbers, whose sums
-are exact in any order, so a deviation is no rounding.
+All training on this hardware is wrong as well: gradients are silently corrupted, losses become NaN
+or merely bad, and replicas diverge. The test values are small whole numbers with exact sums in any
+order, so a deviation is not rounding.
 
-Seen from outside: a loss that turns NaN on one node only, runs that cannot be repeated, parameters
+Symptoms: a loss that becomes NaN on one node only, runs that are not reproducible, or parameters
 whose checksums differ between ranks.
+
+To fix it, exclude the device until it is tested or replaced. If ``NCCL_P2P_DISABLE=1`` gives right
+values, repair the peer-to-peer path (ACS, IOMMU, driver, NVLink).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("replicas-diverged",)
 
 FEW = 4
-"""Ranks that fit a sentence, hosts that can be mended one by one."""
+"""Ranks that one sentence lists, and hosts that get a separate fix."""
 
 
 def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
@@ -30,16 +33,16 @@ def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=f"all-reduce returned {_told(all_reduce.wrong, places)}",
+        because=f"all-reduce returned {_values(all_reduce.wrong, places)}",
         evidence=_rows(all_reduce.wrong),
         where=_where(places),
         fixes=(
             Fix(
-                summary="see whether the peer-to-peer path corrupts the data",
+                summary="test whether the peer-to-peer path corrupts the data",
                 paste="NCCL_P2P_DISABLE=1 ddoctor doctor --probe allreduce",
                 caution=(
-                    "right values with it mean: repair peer-to-peer (ACS, IOMMU, driver, NVLink); "
-                    "the variable itself is no repair"
+                    "if the values are right with it, repair peer-to-peer (ACS, IOMMU, driver, "
+                    "NVLink); the variable itself is not a fix"
                 ),
             ),
             *_exclusion(all_reduce.ranks, places),
@@ -55,7 +58,7 @@ def other_collectives(collectives: Collectives) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.CERTAIN,
-            because=f"{sweep.collective} returned {_told(sweep.wrong, places)}",
+            because=f"{sweep.collective} returned {_values(sweep.wrong, places)}",
             evidence=_rows(sweep.wrong),
             where=_where(places),
             fixes=tuple(_exclusion(collectives.ranks, places)),
@@ -70,7 +73,7 @@ def matmul(matmul: Matmul) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=f"a {matmul.dtype} matmul returned {_told(matmul.wrong, places)}",
+        because=f"a {matmul.dtype} matmul returned {_values(matmul.wrong, places)}",
         evidence=_rows(matmul.wrong),
         where=_where(places),
         fixes=tuple(_exclusion(ranks, places)),
@@ -78,7 +81,7 @@ def matmul(matmul: Matmul) -> Iterator[Finding]:
 
 
 def burn(burn: Burn) -> Iterator[Finding]:
-    """Equal factors, another product: that is the device, whatever the library."""
+    """Equal factors with a different product: the device is faulty, not the library."""
     bad = [rank for rank in burn.ranks if rank.wrong]
     if not bad:
         return
@@ -89,16 +92,16 @@ def burn(burn: Burn) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"rank {first.place.rank} ({first.place.device}) got {first.wrong} of "
+            f"rank {first.place.rank} ({first.place.device}) computed {first.wrong} of "
             f"{first.products} products of the same {burn.dtype} factors wrong: they differ from "
-            f"the first, after {first.wrong_after or 0:.0f} s of computing without a break{others}"
+            f"the first one, after {first.wrong_after or 0:.0f} s of full load{others}"
         ),
         evidence=tuple(
             Observation(
                 name=f"wrong products of rank {rank.place.rank}",
                 value=rank.wrong,
                 expected=0,
-                source="its own first product, bit by bit",
+                source="its first product, bitwise",
             )
             for rank in bad
         ),
@@ -112,13 +115,13 @@ def _places(ranks: Sequence[RankPlace], wrong: Sequence[WrongValue]) -> tuple[Ra
     return tuple(place for place in ranks if place.rank in bad)
 
 
-def _told(wrong: Sequence[WrongValue], places: Sequence[RankPlace]) -> str:
+def _values(wrong: Sequence[WrongValue], places: Sequence[RankPlace]) -> str:
     first = wrong[0]
     devices = ", ".join(f"rank {place.rank} ({place.device})" for place in places[:FEW])
     devices += f" and {len(places) - FEW} more" if len(places) > FEW else ""
     return (
-        f"{first.got:g} in place of {first.expected:g} at {first.bytes} bytes; wrong values came "
-        f"to {devices}"
+        f"{first.got:g} instead of {first.expected:g} at {first.bytes} bytes; wrong values on "
+        f"{devices}"
     )
 
 
@@ -128,7 +131,7 @@ def _rows(wrong: Sequence[WrongValue]) -> tuple[Observation, ...]:
             name=f"rank {value.rank}, {value.bytes} bytes",
             value=value.got,
             expected=value.expected,
-            source="the sum of whole numbers",
+            source="exact sum of whole numbers",
         )
         for value in wrong
     )
@@ -143,7 +146,7 @@ def _where(places: Sequence[RankPlace]) -> Where:
 
 
 def _exclusion(ranks: Sequence[RankPlace], bad: Sequence[RankPlace]) -> Iterator[Fix]:
-    """One line of the shell on each host, as long as it is a matter of few hosts."""
+    """One shell line per affected host, if few hosts are affected."""
     hosts = dict.fromkeys(place.host for place in bad)
     several = len({place.host for place in ranks}) > 1
     for host in hosts if len(hosts) <= FEW else ():
@@ -152,8 +155,8 @@ def _exclusion(ranks: Sequence[RankPlace], bad: Sequence[RankPlace]) -> Iterator
         if not sound or not all(place.device.startswith("cuda:") for place in here):
             continue
         yield Fix(
-            summary="leave the device out until it has been tested or replaced"
+            summary="exclude the device until it is tested or replaced"
             + (f", on {host}" if several else ""),
             paste=f"export CUDA_VISIBLE_DEVICES={','.join(sound)}",
-            caution="indices as torch counts them here; start one rank fewer for each left out",
+            caution="indices as torch counts them here; start one rank fewer per excluded GPU",
         )

@@ -1,12 +1,14 @@
-"""Two ranks use one GPU, while others may be idle.
+"""Several ranks use the same GPU, while other GPUs may be idle.
 
-Each rank takes the GPU of its local rank. That goes wrong where the launcher leaves LOCAL_RANK out
-or gives every rank the same CUDA_VISIBLE_DEVICES, where the script calls NCCL before
-``torch.cuda.set_device``, or takes ``cuda:0`` everywhere. NCCL refuses two ranks on one GPU;
+Each rank should use the GPU of its local rank. That fails if the launcher does not set LOCAL_RANK,
+or sets the same CUDA_VISIBLE_DEVICES for every rank. It also fails if the script uses ``cuda:0`` on
+every rank, or calls NCCL before ``torch.cuda.set_device``. NCCL rejects two ranks on one GPU;
 without NCCL they share its memory and speed.
 
-Seen from outside: "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000", or
-``nvidia-smi`` showing all processes on GPU 0.
+Symptoms: "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000", or ``nvidia-smi``
+shows all processes on GPU 0.
+
+To fix it, call ``torch.cuda.set_device`` with LOCAL_RANK before ``init_process_group``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.local_ranks import device_of
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
@@ -42,35 +45,35 @@ def _doubles(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
             continue
         index = names[host, uuid]
         idle = len(by_host[host].gpus) - sum(1 for where, _ in users if where == host)
-        told = {one.visible_devices for one in joining.ranks if one.rank in ranks}
-        seen = ", ".join(sorted(f"CUDA_VISIBLE_DEVICES={value}" for value in told if value))
+        settings = {one.visible_devices for one in joining.ranks if one.rank in ranks}
+        seen = ", ".join(sorted(f"CUDA_VISIBLE_DEVICES={value}" for value in settings if value))
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.CERTAIN,
             because=(
-                f"ranks {', '.join(map(str, ranks))} on {host} all take GPU {index}"
+                f"{endings.ranks(ranks)} on {host} all use GPU {index}"
                 + (f" ({seen})" if seen else "")
-                + (f", and {idle} of its GPUs are taken by none" if idle else "")
+                + (f", and {idle} of its GPUs are idle" if idle else "")
             ),
             evidence=(
                 Observation(
                     name=f"ranks on GPU {index}",
                     value=len(ranks),
                     expected=1,
-                    source="NCCL takes one rank per GPU",
+                    source="NCCL allows one rank per GPU",
                 ),
             ),
             where=Where(hosts=(host,), ranks=tuple(ranks), devices=(f"cuda:{index}",)),
             fixes=(
                 Fix(
-                    summary="let every rank see all GPUs, and take the one of its local rank",
+                    summary="use the GPU of the local rank, with all GPUs visible to every rank",
                     paste=(
                         "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
                         "torch.cuda.set_device(device)\n"
                         "torch.distributed.init_process_group(device_id=device)"
                     ),
                     language="python",
-                    caution="unset CUDA_VISIBLE_DEVICES where it is set alike for all ranks",
+                    caution="unset CUDA_VISIBLE_DEVICES if it is the same for all ranks",
                 ),
             ),
         )

@@ -47,7 +47,7 @@ def seen(*epochs: Sequence[str], taken: Sequence[int | None] = (None,) * 9) -> D
     )
 
 
-def test_the_sampler_was_not_told(findings: Findings) -> None:
+def test_set_epoch_is_missing(findings: Findings) -> None:
     (finding,) = findings(CAUSE, loading(seeded_by_epoch=False))
     assert finding.confidence is Confidence.LIKELY
     assert "train.py:42" in finding.because
@@ -62,7 +62,7 @@ def test_the_epochs_begin_alike(findings: Findings) -> None:
     assert "3 epochs began with the same batches" in finding.because
 
 
-def test_another_sampler_was_told(findings: Findings) -> None:
+def test_set_epoch_of_another_sampler(findings: Findings) -> None:
     assert findings(CAUSE, loading(seeded_by_epoch=True), seen(FIRST, FIRST))
 
 
@@ -73,7 +73,7 @@ def test_accelerate_takes_it_on_the_loader(findings: Findings) -> None:
 
 
 @pytest.mark.parametrize("seeded", [True, None])
-def test_quiet_where_it_was_told_or_there_was_no_second_epoch(
+def test_quiet_with_set_epoch_or_without_a_second_epoch(
     findings: Findings, seeded: bool | None
 ) -> None:
     assert findings(CAUSE, loading(seeded_by_epoch=seeded)) == ()

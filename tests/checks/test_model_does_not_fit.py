@@ -150,7 +150,7 @@ def test_a_sweep_in_which_not_one_sample_fitted(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
     assert finding.where.ranks == (1,)
     assert finding.because.startswith(
-        "not one sample of train:work can be trained in the 8 GiB of rank 1: its parameters alone "
+        "not even one sample of train:work fits in the 8 GiB of rank 1: its parameters alone "
         "take 2, "
     )
     assert any("FSDP" in fix.summary for fix in finding.fixes)
@@ -159,8 +159,8 @@ def test_a_sweep_in_which_not_one_sample_fitted(findings: Findings) -> None:
 def test_a_sweep_in_which_less_fitted_than_is_used(findings: Findings) -> None:
     (finding,) = findings(CAUSE, swept(40))
     assert finding.because == (
-        "40 samples at a time need more than the 24 GiB of rank 0; 32 fit at most, and 29 with "
-        "some to spare"
+        "micro-batches of 40 need more than the 24 GiB of rank 0; at most 32 fit, and 29 with "
+        "a safety margin"
     )
     assert "half the micro-batch" in finding.fixes[0].summary
 
@@ -190,7 +190,7 @@ def test_a_sweep_in_which_less_fitted_than_is_used(findings: Findings) -> None:
         "shared by many",
         "adapters",
         "it fitted for long",
-        "somebody else's",
+        "of another process",
         "another error",
     ],
 )
@@ -205,9 +205,9 @@ def test_what_is_sharded_is_not_to_be_sharded(findings: Findings) -> None:
         (msgspec.structs.replace(whole, sharded=True), "on the CPU"),
     ):
         (finding,) = findings(CAUSE, section)
-        told = [fix.summary for fix in finding.fixes]
-        assert sum("FSDP" in one for one in told) == (not section.sharded)
-        assert any(offered in one for one in told)
+        summaries = [fix.summary for fix in finding.fixes]
+        assert sum("FSDP" in one for one in summaries) == (not section.sharded)
+        assert any(offered in one for one in summaries)
 
 
 def test_not_even_with_its_shares_on_the_cpu(findings: Findings) -> None:
@@ -215,4 +215,6 @@ def test_not_even_with_its_shares_on_the_cpu(findings: Findings) -> None:
     (finding,) = findings(CAUSE, plan)
     least = min(row.parts.total for row in plan.rows if row.strategy == "fsdp-offload")
     assert plan.chosen is None
-    assert finding.because.endswith(f"; with its shares on the CPU it is still {least / 2**30:.1f}")
+    assert finding.because.endswith(
+        f"; with its shards in host memory it still needs {least / 2**30:.1f}"
+    )

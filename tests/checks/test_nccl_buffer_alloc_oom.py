@@ -27,7 +27,7 @@ def test_no_room_for_its_buffers(findings: Findings, message: str) -> None:
     assert "set_per_process_memory_fraction" in finding.fixes[0].paste
 
 
-def test_it_is_told_before_the_death() -> None:
+def test_it_is_reported_before_the_death() -> None:
     section = run(raised(0, "DistBackendError", CALLOC), echoing(1))
     (finding,) = engine.examine(Evidence([section]), "run").findings
     assert finding.cause == CAUSE

@@ -28,15 +28,15 @@ def reaches(*broken: tuple[str, str], hosts: tuple[str, ...] = HOSTS) -> list[Re
     ]
 
 
-def test_a_host_that_nobody_reaches_is_the_one(findings: Findings) -> None:
+def test_a_host_that_no_other_reaches_is_the_cause(findings: Findings) -> None:
     broken = [(source, "node-2") for source in HOSTS if source != "node-2"]
     (found,) = findings(CAUSE, *reaches(*broken))
     assert found.where.hosts == ("node-2",)
-    assert "none of 3 hosts reaches node-2" in found.because
-    assert "a filter drops it" in found.because
+    assert "none of 3 hosts can connect to node-2" in found.because
+    assert "a firewall drops it" in found.because
 
 
-def test_a_host_behind_a_filter_in_both_directions_is_told_once(findings: Findings) -> None:
+def test_a_host_behind_a_filter_in_both_directions_is_one_finding(findings: Findings) -> None:
     broken = [(a, b) for a in HOSTS for b in HOSTS if a != b and "node-1" in (a, b)]
     (found,) = findings(CAUSE, *reaches(*broken))
     assert found.where.hosts == ("node-1",)
@@ -48,7 +48,7 @@ def test_of_two_hosts_either_may_be_it(findings: Findings) -> None:
     assert "1 of 2 connections between hosts failed" in found.because
 
 
-def test_nobody_reaches_anybody(findings: Findings) -> None:
+def test_no_host_reaches_another(findings: Findings) -> None:
     broken = [(a, b) for a in HOSTS for b in HOSTS if a != b]
     (found,) = findings(CAUSE, *reaches(*broken))
     assert found.where.hosts == HOSTS
@@ -60,12 +60,16 @@ def joined(way: Attempt | None) -> HostJoining:
 
 @pytest.mark.parametrize(
     ("outcome", "words"),
-    [("refused", "nobody listens"), ("timeout", "not answered"), ("no route", "found no route")],
+    [
+        ("refused", "no process listens"),
+        ("timeout", "not answered"),
+        ("no route", "found no route"),
+    ],
 )
 def test_the_endpoint_is_not_reached(findings: Findings, outcome: Outcome, words: str) -> None:
     (found,) = findings(CAUSE, joined(attempt("node-0", outcome)))
     assert found.where.hosts == ("node-1",)
-    assert "node-0:29400 was not to be reached from here for 20 s" in found.because
+    assert "this host could not connect to node-0:29400 for 20 s" in found.because
     assert words in found.because
 
 

@@ -24,7 +24,7 @@ def joining(*ranks: tuple[str, int, str | None]) -> Joining:
 
 def test_more_ranks_than_gpus(findings: Findings) -> None:
     (found,) = findings(CAUSE, joining(*[("node-0", 2, "0,1")] * 4))
-    assert "4 ranks run on node-0, and torch sees 2 GPUs there" in found.because
+    assert "4 ranks run on node-0, but torch sees 2 GPUs there" in found.because
     assert "CUDA_VISIBLE_DEVICES=0,1" in found.because
     assert found.fixes[0].paste == "torchrun --nproc-per-node=2 …"
 

@@ -28,7 +28,7 @@ def test_two_links_down(findings: Findings) -> None:
     (finding,) = findings(CAUSE, otherwise({1: links(16)}), QUIET_LOG)
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.CERTAIN)
     assert finding.where.devices == ("cuda:1",)
-    assert "16 active NVLinks, its equals 18 (down: 16, 17)" in finding.because
+    assert "16 active NVLinks, equal GPUs have 18 (down: 16, 17)" in finding.because
 
 
 def test_no_link_at_all_where_the_equals_have_the_switches(findings: Findings) -> None:

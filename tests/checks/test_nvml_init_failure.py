@@ -73,7 +73,7 @@ def test_nodes_without_the_library(findings: Findings, container: str, words: st
         Nvml(host="a", state="no-library"),
         # An image or a laptop with the library, on a machine without a GPU.
         failed("DRIVER_NOT_LOADED"),
-        # A card on the bus that nobody wants to use: no driver, no library.
+        # An unused card on the bus: no driver, no library.
         Nvml(host="a", state="no-library", pci_gpus=BUS),
     ],
 )

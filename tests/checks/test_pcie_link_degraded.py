@@ -89,7 +89,7 @@ def test_quiet_about_a_slot_that_cannot_do_more(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({-1: BUSY, 6: BUSY | link(width=8, maximum=8)})) == ()
 
 
-def test_quiet_where_nothing_is_told(findings: Findings) -> None:
+def test_quiet_where_nothing_is_known(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({-1: BUSY | {"pcie": None}, 1: {"pcie": PcieLink()}})) == ()
 
 

@@ -68,12 +68,12 @@ def test_two_ranks_have_no_majority(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(SUMS, parted(0.01)), stopped(2), steps(1))
     assert finding.where.ranks == ()
     assert "differ between all ranks" in finding.because
-    assert "something changes them" in finding.because
+    assert "the script changes them outside DDP" in finding.because
 
 
 def test_a_model_that_is_called_past_its_wrapper(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0)), stopped(2), steps(0))
-    assert "called past its wrapper" in finding.because
+    assert "calls the model without its wrapper" in finding.because
     assert "not model.module(x)" in finding.fixes[0].paste
 
 

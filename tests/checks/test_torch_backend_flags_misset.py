@@ -33,7 +33,7 @@ def use(*ranks: RankFlags) -> RankUse:
 
 
 def steps(forward: float = 0.08, count: int = 60) -> Steps:
-    """Of 0.1 s, so much of each in the forward pass, and the rest in the loader."""
+    """Of 0.1 s, with this share in the forward pass and the rest in the loader."""
     return Steps(
         warm_up=5,
         ranks=(
@@ -55,7 +55,7 @@ def float32(number: int = 0, **switches: Any) -> RankFlags:
 def test_float32_without_tensor_cores(findings: Findings) -> None:
     (finding,) = findings(CAUSE, use(float32(0), float32(1)), steps())
     assert finding.severity is Severity.WARNING
-    assert "on all ranks float32 is multiplied with precision 'highest'" in finding.because
+    assert "on all ranks, float32 matmul runs with precision 'highest'" in finding.because
     assert finding.where.ranks == ()
     assert finding.fixes[0].settings == ("torch.matmul_precision=high",)
 
@@ -63,7 +63,7 @@ def test_float32_without_tensor_cores(findings: Findings) -> None:
 def test_one_rank_of_two(findings: Findings) -> None:
     (finding,) = findings(CAUSE, use(float32(0), float32(1, matmul_precision="high")))
     assert finding.where.ranks == (0,)
-    assert finding.because.startswith("on rank 0 float32")
+    assert finding.because.startswith("on rank 0, float32 matmul")
 
 
 def test_a_note_where_convolutions_do_the_work(findings: Findings) -> None:
@@ -76,7 +76,7 @@ def test_every_shape_is_benchmarked(findings: Findings) -> None:
     variable = flags(cudnn_benchmark=True, convolutions=53, input_shapes=55)
     (finding,) = findings(CAUSE, use(variable), steps())
     assert finding.severity is Severity.WARNING
-    assert "in 60 steps the rank gave the model 55 different shapes" in finding.because
+    assert "in 60 steps the rank passed 55 different shapes to the model" in finding.because
     assert finding.fixes[0].paste == "torch.backends.cudnn.benchmark = False"
 
 

@@ -14,10 +14,10 @@ CAUSE = "uneven-gpu-memory"
 GIB = 2**30
 
 
-def held(holder: str, gib: float = 30, told: bool = True) -> dict[str, object]:
+def held(holder: str, gib: float = 30, known: bool = True) -> dict[str, object]:
     process = GpuProcess(
         pid=4711,
-        memory=int(gib * GIB) if told else None,
+        memory=int(gib * GIB) if known else None,
         name="python",
         user="bob",
         holder=holder,  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ def held(holder: str, gib: float = 30, told: bool = True) -> dict[str, object]:
     return {"processes": (process,), "memory_used": int(gib * GIB)}
 
 
-def test_somebody_else_s_process(findings: Findings) -> None:
+def test_a_process_of_another_user(findings: Findings) -> None:
     (finding,) = findings(CAUSE, otherwise({4: held("foreign")}))
     assert finding.confidence is Confidence.CERTAIN
     assert finding.where.devices == ("cuda:4",)
@@ -39,7 +39,7 @@ def test_memory_of_a_process_that_is_not_shown(findings: Findings, processes: ob
     unseen = {"processes": processes, "memory_used": 30 * GIB}
     (finding,) = findings(CAUSE, otherwise({4: unseen}))
     assert finding.confidence is Confidence.LIKELY
-    assert "cannot be seen" in finding.because
+    assert "not visible here" in finding.because
 
 
 def test_a_number_that_means_nothing_here_is_only_likely(findings: Findings) -> None:
@@ -56,10 +56,10 @@ def test_quiet_about_gpus_that_share_the_hosts_memory(findings: Findings) -> Non
 def test_quiet_about_the_users_own_run_or_notebook(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({-1: held("own", 60)})) == ()
     assert findings(CAUSE, otherwise({0: held("own", 60)})) == ()
-    assert findings(CAUSE, otherwise({0: held("own", 60, told=False)})) == ()
+    assert findings(CAUSE, otherwise({0: held("own", 60, known=False)})) == ()
 
 
-def test_quiet_where_somebody_else_is_on_all_alike(findings: Findings) -> None:
+def test_quiet_where_another_user_is_on_all_alike(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({-1: held("foreign")})) == ()
 
 
@@ -72,18 +72,18 @@ def test_quiet_about_different_models(findings: Findings) -> None:
     assert findings(CAUSE, otherwise({7: other})) == ()
 
 
-def test_a_rank_met_somebody_else(findings: Findings) -> None:
+def test_a_rank_and_another_process(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(out_of_memory(0, CROWDED), ending(1, "hung")))
     assert finding.confidence is Confidence.CERTAIN
     assert finding.because.endswith("; process 77 held 23.0 GiB of it")
     assert finding.fixes[0].paste.endswith("-p 77")
 
 
-def test_a_rank_met_nobody_with_a_name(findings: Findings) -> None:
+def test_a_rank_and_unlisted_processes(findings: Findings) -> None:
     section = run(out_of_memory(0, error(own=None, allocated="50.00 GiB")))
     (finding,) = findings(CAUSE, section)
     assert finding.confidence is Confidence.LIKELY
-    assert "were held by nobody that the driver names" in finding.because
+    assert "processes that the driver does not list held" in finding.because
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_a_rank_met_nobody_with_a_name(findings: Findings) -> None:
     ],
     ids=["full", "pieces", "ranks of the same run", "too little to matter"],
 )
-def test_quiet_where_a_rank_met_nobody_else(findings: Findings, section: TrainingRun) -> None:
+def test_quiet_where_no_other_process_held_memory(findings: Findings, section: TrainingRun) -> None:
     assert findings(CAUSE, section) == ()

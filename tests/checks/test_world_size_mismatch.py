@@ -44,24 +44,24 @@ ALL = (rank(0), rank(1), rank(2), rank(3))
 
 def test_slurm_started_fewer(findings: Findings) -> None:
     (found,) = findings(CAUSE, joining(*HALF, launched=2))
-    assert "told that they are 4, and SLURM_NTASKS=2 processes were started" in found.because
+    assert "a world size of 4, but SLURM_NTASKS=2 processes were started" in found.because
 
 
-def test_ranks_were_told_different_sizes(findings: Findings) -> None:
+def test_ranks_have_different_world_sizes(findings: Findings) -> None:
     (found,) = findings(CAUSE, joining(rank(0), rank(1), rank(2, 3), rank(3)))
-    assert "3 ranks 4 and 1 ranks 3" in found.because
+    assert "4 on 3 ranks and 3 on 1 rank" in found.because
     assert found.where.ranks == (2,)
 
 
 def test_two_processes_are_one_rank(findings: Findings) -> None:
     again = JoiningRank(rank=1, host="node-7", world_size=4, came=True)
     (found,) = findings(CAUSE, joining(rank(0), rank(1), again, rank(2, None, came=False)))
-    assert "rank 1 came more than once, from node-1, node-7" in found.because
+    assert "rank 1 joined more than once, from node-1, node-7" in found.because
 
 
 def test_hosts_were_given_different_numbers(findings: Findings) -> None:
     (found,) = findings(CAUSE, hosts(3))
-    assert "node-0 was told of 2 hosts, and node-1 of 3" in found.because
+    assert "--nnodes differs between hosts: 2 on node-0, 3 on node-1" in found.because
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def matmul(wrong: tuple[WrongValue, ...]) -> Matmul:
 def test_a_wrong_sum_names_rank_device_and_values(findings: Findings) -> None:
     (finding,) = findings(CAUSE, all_reduce(WRONG))
     assert finding.severity is Severity.ERROR
-    assert "10.5 in place of 10 at 4096 bytes" in finding.because
+    assert "10.5 instead of 10 at 4096 bytes" in finding.because
     assert finding.where.ranks == (2,)
     assert finding.where.devices == ("cuda:2",)
     assert "NCCL_P2P_DISABLE=1" in finding.fixes[0].paste
@@ -85,7 +85,7 @@ def test_of_two_hosts_only_the_devices_of_the_bad_one_are_named(findings: Findin
     assert finding.fixes[1].summary.endswith("on a")
 
 
-def test_where_every_rank_of_many_is_wrong_few_are_told(findings: Findings) -> None:
+def test_where_every_rank_of_many_is_wrong_few_are_listed(findings: Findings) -> None:
     places = tuple(RankPlace(rank=n, host=f"h{n}", device="cuda:0") for n in range(1000))
     wrong = tuple(WrongValue(rank=n, bytes=8, expected=1.0, got=2.0) for n in range(1000))
     (finding,) = findings(CAUSE, all_reduce(wrong, places))

@@ -43,12 +43,12 @@ def test_every_rank_sees_the_same_gpu(findings: Findings) -> None:
     (found,) = findings(CAUSE, joining(("node-0", 0, "1"), ("node-0", 1, "1")), gpus())
     assert found.where.ranks == (0, 1)
     assert found.where.devices == ("cuda:1",)
-    assert "ranks 0, 1 on node-0 all take GPU 1 (CUDA_VISIBLE_DEVICES=1), and 3" in found.because
+    assert "ranks 0-1 on node-0 all use GPU 1 (CUDA_VISIBLE_DEVICES=1), and 3" in found.because
 
 
 def test_the_launcher_gives_all_one_local_rank(findings: Findings) -> None:
     (found,) = findings(CAUSE, joining(("node-0", 0, None), ("node-0", 0, None)), gpus())
-    assert "all take GPU 0, and 3 of its GPUs are taken by none" in found.because
+    assert "all use GPU 0, and 3 of its GPUs are idle" in found.because
 
 
 def test_only_the_host_where_it_is_so(findings: Findings) -> None:
