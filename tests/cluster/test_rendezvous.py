@@ -80,7 +80,7 @@ def test_the_host_of_the_endpoint_is_never_started(cluster: MakeCluster) -> None
     (output,) = made.run(*door(2, limit=2), nodes=made.nodes[1:])
     found = first(output)
     assert found["cause"] == "network-unreachable"
-    assert "nobody listens" in found["because"]
+    assert "no process listens" in found["because"]
 
 
 @pytest.mark.ward
@@ -120,7 +120,7 @@ def test_hosts_that_were_given_different_numbers(cluster: MakeCluster) -> None:
     head, other = map(outcome, started)
     found = first(head)
     assert found["cause"] == "world-size-mismatch"
-    assert found["because"] == "node-0 was told of 2 hosts, and node-1 of 3"
+    assert found["because"] == "--nnodes differs between hosts: 2 on node-0, 3 on node-1"
     assert "different --nnodes (2, 3); the report is on node-0" in line(other)
 
 

@@ -207,7 +207,7 @@ def test_less_memory_than_the_fixed_part(start: Start, tmp_path: Path) -> None:
     assert found.section is not None, found
     assert (found.section.largest, found.section.rates) == (0, ())
     assert found.causes[0] == "model-does-not-fit"
-    assert found.report["findings"][0]["because"].startswith("not one sample of ")
+    assert found.report["findings"][0]["because"].startswith("not even one sample of ")
 
 
 @pytest.mark.ward

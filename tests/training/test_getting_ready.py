@@ -99,4 +99,4 @@ def test_one_is_killed_while_each_makes_it(training: MakeTraining) -> None:
     finding = engine.examine(on_a_small_host(trained), "run").findings[0]
     assert finding.cause == CAUSE
     assert "host-ram-oom" in finding.consequences
-    assert "made a model in host memory, at train.py:" in finding.because
+    assert "loaded a model into host memory, at train.py:" in finding.because
