@@ -75,8 +75,8 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"in step {first.steps + 1} a block under FSDP was recomputed with other types or "
-            "shapes than in the forward pass; a run with use_reentrant=True would show whether "
-            "FSDP changed them"
+            "shapes than in forward; a run with use_reentrant=True would show whether FSDP is "
+            "the cause"
         ),
         evidence=(
             Observation(

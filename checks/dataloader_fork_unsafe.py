@@ -94,8 +94,8 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
             found,
             Confidence.LIKELY,
             f"rank {first.rank} waited {first.doing_seconds:.0f} s for the first batch of forked "
-            f"DataLoader workers{f' at {place}' if place else ''}, and none arrived; the stack of "
-            "a worker (py-spy dump --native) would show the lock",
+            f"DataLoader workers{f' at {place}' if place else ''}, and none arrived; py-spy dump "
+            "--native of a worker would show the lock",
             (_without_threads(), _forkserver()),
         )
 

@@ -6,7 +6,7 @@ raises in the next forward pass. If the missing parameters differ between ranks,
 their gradients wait for a reduction that the others never start.
 
 Symptoms: "Expected to have finished reduction in the prior iteration before starting a new one", in
-the second step or after hours, or ranks that hang in backward. A single process runs without error.
+the second step or after hours. Or ranks hang in backward. A single process runs without error.
 
 To fix it, use every parameter in the loss, freeze unused parameters, or set
 ``find_unused_parameters=True``.

@@ -86,8 +86,8 @@ def all_of_it_on_every_rank(
             confidence=Confidence.POSSIBLE,
             because=(
                 f"each of {len(loaders)} ranks iterates over all {first.items} items of "
-                f"{first.dataset} at {name}, in a different order; unless each rank has its own "
-                "dataset, an epoch is as long as on one device"
+                f"{first.dataset} at {name}, in a different order: correct only if each rank has a "
+                "separate dataset"
             ),
             evidence=(_batches(first, len(loaders)),),
             fixes=(_fix(first, run),),

@@ -1,10 +1,10 @@
 """Hosts differ in versions, driver, environment, limits, code or arguments.
 
 All ranks of a run must do the same work. A host with another torch, thread count or commit may be
-slower, may enter a different collective (the run hangs), or may silently train something else. This
-check compares each host with the majority; which value is right is your decision. It ignores
-intended differences (ranks, addresses, paths with the host name). NCCL versions have a separate
-cause.
+slower, or may silently train something else. It may also enter a different collective, so the run
+hangs. This check compares each host with the majority; which value is right is your decision. It
+ignores intended differences (ranks, addresses, paths with the host name). NCCL versions have a
+separate cause.
 
 Symptoms: one host is slower or fails while the others work. ``pip freeze``, ``env``, ``ulimit -a``,
 ``uname -r`` and ``git rev-parse HEAD``, compared with ``diff``, show the difference.

@@ -49,9 +49,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{ranks} ranks of a host that each load the whole model need {whole / GIB:.0f} GiB "
-            f"of host memory, and the host has {plan.host_memory / GIB:.0f}; the script shows "
-            "whether every rank loads it"
+            f"{ranks} ranks of a host that each load the whole model need {whole / GIB:.0f} GiB, "
+            f"and the host has {plan.host_memory / GIB:.0f}; the script shows whether they do"
         ),
         evidence=(
             Observation(name="model size", value=round(plan.checkpoint / GIB, 1), unit="GiB"),

@@ -39,7 +39,7 @@ def low(limits: Limits, kernel: Kernel | None) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN if fails else Confidence.LIKELY,
         because=(
             f"a process may open {soft} files, but a rank with 16 DataLoader workers needs about "
-            f"100 before it opens any data; the usual limit is {USUAL}"
+            f"100, besides data files; the usual limit is {USUAL}"
         ),
         evidence=(
             Observation(

@@ -1,7 +1,7 @@
 """An installed version has a known bug, alone or together with another package.
 
-A regression in a release, or two incompatible packages, causes a failing import, a TypeError deep
-inside a library, or an unexplained hang, although the script is correct.
+A regression, or two incompatible packages, break a correct script: a failing import, a TypeError
+deep inside a library, or an unexplained hang.
 
 Symptoms: the same script works on a machine with other versions; compare ``pip list`` there. The
 table ``ddoctor/knowledge/combinations.toml`` holds the version ranges and where each bug was

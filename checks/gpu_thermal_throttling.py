@@ -2,7 +2,7 @@
 
 In synchronous training every rank waits for the slowest GPU, so one hot GPU slows down all of them.
 The reason is nearly always outside the chip: a blocked air path, a dead fan, a loose cold plate, or
-a position that gets the warm air of other GPUs.
+warm air from other GPUs.
 
 Symptoms: ``nvidia-smi -q -d PERFORMANCE,TEMPERATURE`` under load shows an active thermal slowdown.
 The software power cap is active on every GPU under full load; it is normal and not a finding.

@@ -4,8 +4,8 @@ With gradient checkpointing each block runs its forward pass twice: eight units 
 step instead of six. That saves memory. If the memory is free anyway, checkpointing only costs time.
 If only some is free, fewer blocks need checkpointing.
 
-For a recorded run, this check uses an upper bound: no block keeps more activations than the
-difference between the peak of a step and the memory between two steps.
+For a recorded run, this check uses an upper bound. No block keeps more activations than the peak of
+a step exceeds the memory between two steps.
 
 Symptoms: much GPU memory is free while ``gradient_checkpointing`` is on.
 

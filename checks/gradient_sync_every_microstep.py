@@ -63,9 +63,8 @@ def _finding(steps: Steps, run: TrainingRun | None) -> Finding:
         severity=Severity.WARNING if saved >= WARNING_SHARE else Severity.NOTE,
         confidence=Confidence.CERTAIN,
         because=(
-            f"each step has {passes} backward passes, and DDP reduces the gradients in all of "
-            f"them instead of once; of the {transfer:.1%} of the step that the transfer takes, "
-            f"{saved:.1%} are wasted"
+            f"DDP reduces the gradients in all {passes} backward passes of a step instead of once: "
+            f"the transfer takes {transfer:.1%} of the step, of which {saved:.1%} are wasted"
         ),
         evidence=(
             Observation(name="backward passes per step", value=passes),

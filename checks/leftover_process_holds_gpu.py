@@ -41,7 +41,7 @@ def orphan(gpus: Gpus) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             because=(
                 f"process {pid} ({process.name}) holds {memory:.1f} GiB of {where}; you own it, "
-                "its parent has ended, and both the process and the GPU were idle when sampled"
+                "its parent has ended, and process and GPU were idle when sampled"
             ),
             evidence=(
                 Observation(
@@ -76,8 +76,8 @@ def unknown_holder(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
                 severity=Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
                 because=(
-                    f"{held:.1f} GiB of {gpu.title} are in use, but the driver lists no process: "
-                    "one in a container, or one that crashed, may hold them; fuser shows it"
+                    f"{held:.1f} GiB of {gpu.title} are in use, but the driver lists no process; "
+                    "`fuser` shows one in a container, or one that crashed"
                 ),
                 where=Where(devices=(gpu.device,)),
                 cost=Cost(value=round(held, 1), unit="GiB"),

@@ -69,8 +69,8 @@ def _finding(lines: Sequence[Calls], steps: int, share: float, *, wrapped: bool)
         confidence=Confidence.CERTAIN,
         because=(
             f"each step calls {calls / steps:.0f} small collectives from {whose}, of "
-            f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each, even on the rank "
-            f"that arrives last: {share:.0%} of the step"
+            f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each on the rank that "
+            f"arrives last: {share:.0%} of the step"
         ),
         evidence=tuple(
             Observation(

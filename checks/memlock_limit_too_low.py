@@ -41,8 +41,8 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
         confidence=Confidence.LIKELY if fails else Confidence.POSSIBLE,
         because=(
             f"each process may lock {limit / MIB:.3g} MiB, but NCCL's buffers over {named} need "
-            f"{FAILS_BELOW // MIB} to {TIGHT_BELOW // MIB} MiB unless all are in GPU memory; a "
-            "multi-node run with NCCL_DEBUG=INFO would show which"
+            f"{FAILS_BELOW // MIB} to {TIGHT_BELOW // MIB} MiB unless all are in GPU memory; "
+            "a multi-node run with NCCL_DEBUG=INFO would settle it"
         ),
         evidence=(
             Observation(

@@ -1,9 +1,9 @@
 """PCIe ACS or the IOMMU redirects peer-to-peer traffic of GPUs through the CPU.
 
-Access Control Services (ACS) of a PCIe switch, or an IOMMU that translates addresses, send traffic
-between two devices up to the CPU's root complex and back. Peer-to-peer traffic gets slow. On some
-machines it hangs or corrupts data. Only machines that pass devices to virtual machines need ACS and
-the IOMMU; bare-metal training needs neither.
+Access Control Services (ACS) of a PCIe switch send traffic between two devices up to the CPU's root
+complex and back. So does an IOMMU that translates addresses. Peer-to-peer traffic gets slow. On
+some machines it hangs or corrupts data. Only machines that pass devices to virtual machines need
+ACS and the IOMMU; bare-metal training needs neither.
 
 Symptoms: ``lspci -vvv | grep ACSCtl`` shows ``ReqRedir+``, or ``dmesg`` shows IO_PAGE_FAULT. A hang
 disappears with NCCL_P2P_DISABLE=1, which confirms the cause but is not a fix.

@@ -140,8 +140,8 @@ def _reason(
         reason = "the script averages gradients itself, but not all of them or not from the start"
         return reason, Confidence.LIKELY, Severity.ERROR
     reason = (
-        "neither a wrapper nor a collective of the script averages the gradients, so the ranks "
-        "learn nothing from each other, unless each is meant to train a separate model"
+        "no wrapper or collective averages the gradients: correct only if each rank trains a "
+        "separate model"
     )
     return reason, Confidence.LIKELY, Severity.WARNING
 

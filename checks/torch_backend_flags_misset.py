@@ -135,9 +135,9 @@ def no_benchmark_of_the_only_shape(use: RankUse) -> Iterator[Finding]:
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"cudnn.benchmark is off on {_who(flags, use)}, although the input always has the "
-                f"same shape and the model has {flags[0].convolutions} convolutions: a run with "
-                "it would show whether cuDNN's default choice is the fastest"
+                f"cudnn.benchmark is off on {_who(flags, use)}, with one input shape and "
+                f"{flags[0].convolutions} convolutions: a run with it would show whether cuDNN's "
+                "default choice is the fastest"
             ),
             where=_where(flags, use),
             fixes=(

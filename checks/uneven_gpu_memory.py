@@ -1,7 +1,7 @@
 """Another process holds memory of some GPUs, so the ranks have unequal free memory.
 
 All ranks of a run use the same batch size and shard size. The GPU with the least free memory limits
-all of them, and the run fails there with "CUDA out of memory" while the others have free memory.
+all of them. The run fails there with "CUDA out of memory" while the others have free memory.
 
 Symptoms: ``nvidia-smi`` shows different memory use per GPU before the run starts. This check
 ignores memory of your own live processes.
