@@ -10,6 +10,8 @@ To fix it, raise or remove the CPU limit of the container, job or systemd unit. 
 ``OMP_NUM_THREADS`` to what the quota allows.
 """
 
+# Above 150 lines: two sources (the host and the training), and one fix per kind of cgroup.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -12,6 +12,8 @@ Symptoms: one host is slower or fails while the others work. ``pip freeze``, ``e
 To fix it, use the same image, job script and commit on every host.
 """
 
+# Above 150 lines: one finding per group of hosts, and one command per kind of setting.
+
 from __future__ import annotations
 
 import re

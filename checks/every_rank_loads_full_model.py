@@ -10,6 +10,8 @@ To fix it, let only rank 0 load the model (``fsdp_cpu_ram_efficient_loading``), 
 meta device and load a sharded checkpoint.
 """
 
+# Above 150 lines: three ways (a plan, a run, a killed run) share the fixes.
+
 from __future__ import annotations
 
 import re

@@ -11,6 +11,8 @@ To fix it, reset the GPU or restart the node, and replace the GPU if the errors 
 this GPU until then.
 """
 
+# Above 150 lines: NVML, the kernel log and PCIe errors each add signs to one finding per GPU.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -16,6 +16,9 @@ To fix it, set ``GLOO_SOCKET_IFNAME`` and torchrun's ``--local-addr``, correct /
 IP address as MASTER_ADDR.
 """
 
+# Above 150 lines: four names can be wrong (own name, MASTER_ADDR twice, endpoint), with different
+# fixes.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -14,6 +14,8 @@ timed out", or ranks that wait in init_process_group forever.
 To fix it, open all TCP ports between the hosts, or run containers with ``--network=host``.
 """
 
+# Above 150 lines: connections between hosts and to the endpoint have different fixes.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

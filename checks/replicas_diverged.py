@@ -11,6 +11,8 @@ Symptoms: no error; the loss falls, but the result is worse than it should be.
 To fix it, wrap the complete model in DDP, and call the wrapped model, not ``model.module``.
 """
 
+# Above 150 lines: the comparison of checksums in groups, and one reason per kind of wrapper.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

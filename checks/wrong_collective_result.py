@@ -11,6 +11,8 @@ To fix it, exclude the device until it is tested or replaced. If ``NCCL_P2P_DISA
 values, repair the peer-to-peer path (ACS, IOMMU, driver, NVLink).
 """
 
+# Above 150 lines: four probes can return wrong values, and the fix names the GPUs per host.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
