@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.trend import trend
-from ddoctor.evidence.host import Memory, cpu_list
+from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Growth, MemoryOverTime
@@ -218,7 +219,7 @@ def _finding(
     worst = max(leaks, key=lambda leak: leak.per_step)
     ranks = tuple(sorted(leak.growth.rank for leak in leaks))
     what = _what(worst.workers)
-    whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {cpu_list(ranks)}"
+    whose = endings.ranks(ranks)
     growth = worst.growth
     because = (
         f"{what} of {whose} grew by {worst.per_step:.2g} MiB per step"

@@ -74,7 +74,7 @@ def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | N
     share = median(one for row in rows for one in row.cpu)
     queued = [one for row in rows for one in row.queued]
     ranks = tuple(row.place.rank for row in rows)
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {cpu_list(ranks)}"
+    who = endings.ranks(ranks)
     starved = share < STARVED_BELOW
     waiting = f", and waited in the run queue for {median(queued):.0%}" if queued else ""
     reason = (

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings, live_ranks
-from ddoctor.analysis.data_overlap import by_name, named, place, synchronised
+from ddoctor.analysis.data_overlap import by_name, place, synchronised
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import Block
@@ -55,7 +55,7 @@ def batches_differ(
             f"and {longest} on {_who(counts, longest)}"
         )
         if hung:
-            because += f", and {named(hung)} waited in vain for the shorter ones"
+            because += f", and {endings.ranks(hung)} waited in vain for the shorter ones"
         yield Finding(
             severity=Severity.ERROR if synced or hung else Severity.WARNING,
             confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
@@ -142,7 +142,7 @@ def _odd(counts: Mapping[int, int]) -> Sequence[int]:
 
 
 def _who(counts: Mapping[int, int], count: int) -> str:
-    return named(sorted(rank for rank, one in counts.items() if one == count))
+    return endings.ranks(sorted(rank for rank, one in counts.items() if one == count))
 
 
 def _ended_well(run: TrainingRun) -> bool:

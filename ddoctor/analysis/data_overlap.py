@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddoctor.analysis import endings
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
@@ -34,8 +35,12 @@ class Compared:
 
     @property
     def who(self) -> str:
-        """Those with the same batches, for a sentence."""
-        return "all ranks" if self.everyone else ", as well as to ".join(map(named, self.groups))
+        """The ranks with the same batches, to follow the word "to" in a sentence."""
+        return (
+            "all ranks"
+            if self.everyone
+            else ", as well as to ".join(map(endings.ranks, self.groups))
+        )
 
     def where(self, loaders: Iterable[Loader]) -> Where:
         """The ranks of all groups; nothing where that is all of them."""
@@ -120,11 +125,3 @@ def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:
         if one.taken:
             found[one.name].append(one)
     return found
-
-
-def named(ranks: Sequence[int]) -> str:
-    """For a sentence: ``ranks 0, 1 and 5``."""
-    numbers = [str(rank) for rank in ranks]
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

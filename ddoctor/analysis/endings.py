@@ -20,9 +20,9 @@ def who(one: RankEnding) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Say ``rank 3``, or ``ranks 0-2,5``."""
+    """Return ``rank 3``, or ``ranks 0-2, 5``."""
     several = sorted(numbers)
-    return f"rank{'s' if len(several) > 1 else ''} {cpu_list(several)}"
+    return f"rank{'s' if len(several) > 1 else ''} {cpu_list(several).replace(',', ', ')}"
 
 
 def steps(one: RankEnding) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings, gpu_lines
-from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.live import Activity, Block, LiveRank
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame
@@ -278,8 +277,8 @@ def others(every: Sequence[LiveRankState], told: Sequence[LiveRankState]) -> str
 
 
 def named(rows: Sequence[LiveRankState]) -> str:
-    """Say ``rank 3``, or ``ranks 0-2,5``."""
-    return f"rank{'s' if len(rows) > 1 else ''} {cpu_list([one.rank for one in rows])}"
+    """Return ``rank 3``, or ``ranks 0-2, 5``."""
+    return endings.ranks(one.rank for one in rows)
 
 
 def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]:

@@ -151,7 +151,7 @@ def keeps_all_waiting(one: LiveRankState, every: Sequence[LiveRankState]) -> boo
 
 
 def others_wait(one: LiveStraggler, every: Sequence[LiveRankState]) -> str:
-    """Say ``while ranks 0,2 wait for it 60 % of the time``."""
+    """Say ``while ranks 0, 2 wait for it 60 % of the time``."""
     rest = [row for row in every if row is not one.rank]
     verb = "wait" if len(rest) > 1 else "waits"
     return f"while {named(rest)} {verb} for it {one.lost:.0%} of the time"

@@ -111,7 +111,7 @@ def test_the_first_rank_of_a_run_that_raised(findings: Findings) -> None:
     assert (finding.severity, finding.where.ranks) == (Severity.ERROR, (1,))
     assert (
         "rank 1 (pid 101 on a) raised ValueError: bad sample 17 at train.py:71 in main after 40 "
-        "steps, 12.0 s after the start, the first of 2 that failed; ranks 0,3 waited in DDP's "
+        "steps, 12.0 s after the start, the first of 2 that failed; ranks 0, 3 waited in DDP's "
         "gradient reduction at train.py:72 in main; rank 2 raised KeyError"
     ) in finding.because
     assert finding.fixes[0].paste == (
@@ -179,7 +179,7 @@ def test_a_rank_that_is_missing_from_a_live_run(findings: Findings) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (1,)
     assert "rank 1" in finding.because
-    assert "ranks 0,2 wait in backward at train.py:40" in finding.because
+    assert "ranks 0, 2 wait in backward at train.py:40" in finding.because
 
 
 @pytest.mark.parametrize(

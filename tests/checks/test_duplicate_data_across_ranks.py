@@ -109,13 +109,13 @@ def test_two_ranks_of_four(findings: Findings) -> None:
     (finding,) = findings(CAUSE, seen(0, 1, 1, 2), loading(), wrapped())
     assert finding.where.ranks == (1, 2)
     assert finding.where.hosts == ("node-0",)
-    assert "gives the same items to ranks 1 and 2" in finding.because
+    assert "gives the same items to ranks 1-2" in finding.because
 
 
 def test_the_local_rank_instead_of_the_rank(findings: Findings) -> None:
     section = loading(ranks_per_host=2, sampler="DistributedSampler", replicas=2)
     (finding,) = findings(CAUSE, seen(0, 1, 0, 1), section, wrapped())
-    assert "the same items to ranks 0 and 2, as well as to ranks 1 and 3" in finding.because
+    assert "the same items to ranks 0, 2, as well as to ranks 1, 3" in finding.because
     assert finding.where.ranks == ()
 
 

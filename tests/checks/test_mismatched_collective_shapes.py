@@ -200,7 +200,7 @@ def test_what_was_recorded(findings: Findings, live: LiveLook) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.confidence is (Confidence.CERTAIN if at else Confidence.LIKELY)
     assert (
-        f"ranks 0,2 all_reduce of 1000 Float{at}, rank 1 all_reduce of 10 Float{at}: "
+        f"ranks 0, 2 all_reduce of 1000 Float{at}, rank 1 all_reduce of 10 Float{at}: "
         "collective 41 of the group nccl 0 (default_pg)"
     ) in finding.because
     assert [row.value for row in finding.evidence if row.name == "NCCL says"] == list(SHORTER.nccl)

@@ -180,7 +180,7 @@ def test_a_live_rank_that_stands_where_the_others_are_not(findings: Findings) ->
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (1,)
     assert "train.py:30 in load (`wait_for_file(path)`)" in finding.because
-    assert "ranks 0,2 wait in backward at train.py:40 in train" in finding.because
+    assert "ranks 0, 2 wait in backward at train.py:40 in train" in finding.because
 
 
 SYNCHRONIZE = library("torch/cuda/__init__.py", 1200, "synchronize")
@@ -261,7 +261,7 @@ def test_who_is_behind_where_no_stack_can_be_read(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
     assert (
         "rank 1 (pid 101 on node-0) did not come to collective 41 of the group "
-        "nccl 0 (default_pg), all_reduce of 500 Float, in which ranks 0,2 wait"
+        "nccl 0 (default_pg), all_reduce of 500 Float, in which ranks 0, 2 wait"
     ) in finding.because
     assert finding.evidence[0].value == "collective 40 (all_reduce of 1000 Float)"
     assert str(finding.evidence[-1].value).startswith("Rank 1 has launched up to operation 40")

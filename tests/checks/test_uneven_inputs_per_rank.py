@@ -61,7 +61,7 @@ def test_a_rank_has_a_batch_more(findings: Findings) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.confidence is Confidence.LIKELY
     assert finding.where.ranks == (2,)
-    assert "has 40 batches on ranks 0, 1 and 3 and 41 on rank 2" in finding.because
+    assert "has 40 batches on ranks 0-1, 3 and 41 on rank 2" in finding.because
     assert "unless all leave the epoch together" in finding.because
     assert "drop_last=True" in finding.fixes[0].paste
     assert "ReduceOp.MIN" in finding.fixes[1].paste
@@ -138,7 +138,7 @@ def test_a_live_rank_that_has_left_the_loop(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
     assert "of the loop at train.py:35 (`for batch in loader:`)" in finding.because
     assert "rank 1 has left the loop and waits in barrier at train.py:50" in finding.because
-    assert "ranks 0,2 are still in it and wait in backward at train.py:40" in finding.because
+    assert "ranks 0, 2 are still in it and wait in backward at train.py:40" in finding.because
 
 
 def test_a_live_run_of_which_one_has_come_to_its_end(findings: Findings) -> None:

@@ -22,7 +22,7 @@ def test_many_that_do_the_same_share_theirs() -> None:
     ranks = [in_reduction(rank) for rank in range(64)]
     ranks[37] = standing(37, "rest", LINE, state="disk-sleep")
     most, other = live.rows(Evidence([look(*ranks)]))
-    assert most.rank == "ranks 0-36,38-63"
+    assert most.rank == "ranks 0-36, 38-63"
     assert most.doing == "stands in backward at train.py:40 in train"
     assert (other.rank, other.state) == ("rank 37", "disk-sleep")
 

@@ -31,7 +31,7 @@ def told(live: LiveLook) -> list[str]:
         (
             look(in_reduction(0), standing(1, "rest", user(30, "input()")), in_reduction(2)),
             [
-                "ranks 0,2 | in backward at train.py:40 in train -> rank 1 | "
+                "ranks 0, 2 | in backward at train.py:40 in train -> rank 1 | "
                 "stands at train.py:30 in main"
             ],
         ),
