@@ -22,8 +22,6 @@ from ddoctor.control_arms import proven
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
-from ddoctor.evidence.gpus import Gpus, KernelLog
-from ddoctor.evidence.host import Disks, Memory
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
@@ -48,9 +46,6 @@ ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 
 FEWEST_STEPS = 10
 """Of a training run; a slowdown has to persist over so many to be told (GREYHOUND, ATC'25)."""
-
-BESIDE_RANKS = (Disks, Gpus, KernelLog, Memory)
-"""What a look at a live run sees of its host, as `ddoctor doctor` does."""
 
 FEW = 6
 """More hosts than this are not named in a reason, only counted."""
@@ -156,19 +151,17 @@ def examine(evidence: Evidence, command: Command) -> Report:
     checks = discover()
     results = diagnose(evidence, checks)
     # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
-    own = "of_training" if command == "run" else None
-    if evidence.all(LiveLook) and all(
-        section.of_attaching or isinstance(section, BESIDE_RANKS) for section in evidence
-    ):
-        own = "of_attaching"
-    if all(section.of_planning for section in evidence):
-        own = "of_planning"
+    own = command if command == "run" else None
+    if evidence.all(LiveLook) and all("attach" in section.commands for section in evidence):
+        own = "attach"
+    if all("plan" in section.commands for section in evidence):
+        own = "plan"
     told = {
         way.check
         for check in checks
         for way in check.ways
         if own is None
-        or all(need.optional or getattr(need.section, own) for need in way.needs.values())
+        or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
     ordered = order(results, {check.name: check.explains for check in checks})
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))

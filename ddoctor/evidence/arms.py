@@ -6,6 +6,7 @@ from statistics import median
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 # A published detector asks for 10 % before it believes a change (GREYHOUND, ATC'25).
 GAIN = 1.10
@@ -59,7 +60,7 @@ class ControlArm(Part, frozen=True, kw_only=True):
 class ControlArms(Section, frozen=True, kw_only=True):
     """All changes of the environment that were tried."""
 
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     arms: tuple[ControlArm, ...]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class BuildLock(Part, frozen=True, kw_only=True):
@@ -20,6 +21,6 @@ class BuildLock(Part, frozen=True, kw_only=True):
 class BuildLocks(Section, frozen=True, kw_only=True):
     """All lock files in the extension folders of the ranks on this host."""
 
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
     locks: tuple[BuildLock, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class ClockOffset(Part, frozen=True, kw_only=True):
@@ -21,6 +22,6 @@ class ClockOffsets(Section, frozen=True, kw_only=True):
     """The clocks of all hosts; the first rank's host is included, with offset 0."""
 
     probe: ClassVar[str] = "clock_skew"
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     offsets: tuple[ClockOffset, ...]

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from ddoctor.evidence.probes import RankPlace, SweepPoint, WrongValue
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 Scope = Literal["within", "across", "all"]
 """within: one host; across: one rank of each host; all: all ranks."""
@@ -31,7 +32,7 @@ class Collectives(Section, frozen=True, kw_only=True):
     """Five collectives over message sizes, with verified values."""
 
     probe: ClassVar[str] = "collectives"
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     backend: str
     ranks: tuple[RankPlace, ...]

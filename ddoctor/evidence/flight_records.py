@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.training import Frame
+from ddoctor.models import Command
 
 
 class Call(Part, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class RankRecords(Part, frozen=True, kw_only=True):
 class FlightRecords(Section, frozen=True, kw_only=True):
     """The flight records of one job's ranks on one host; ranks that keep none are missing."""
 
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
     ranks: tuple[RankRecords, ...] = ()
     nccl: tuple[str, ...] = ()

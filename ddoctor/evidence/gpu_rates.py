@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class GpuTraffic(Part, frozen=True, kw_only=True):
@@ -22,6 +23,6 @@ class GpuTraffic(Part, frozen=True, kw_only=True):
 class GpuRates(Section, frozen=True, kw_only=True):
     """Mean rates over a short interval at the end of the sampling."""
 
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
     gpus: tuple[GpuTraffic, ...]

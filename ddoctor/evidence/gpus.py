@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 BUSY_PERCENT = 50
 """Percent of utilisation: a kernel ran in at least half of the last sample period."""
@@ -166,6 +167,8 @@ class Nvml(Section, frozen=True, kw_only=True):
 class Gpus(Section, frozen=True, kw_only=True):
     """All GPUs of a host."""
 
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
+
     driver: str
     """Driver version, say 570.86.15."""
     cuda: tuple[int, int] | None = None
@@ -217,6 +220,8 @@ class PcieErrors(Part, frozen=True, kw_only=True):
 
 class KernelLog(Section, frozen=True, kw_only=True):
     """Kernel log messages about GPUs and about processes killed for lack of memory."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
 
     source: str
     """Where it was read: /dev/kmsg, journalctl or a file."""

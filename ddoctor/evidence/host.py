@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class NumaNode(Part, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class Cpus(Section, frozen=True, kw_only=True):
 
 class Memory(Section, frozen=True, kw_only=True):
     """Host memory and cgroup limit, in bytes."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
 
     total: int
     available: int
@@ -132,6 +136,8 @@ class Disk(Part, frozen=True, kw_only=True):
 
 class Disks(Section, frozen=True, kw_only=True):
     """The file systems of the folders that a training run uses."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
 
     disks: tuple[Disk, ...]
 

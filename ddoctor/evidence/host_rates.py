@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class DiskTraffic(Part, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ class InterfaceTraffic(Part, frozen=True, kw_only=True):
 class HostRates(Section, frozen=True, kw_only=True):
     """Mean rates over the sampling; idle devices are left out."""
 
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
     seconds: float
     """Duration of the sampling."""

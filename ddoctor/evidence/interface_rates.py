@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class InterfaceRate(Part, frozen=True, kw_only=True):
@@ -23,7 +24,7 @@ class InterfaceRates(Section, frozen=True, kw_only=True):
     """A ring of hosts, each sending to the next while it receives; without torch or NCCL."""
 
     probe: ClassVar[str] = "interfaces"
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     rates: tuple[InterfaceRate, ...]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class JoiningRank(Part, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class JoiningRank(Part, frozen=True, kw_only=True):
 class Joining(Section, frozen=True, kw_only=True):
     """All expected ranks, and whether they arrived."""
 
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     endpoint: str
     """HOST:PORT of the store that connects the ranks."""
@@ -72,6 +73,8 @@ class Attempt(Part, frozen=True, kw_only=True):
 class Reach(Section, frozen=True, kw_only=True):
     """Which hosts this host reaches: test connections to ports that they opened."""
 
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
+
     attempts: tuple[Attempt, ...]
 
 
@@ -92,7 +95,7 @@ class HostCaller(Part, frozen=True, kw_only=True):
 class HostJoining(Section, frozen=True, kw_only=True):
     """How the hosts connected before any launcher started, as this host saw it."""
 
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     endpoint: str
     limit: float

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.training import Frame
+from ddoctor.models import Command
 
 
 class Block(Part, frozen=True, kw_only=True):
@@ -163,7 +164,7 @@ class LiveLink(Part, frozen=True, kw_only=True):
 class LiveLook(Section, frozen=True, kw_only=True):
     """The sampled ranks of one job on one host."""
 
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
     job: str
     """The job's name for people."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class WorkerRandomness(Part, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ class Loader(Part, frozen=True, kw_only=True):
 class Loading(Section, frozen=True, kw_only=True):
     """The training loaders of all ranks."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     loaders: tuple[Loader, ...]
 
@@ -131,7 +132,7 @@ class CurvePoint(Part, frozen=True, kw_only=True):
 class LoaderCurve(Section, frozen=True, kw_only=True):
     """The user's loaders in isolation, on all ranks at the same time."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     points: tuple[CurvePoint, ...]
 
@@ -157,6 +158,6 @@ class FirstBatches(Part, frozen=True, kw_only=True):
 class DataSeen(Section, frozen=True, kw_only=True):
     """The data on which the ranks trained."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     epochs: tuple[FirstBatches, ...]

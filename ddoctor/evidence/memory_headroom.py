@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 Stopped = Literal["", "host-memory", "time", "sizes", "data", "script"]
 """Why the search stopped: host memory, step time, the largest useful micro-batch, the end of the
@@ -103,7 +104,7 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
     """Training steps at growing micro-batches, until one does not fit."""
 
     probe: ClassVar[str] = "memory_headroom"
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe", "run")
 
     workload: str
     """``package.module:factory``, or the script that was run."""

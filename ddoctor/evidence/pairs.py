@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class End(Part, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ class Pairs(Section, frozen=True, kw_only=True):
     """Transfers between disjoint pairs, one direction at a time, and the work of each rank."""
 
     probe: ClassVar[str] = "pairs"
-    between_hosts: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     backend: str
     ends: tuple[End, ...]

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
 """fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2.
@@ -148,7 +149,7 @@ class Schedule(Part, frozen=True, kw_only=True):
 class Plan(Section, frozen=True, kw_only=True):
     """Strategies × numbers of GPUs, and the recommended row."""
 
-    of_planning: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("plan",)
 
     model: str
     """The model in words, say ``4.4B parameters, 82M of them trained``."""

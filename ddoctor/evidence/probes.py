@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class RankPlace(Part, frozen=True, kw_only=True):
@@ -163,6 +164,8 @@ class ProbeRun(Part, frozen=True, kw_only=True):
 
 class ProbeRuns(Section, frozen=True, kw_only=True):
     """Every scheduled probe, and its outcome."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
 
     runs: tuple[ProbeRun, ...]
     backend: str = ""

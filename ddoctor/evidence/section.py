@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from ddoctor.models import Command
+
 
 def _kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
@@ -34,14 +36,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
 
     probe: ClassVar[str] = ""
     """The probe that measures it; empty: a collector reads it."""
-    between_hosts: ClassVar[bool] = False
-    """Whether only a probe of the whole cluster makes it."""
-    of_training: ClassVar[bool] = False
-    """Whether it is recorded while a training script runs."""
-    of_attaching: ClassVar[bool] = False
-    """Whether it is sampled from outside, from a run without preparation."""
-    of_planning: ClassVar[bool] = False
-    """Whether it is a forecast for a run that does not exist yet."""
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe")
+    """The commands that make it. The first is the one whose subject it is, and that a reader is
+    advised to run."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -54,15 +51,12 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     @classmethod
     def obtain(cls) -> str:
         """The command that makes it."""
-        if cls.of_training:
+        first = cls.commands[0]
+        if first == "run":
             return "torchrun … -m ddoctor.probe run SCRIPT"
-        if cls.of_attaching:
-            return "ddoctor attach"
-        if cls.of_planning:
-            return "ddoctor plan"
-        if cls.between_hosts:
+        if first == "probe":
             return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
-        return f"ddoctor doctor --probe {cls.probe}" if cls.probe else "ddoctor doctor"
+        return f"ddoctor doctor --probe {cls.probe}" if cls.probe else f"ddoctor {first}"
 
 
 class Absence(Part, frozen=True, kw_only=True):
@@ -76,6 +70,8 @@ class Absence(Part, frozen=True, kw_only=True):
 
 class Absent(Section, frozen=True, kw_only=True):
     """All missing sections of a host, which explain why a check was skipped."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
 
     sections: tuple[Absence, ...] = ()
 

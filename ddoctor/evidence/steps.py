@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 PHASES = (
     "loader",
@@ -95,7 +96,7 @@ class Wait(Part, frozen=True, kw_only=True):
 class Steps(Section, frozen=True, kw_only=True, dict=True):
     """The training steps after the warm-up."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankSteps, ...]
     warm_up: int
@@ -147,7 +148,7 @@ class RankLines(Part, frozen=True, kw_only=True):
 class Lines(Section, frozen=True, kw_only=True):
     """Lines of the main thread, sampled several times a second."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankLines, ...]
 
@@ -195,6 +196,6 @@ class Growth(Part, frozen=True, kw_only=True):
 class MemoryOverTime(Section, frozen=True, kw_only=True):
     """Memory of all ranks during the training."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[Growth, ...]

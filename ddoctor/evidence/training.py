@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
+from ddoctor.models import Command
 
 # How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
 ECHO = re.compile(
@@ -125,7 +126,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
 class TrainingRun(Section, frozen=True, kw_only=True):
     """The run as a whole."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run", "attach")
 
     command: tuple[str, ...]
     """The script and its arguments."""
@@ -292,7 +293,7 @@ class RankStart(Part, frozen=True, kw_only=True):
 class Starts(Section, frozen=True, kw_only=True):
     """The start of all ranks."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankStart, ...]
 
@@ -300,8 +301,7 @@ class Starts(Section, frozen=True, kw_only=True):
 class RankUse(Section, frozen=True, kw_only=True):
     """CPU use of all ranks, and torch's settings there."""
 
-    of_training: ClassVar[bool] = True
-    of_attaching: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run", "attach")
 
     hosts: tuple[RankHost, ...]
     flags: tuple[RankFlags, ...]
@@ -355,7 +355,7 @@ class Trial(Part, frozen=True, kw_only=True):
 class Trials(Section, frozen=True, kw_only=True):
     """All changes of the script's settings that were tried."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     trials: tuple[Trial, ...]
 

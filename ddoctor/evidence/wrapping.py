@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 
 class Wrapper(Part, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ class Wrapper(Part, frozen=True, kw_only=True):
 class Wrapping(Section, frozen=True, kw_only=True):
     """The models of all ranks."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     wrappers: tuple[Wrapper, ...]
 
@@ -92,7 +93,7 @@ class Calls(Part, frozen=True, kw_only=True):
 class CollectiveCalls(Section, frozen=True, kw_only=True):
     """All collectives called from Python, without those of DDP's reducer."""
 
-    of_training: ClassVar[bool] = True
+    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     steps: int
     """Number of judged steps that they cover."""

@@ -110,7 +110,7 @@ def _details_of_run(evidence: Evidence) -> dict[str, dict[str, tuple[Detail, ...
     """What was recorded of all hosts together, where that is not too much to read."""
     if any(len(run.ranks) > SIDE_BY_SIDE for run in evidence.all(TrainingRun)):
         return {}
-    recorded = Evidence(section for section in evidence if section.of_training)
+    recorded = Evidence(section for section in evidence if section.commands[0] == "run")
     found = details(recorded, "", SHOWN_ELSEWHERE)
     return {"Everything recorded of the run": found} if found else {}
 
