@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from ddoctor.evidence.host import Kernel, Limits
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("dataloader-too-many-open-files",)
-
 # Measured with torch 2.13, gloo and 2 ranks: 10 descriptors a rank, and about 5 more for each
 # DataLoader worker with one tensor a batch: 96 with 16 workers, before CUDA and files open any.
 FAILS_BELOW = 128

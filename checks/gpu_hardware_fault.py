@@ -31,6 +31,7 @@ EXPLAINS = (
     "uneven-gpu-speed",
     "wrong-collective-result",
 )
+OF_MACHINE = True
 
 MEMORY_ERRORS = "NVIDIA GPU memory error management, Error recovery and response flags"
 CATALOGUE = "NVIDIA's Xid catalogue"

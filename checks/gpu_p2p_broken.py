@@ -18,6 +18,7 @@ from ddoctor.evidence.gpus import Gpus, PeerPath
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware",)
+OF_MACHINE = True
 
 SOURCE = "NVML API reference, nvmlDeviceGetP2PStatus"
 

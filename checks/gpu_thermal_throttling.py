@@ -20,6 +20,7 @@ from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed")
+OF_MACHINE = True
 
 SOURCE = "NVML API reference, nvmlClocksEventReasons"
 

@@ -24,6 +24,7 @@ from ddoctor.evidence.joining import Attempt, HostJoining, Reach
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "rank-missing-at-init", "rank-stuck-outside-collective")
+OF_MACHINE = True
 
 MEANING = {
     "refused": "was refused: no process listens there, or a firewall rejects it",

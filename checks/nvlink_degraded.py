@@ -20,6 +20,7 @@ from ddoctor.evidence.known_xids import KnownXids
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken")
+OF_MACHINE = True
 
 
 def down(gpus: Gpus) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from ddoctor.evidence.host import Kernel
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("cuda-driver-or-arch-mismatch",)
+OF_MACHINE = True
 
 SOURCE = "NVML API reference, nvmlReturn_t"
 

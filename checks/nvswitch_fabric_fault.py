@@ -17,6 +17,7 @@ from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken", "nvlink-degraded")
+OF_MACHINE = True
 
 SOURCE = "NVML API reference, Fabric definitions"
 

@@ -20,6 +20,7 @@ from ddoctor.evidence.probes import HostToDevice, RankPlace
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank")
+OF_MACHINE = True
 
 # Copies within a socket reach 53 to 56 GB/s, copies between sockets 39 to 51: at worst a ratio of
 # 0.7 (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md). Half of the lanes give

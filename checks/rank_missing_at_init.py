@@ -20,6 +20,7 @@ from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("rank-stuck-outside-collective",)
+OF_MACHINE = True
 
 HELD = {state: f"is {why}" for state, why in live_ranks.HELD.items()} | {
     "silent": "is not heard of any more: stopped as a whole, cut off, or its host is down",

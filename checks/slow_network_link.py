@@ -37,6 +37,7 @@ SOUND = 0.5
 MBIT_PER_MIB = 8 * 2**20 / 1e6
 
 EXPLAINS = ("collective-slow-for-hardware", "communication-bound-step")
+OF_MACHINE = True
 
 
 def between_ranks(

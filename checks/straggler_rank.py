@@ -32,6 +32,7 @@ from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
+OF_MACHINE = True
 
 # The dose that a public benchmark of fail-slow detection calls loud (probing's ladder); NVIDIA's
 # NVRx flags at 0.75 of the peers' speed, which is about the same.

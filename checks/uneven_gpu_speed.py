@@ -24,6 +24,7 @@ from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankRate
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("straggler-rank",)
+OF_MACHINE = True
 
 # The spread between the 8 GPUs of a healthy node is up to 5 % (ml-engineering: cooling, silicon);
 # a threshold of 10 % removed the false alarms of a published detector (GREYHOUND, ATC'25).

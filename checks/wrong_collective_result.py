@@ -23,6 +23,7 @@ from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, WrongValue
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("replicas-diverged",)
+OF_MACHINE = True
 
 FEW = 4
 """Ranks that one sentence lists, and hosts that get a separate fix."""

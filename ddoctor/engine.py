@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ddoctor import knowledge
+from ddoctor import discovery, knowledge
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.flight_records import by_nccl
 from ddoctor.analysis.live_state import LiveState, unjudged
@@ -84,25 +84,48 @@ class Check:
     explanation: str
     explains: tuple[str, ...]
     ways: tuple[Way, ...]
+    explained_by: tuple[str, ...] = ()
+    """Causes that this one follows from, though their checks do not name it."""
+    of_machine: bool = False
+    """No setting fixes it: the host must be repaired, restarted or left out."""
+    package: str = ""
+    """The installed package that offers it; empty: ddoctor."""
 
 
-def names(package: str = "ddoctor.checks") -> tuple[str, ...]:
+CHECKS = "ddoctor.checks"
+"""The package of the checks, and the group of entry points by which others offer theirs."""
+
+
+def names() -> tuple[str, ...]:
     """The causes that can be told, without loading any check.
 
     Raises:
-        DoctorError: the package is not installed (a bare checkout).
+        DoctorError: ddoctor is not installed (a bare checkout).
     """
-    return tuple(module.replace("_", "-") for module in sorted(_modules(package)))
+    return tuple(_cause(offer) for offer in discovery.usable(CHECKS))
 
 
 def load(name: str) -> Check:
-    """Load the check of one cause, which must be one of ``names()``."""
-    return read(import_module(f"ddoctor.checks.{name.replace('-', '_')}"))
+    """Load the check of one cause.
+
+    Raises:
+        KeyError: there is none.
+    """
+    # Those of ddoctor come first: looking through the installed packages takes its time.
+    for offers in (discovery.own, discovery.offered):
+        for offer in offers(CHECKS):
+            if _cause(offer) == name and not offer.problem:
+                return _read(offer)
+    raise KeyError(name)
 
 
-def read(module: ModuleType) -> Check:
-    """The check that a module holds: its docstring and its public generator functions."""
-    name = module.__name__.rpartition(".")[2].replace("_", "-")
+def read(module: ModuleType, name: str = "", package: str = "") -> Check:
+    """The check that a module holds: its docstring and its public generator functions.
+
+    Raises:
+        TypeError: a parameter is no kind of evidence.
+    """
+    name = name or module.__name__.rpartition(".")[2].replace("_", "-")
     explanation = inspect.getdoc(module) or ""
     functions = [
         function
@@ -115,8 +138,11 @@ def read(module: ModuleType) -> Check:
     return Check(
         name=name,
         title=title,
+        package=package,
         explanation=explanation,
         explains=tuple(getattr(module, "EXPLAINS", ())),
+        explained_by=tuple(getattr(module, "EXPLAINED_BY", ())),
+        of_machine=getattr(module, "OF_MACHINE", False),
         ways=tuple(
             Way(
                 check=name
@@ -131,12 +157,35 @@ def read(module: ModuleType) -> Check:
     )
 
 
+@cache
 def discover() -> tuple[Check, ...]:
-    """Load every check."""
-    return tuple(load(name) for name in names())
+    """Load every check; one of another package that is broken is left out."""
+    loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
+    own = map(_read, discovery.own(CHECKS))
+    return (*own, *(check for check in loaded if isinstance(check, Check)))
 
 
-def diagnose(evidence: Evidence, checks: Iterable[Check]) -> tuple[Result, ...]:
+def broken() -> tuple[Crashed, ...]:
+    """The checks of other packages that cannot be used, and why."""
+    loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
+    return tuple(check for check in loaded if isinstance(check, Crashed))
+
+
+def of_machine(cause: str) -> bool:
+    """Whether no setting fixes a cause: its host must be repaired, restarted or left out."""
+    return any(check.name == cause and check.of_machine for check in discover())
+
+
+def explains(checks: Sequence[Check]) -> Mapping[str, Collection[str]]:
+    """For each cause those that follow from it, whichever of the two checks says so."""
+    found = {check.name: set(check.explains) for check in checks}
+    for check in checks:
+        for cause in check.explained_by:
+            found.setdefault(cause, set()).add(check.name)
+    return found
+
+
+def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
     """Run every way of every check that has its evidence; say why for the others."""
     ways = tuple(way for check in checks for way in check.ways)
     tables = {need.section for way in ways for need in way.needs.values()}
@@ -163,12 +212,13 @@ def examine(evidence: Evidence, command: Command) -> Report:
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
-    ordered = order(results, {check.name: check.explains for check in checks})
+    ordered = order(results, explains(checks))
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),
+        *broken(),
         *_failed_collectors(evidence),
         *(
             Crashed(check=f"probe {run.probe}", error=f"{run.outcome}: {run.reason}")
@@ -207,14 +257,29 @@ def examine(evidence: Evidence, command: Command) -> Report:
     )
 
 
-def _modules(package: str) -> Sequence[str]:
+def _cause(offer: discovery.Offer) -> str:
+    return offer.name.replace("_", "-")
+
+
+def _read(offer: discovery.Offer) -> Check:
+    return read(import_module(offer.module), _cause(offer), offer.package)
+
+
+@cache
+def _load_offered(offer: discovery.Offer) -> Check | Crashed:
+    """Of another package: whatever is wrong with it costs nothing else."""
     try:
-        path = import_module(package).__path__
-    except ModuleNotFoundError as error:
-        raise DoctorError(
-            f"{package} is missing: ddoctor is not installed; run `pip install -e .` in its folder"
-        ) from error
-    return [module.name for module in iter_modules(path)]
+        if offer.problem:
+            raise DoctorError(offer.problem)
+        check = _read(offer)
+        if not check.title:
+            raise DoctorError(f"{offer.module} has no docstring")
+        if not check.ways:
+            raise DoctorError(f"{offer.module} has no public generator function")
+    except (Exception, SystemExit) as error:
+        why = str(error) if isinstance(error, DoctorError) else f"{type(error).__name__}: {error}"
+        return Crashed(check=f"{_cause(offer)} ({offer.package})", error=why)
+    return check
 
 
 def _named(

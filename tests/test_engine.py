@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from ddoctor import engine
+from ddoctor import discovery, engine
 from ddoctor.analysis.derived import Derived
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
@@ -192,7 +192,7 @@ def test_a_probe_that_was_skipped_does_not() -> None:
 
 def test_a_bare_checkout_says_what_to_do() -> None:
     with pytest.raises(DoctorError, match="pip install -e"):
-        engine.names("ddoctor.no_such_package")
+        discovery.own("ddoctor.no_such_package")
 
 
 class Sizes(Derived):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -175,7 +176,16 @@ def made_by(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
     command = [sys.executable, "-m", "ddoctor", *arguments]
     at = command.index("--") if "--" in command else len(command)
     command[at:at] = ["--bundle", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    # torchrun is next to the interpreter that runs the tests.
+    path_of_programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PATH": path_of_programs},
+        check=False,
+    )
     assert path.exists(), done.stdout + done.stderr
     return bundle(path)
 

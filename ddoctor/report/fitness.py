@@ -7,28 +7,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ddoctor import engine
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Fix, Report, Severity, Verdict
 from ddoctor.report import wording
-
-# What no setting mends: the machine has to be repaired, restarted or left out. A cause that is
-# mended by a line in the job's script makes no host unfit.
-OF_THE_MACHINE = {
-    "gpu-hardware-fault",
-    "gpu-p2p-broken",
-    "gpu-thermal-throttling",
-    "network-unreachable",
-    "nvlink-degraded",
-    "nvml-init-failure",
-    "nvswitch-fabric-fault",
-    "pcie-link-degraded",
-    "rank-missing-at-init",
-    "slow-network-link",
-    "straggler-rank",
-    "uneven-gpu-speed",
-    "wrong-collective-result",
-}
 
 BESIDE = {"clock_skew", "interfaces", "storage_read"}
 """Probes that tell little of the machine: they run even where the GPUs are somebody else's."""
@@ -117,9 +100,9 @@ def _unfit(report: Report) -> Mapping[str, tuple[str, ...]]:
     causes: dict[str, list[str]] = {}
     for finding in report.findings:
         if (
-            finding.cause in OF_THE_MACHINE
-            and finding.severity > Severity.NOTE
+            finding.severity > Severity.NOTE
             and finding.confidence > Confidence.POSSIBLE
+            and engine.of_machine(finding.cause)
         ):
             for host in finding.where.hosts:
                 causes.setdefault(host, []).append(finding.cause)

@@ -15,11 +15,10 @@ from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Finding, Report, Severity, Verdict, Where
 from ddoctor.report import html, markdown, terminal
-from ddoctor.report.fitness import OF_THE_MACHINE, Fitness, fit, lists
+from ddoctor.report.fitness import Fitness, fit, lists
 from ddoctor.report.output import Outputs
 from tests.report import sample
 
-CATALOGUE = (Path(__file__).parent.parent / "catalogue.txt").read_text().split()
 HOSTS = ("node-1", "node-2", "node-3", "node-10")
 
 
@@ -80,10 +79,6 @@ def test_nothing_to_part(findings: tuple[Finding, ...]) -> None:
 
 def test_nothing_to_part_on_one_host() -> None:
     assert parted(finding("gpu-hardware-fault", "node-1"), hosts=("node-1",)) is None
-
-
-def test_the_causes_are_those_of_the_catalogue() -> None:
-    assert set(CATALOGUE) >= OF_THE_MACHINE
 
 
 def test_lines_that_leave_hosts_out(tmp_path: Path) -> None:

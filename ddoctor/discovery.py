@@ -1,0 +1,69 @@
+"""Find checks and probes: the modules of ddoctor, then those that installed packages offer.
+
+A package offers a module by an entry point of the group ``ddoctor.checks`` or ``ddoctor.probes``.
+Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+
+from ddoctor.errors import DoctorError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A module that holds a check or a probe."""
+
+    name: str
+    """With underscores, as modules have it."""
+    module: str
+    package: str = ""
+    """The installed package that offers it; empty: ddoctor."""
+    problem: str = ""
+    """Why its name cannot be used; empty: it can."""
+
+
+@cache
+def own(group: str) -> tuple[Offer, ...]:
+    """The modules of ddoctor, sorted by name; a group is called as their package.
+
+    Raises:
+        DoctorError: the package is not installed (a bare checkout).
+    """
+    try:
+        path = import_module(group).__path__
+    except ModuleNotFoundError as error:
+        raise DoctorError(
+            f"{group} is missing: ddoctor is not installed; run `pip install -e .` in its folder"
+        ) from error
+    names = sorted(module.name for module in iter_modules(path))
+    return tuple(Offer(name=name, module=f"{group}.{name}") for name in names)
+
+
+@cache
+def offered(group: str) -> tuple[Offer, ...]:
+    """The modules that installed packages offer, sorted by name."""
+    # The same package may be found twice on a path that has a folder twice.
+    points = {
+        (one.name, one.value, one.dist.name if one.dist else "")
+        for one in entry_points(group=group)
+    }
+    taken = {one.name: "ddoctor" for one in own(group)}
+    offers = []
+    for name, module, package in sorted(points):
+        offer = Offer(name=name.replace("-", "_"), module=module, package=package)
+        owner = taken.setdefault(offer.name, package)
+        if owner != package:
+            offer = replace(offer, problem=f"{owner} already has one of this name")
+        offers.append(offer)
+    return tuple(offers)
+
+
+def usable(group: str) -> tuple[Offer, ...]:
+    """All modules whose names can be used, those of ddoctor first."""
+    return (*own(group), *(one for one in offered(group) if not one.problem))
