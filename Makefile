@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: doctor install system test check ward bench gpu clean
+.PHONY: doctor install system test check check-new docs ward bench gpu clean
 
 doctor: $(INSTALLED) ## install, then examine this machine
 	$(BIN)/ddoctor doctor
@@ -29,6 +29,13 @@ check: $(INSTALLED) ## linter, formatter, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+check-new: $(INSTALLED) ## begin a check and its test: make check-new NAME=some-cause
+	$(BIN)/python -m tools.check_new $(NAME)
+	$(BIN)/python -m tools.docs
+
+docs: $(INSTALLED) ## write docs/evidence.md and docs/causes.md from the code
+	$(BIN)/python -m tools.docs
 
 bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.startup

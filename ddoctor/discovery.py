@@ -57,9 +57,9 @@ def offered(group: str) -> tuple[Offer, ...]:
     offers = []
     for name, module, package in sorted(points):
         offer = Offer(name=name.replace("-", "_"), module=module, package=package)
-        owner = taken.setdefault(offer.name, package)
-        if owner != package:
+        if owner := taken.get(offer.name):
             offer = replace(offer, problem=f"{owner} already has one of this name")
+        taken.setdefault(offer.name, package)
         offers.append(offer)
     return tuple(offers)
 
@@ -67,3 +67,13 @@ def offered(group: str) -> tuple[Offer, ...]:
 def usable(group: str) -> tuple[Offer, ...]:
     """All modules whose names can be used, those of ddoctor first."""
     return (*own(group), *(one for one in offered(group) if not one.problem))
+
+
+def module(group: str, name: str) -> str:
+    """The module to import for a name; one that no package offers is taken as a module itself."""
+    return next((one.module for one in usable(group) if one.name == name), name)
+
+
+def package(group: str, name: str) -> str:
+    """The installed package that offers a name; empty: ddoctor."""
+    return next((one.package for one in usable(group) if one.name == name), "")

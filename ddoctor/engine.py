@@ -166,9 +166,16 @@ def discover() -> tuple[Check, ...]:
 
 
 def broken() -> tuple[Crashed, ...]:
-    """The checks of other packages that cannot be used, and why."""
+    """The checks and probes of other packages that cannot be used, and why."""
     loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
-    return tuple(check for check in loaded if isinstance(check, Crashed))
+    return (
+        *(check for check in loaded if isinstance(check, Crashed)),
+        *(
+            Crashed(check=f"probe {offer.name} ({offer.package})", error=offer.problem)
+            for offer in discovery.offered("ddoctor.probes")
+            if offer.problem
+        ),
+    )
 
 
 def of_machine(cause: str) -> bool:
@@ -294,7 +301,7 @@ def _named(
 
 def _asks(function: Callable[..., Any]) -> Mapping[str, Any]:
     hints = get_type_hints(function)
-    return {parameter: hints[parameter] for parameter in inspect.signature(function).parameters}
+    return {name: hints.get(name) for name in inspect.signature(function).parameters}
 
 
 def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:

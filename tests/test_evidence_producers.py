@@ -23,7 +23,7 @@ from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Known, Part, Section
 from ddoctor.models import Command
-from ddoctor.probing import launch
+from ddoctor.probing import catalog
 
 ROOT = Path(__file__).parent.parent
 FILLED_FOR_ALL = {"host", "unseen"}
@@ -139,8 +139,8 @@ def test_one_command_makes_all_that_a_way_needs(way: engine.Way) -> None:
 def test_every_collector_and_probe_serves_the_commands_that_its_section_names() -> None:
     collected = {get_type_hints(collector)["return"] for collector in collectors()}
     assert all({"doctor", "probe"} <= set(section.commands) for section in collected)
-    for name in launch.names():
-        hint = get_type_hints(import_module(f"{launch.PACKAGE}.{name}").measure)["return"]
+    for name in catalog.names():
+        hint = get_type_hints(import_module(f"{catalog.PACKAGE}.{name}").measure)["return"]
         (section,) = {*get_args(hint), hint} & set(section_types())
         assert "probe" in section.commands
 

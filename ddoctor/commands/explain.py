@@ -26,21 +26,33 @@ def explain(
     from ddoctor.errors import unknown
 
     cause = name.strip().lower().replace("_", "-")
-    if cause not in engine.names():
-        raise unknown("cause", name, engine.names())
-    explanation = engine.load(cause).explanation.replace("``", "`")
+    try:
+        check = engine.load(cause)
+    except KeyError:
+        raise unknown("cause", name, engine.names()) from None
+    explanation = check.explanation.replace("``", "`")
     typer.echo(f"{cause}\n\n{explanation}")
 
 
 def list_all() -> None:
     """List all causes and probes."""
-    from ddoctor import engine
+    from ddoctor import discovery, engine
     from ddoctor.probing import catalog
 
     width = max(map(len, engine.names()))
     typer.echo("Causes (ddoctor explain NAME)\n")
     for check in engine.discover():
-        typer.echo(f"  {check.name:{width}}  {check.title}")
+        typer.echo(f"  {check.name:{width}}  {check.title}{_from(check.package)}")
     typer.echo("\nProbes (ddoctor doctor --probe NAME)\n")
     for probe in catalog.names():
-        typer.echo(f"  {probe:{width}}  {catalog.describe(probe)}")
+        package = _from(discovery.package(catalog.PACKAGE, probe))
+        typer.echo(f"  {probe:{width}}  {catalog.describe(probe)}{package}")
+    if broken := engine.broken():
+        typer.echo("\nBroken, not used\n")
+        for one in broken:
+            typer.echo(f"  {one.check}: {one.error}")
+
+
+def _from(package: str) -> str:
+    """The installed package that offers it; empty for what ships with ddoctor."""
+    return f" (from {package})" if package else ""

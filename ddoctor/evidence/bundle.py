@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache, reduce
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from operator import or_
 from pathlib import Path
 from pkgutil import iter_modules
@@ -25,7 +26,14 @@ def section_types() -> tuple[type[Section], ...]:
     for module in iter_modules(evidence.__path__):
         if module.name != "bundle":
             import_module(f"{evidence.__name__}.{module.name}")
-    return tuple(kind for kind in Section.__subclasses__() if kind is not Known)
+    for point in entry_points(group=evidence.__name__):
+        # A broken package is reported where its checks are loaded.
+        with suppress(Exception):
+            point.load()
+    kinds = [kind for kind in Section.__subclasses__() if kind is not Known]
+    # Of two with one tag the bundle cannot tell which is meant: ddoctor's own counts.
+    kinds.sort(key=lambda kind: kind.__module__.startswith(f"{evidence.__name__}."))
+    return tuple({kind.label(): kind for kind in kinds}.values())
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):

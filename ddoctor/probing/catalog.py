@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from importlib import import_module
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 
+from ddoctor import discovery
 from ddoctor.errors import unknown
 
 PACKAGE = "ddoctor.probes"
@@ -15,7 +16,7 @@ PACKAGE = "ddoctor.probes"
 
 def names() -> tuple[str, ...]:
     """The probes there are."""
-    return tuple(sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__)))
+    return tuple(sorted(offer.name for offer in discovery.usable(PACKAGE)))
 
 
 def describe(name: str) -> str:
@@ -42,8 +43,12 @@ def _says(name: str, constant: str) -> bool:
 
 
 def _source(name: str) -> ast.Module:
-    (folder,) = import_module(PACKAGE).__path__
-    return ast.parse(Path(folder, f"{name}.py").read_text(encoding="utf-8"))
+    # A broken probe of another package fails when it runs, and the report says why.
+    with suppress(Exception):
+        found = find_spec(discovery.module(PACKAGE, name))
+        if found is not None and found.origin is not None:
+            return ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    return ast.Module(body=[], type_ignores=[])
 
 
 def choose(named: Sequence[str] | None) -> tuple[str, ...]:

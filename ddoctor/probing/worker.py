@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddoctor import discovery
 from ddoctor.errors import DoctorError
 from ddoctor.probing.journal import Journal
 from ddoctor.probing.sweep_request import SweepRequest
@@ -67,7 +68,7 @@ def _request(text: str) -> SweepRequest:
 
 def _run(name: str, world: ProbeWorld, hands_off: str) -> None:
     world.doing(f"beginning {name}")
-    module = import_module(name if "." in name else f"ddoctor.probes.{name}")
+    module = import_module(discovery.module("ddoctor.probes", name))
     try:
         if hands_off and getattr(module, "USES_DEVICE", True):
             raise Skip(hands_off)

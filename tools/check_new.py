@@ -1,0 +1,73 @@
+"""Begin a check and its test: ``make check-new NAME=some-cause``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from ddoctor import engine
+
+CHECK = '''"""Describe here in one full sentence what is wrong with {words}.
+
+Describe what happens and why it hurts: which rank waits for what, or which memory fills. Then
+describe how it looks from outside: the lines of the log, the message of the exception, the numbers
+that a user sees. Say last how to fix it. `ddoctor explain {name}` shows this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.host import Memory
+from ddoctor.models import Finding
+
+
+def found(memory: Memory) -> Iterator[Finding]:
+    # Ask for the sections that show it (docs/evidence.md lists them), and yield a Finding where
+    # they do. checks/shm_too_small.py is a good one to copy.
+    yield from ()
+'''
+
+TEST = """from __future__ import annotations
+
+from ddoctor.evidence.host import Memory
+from tests.conftest import Findings
+
+CAUSE = "{name}"
+SOUND = Memory(host="a", total=2**36, available=2**35)
+
+
+def test_is_quiet_on_a_sound_host(findings: Findings) -> None:
+    assert findings(CAUSE, SOUND) == ()
+"""
+
+
+def write(root: Path, name: str) -> tuple[Path, Path]:
+    """Write both files below the root of a checkout, and return them.
+
+    Raises:
+        ValueError: the name is no slug, or there is such a check.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", name):
+        raise ValueError(f"'{name}' is no name of a cause: use lower-case words with hyphens")
+    if name in engine.names():
+        raise ValueError(f"there is a check of the name {name}")
+    module = name.replace("-", "_")
+    files = {
+        root / "checks" / f"{module}.py": CHECK,
+        root / "tests" / "checks" / f"test_{module}.py": TEST,
+    }
+    for path, text in files.items():
+        with path.open("x", encoding="utf-8") as new:
+            new.write(text.format(name=name, words=name.replace("-", " ")))
+    check, test = files
+    return check, test
+
+
+if __name__ == "__main__":
+    try:
+        written = write(Path(__file__).parent.parent, sys.argv[1] if len(sys.argv) > 1 else "")
+    except (ValueError, FileExistsError) as error:
+        sys.exit(f"check-new: {error}")
+    sys.stdout.write("".join(f"{path}\n" for path in written))
