@@ -207,7 +207,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
     checks = discover()
     results = diagnose(evidence, checks)
     # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
-    own = command if command == "run" else None
+    own: Command | None = command if command == "run" else None
     if evidence.all(LiveLook) and all("attach" in section.commands for section in evidence):
         own = "attach"
     if all("plan" in section.commands for section in evidence):

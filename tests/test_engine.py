@@ -98,6 +98,14 @@ def test_optional_evidence_is_given_where_it_is() -> None:
     assert [len(r.findings) for r in run(without, shm("a"), memory)] == [0]
 
 
+def test_what_explains_a_cause_is_said_on_either_side() -> None:
+    one, other, third = module(way=on_each), module(way=on_each), module(way=on_each)
+    one.EXPLAINS = ("b",)  # type: ignore[attr-defined]
+    other.EXPLAINED_BY = ("a", "c")  # type: ignore[attr-defined]
+    checks = [engine.read(made, name) for made, name in ((one, "a"), (other, "b"), (third, "c"))]
+    assert engine.explains(checks) == {"a": {"b"}, "b": set(), "c": {"b"}}
+
+
 def test_missing_evidence_is_a_reason_and_no_silence() -> None:
     (result,) = run(on_each)
     assert result.findings == ()

@@ -106,7 +106,7 @@ def _parts(kind: object) -> dict[type[Part] | type[Section], None]:
 
 def _fields(kind: type) -> list[tuple[str, str, str]]:
     """Name, type and docstring of each field, also those that it inherits from another part."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Part | Section) and base not in (Part, Section):
             found |= _own_fields(base)
@@ -120,8 +120,9 @@ def _own_fields(kind: type) -> dict[str, tuple[str, str]]:
     for line, after in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
-        said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-        doc = inspect.cleandoc(str(ast.literal_eval(after.value))) if said else ""
+        doc = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            doc = inspect.cleandoc(str(after.value.value))
         kept = ast.unparse(line.annotation)
         if not kept.startswith("ClassVar"):
             found[line.target.id] = (kept, doc)
@@ -152,7 +153,7 @@ def _commands(check: engine.Check) -> tuple[Command, ...]:
 
 
 def _summary(kind: type) -> str:
-    return " ".join(inspect.getdoc(kind).split()) if inspect.getdoc(kind) else ""
+    return _cell(inspect.getdoc(kind) or "")
 
 
 def _cell(text: str) -> str:
