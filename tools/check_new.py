@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ddoctor import engine
 
-CHECK = '''"""Describe here in one full sentence what is wrong with {words}.
+CHECK = '''"""Describe here in one full sentence what is wrong.
 
 Describe what happens and why it hurts: which rank waits for what, or which memory fills. Then
 describe how it looks from outside: the lines of the log, the message of the exception, the numbers
-that a user sees. Say last how to fix it. `ddoctor explain {name}` shows this page.
+that a user sees. Say last how to fix it. `ddoctor explain` shows this page under the name
+{name}.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def write(root: Path, name: str) -> tuple[Path, Path]:
     }
     for path, text in files.items():
         with path.open("x", encoding="utf-8") as new:
-            new.write(text.format(name=name, words=name.replace("-", " ")))
+            new.write(text.format(name=name))
     check, test = files
     return check, test
 

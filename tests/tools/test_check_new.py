@@ -13,7 +13,7 @@ import pytest
 from tools import check_new
 
 ROOT = Path(__file__).parents[2]
-NAME = "fan-stands-still"
+NAME = "fan-of-a-host-with-many-gpus-does-not-turn"
 
 
 @pytest.fixture
