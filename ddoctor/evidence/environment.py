@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ddoctor.evidence.section import Part, Section
+from ddoctor.models import Command
 
 HIDDEN = "(hidden)"
 """Replaces a value that might be a secret; the value itself is never written."""
@@ -23,6 +24,8 @@ class Variable(Part, frozen=True, kw_only=True):
 
 class Environment(Section, frozen=True, kw_only=True):
     """The allow-listed variables that are set, each once, sorted by name."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
 
     variables: tuple[Variable, ...] = ()
 

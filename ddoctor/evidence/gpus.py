@@ -167,7 +167,7 @@ class Nvml(Section, frozen=True, kw_only=True):
 class Gpus(Section, frozen=True, kw_only=True):
     """All GPUs of a host."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
 
     driver: str
     """Driver version, say 570.86.15."""
@@ -221,7 +221,7 @@ class PcieErrors(Part, frozen=True, kw_only=True):
 class KernelLog(Section, frozen=True, kw_only=True):
     """Kernel log messages about GPUs and about processes killed for lack of memory."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
 
     source: str
     """Where it was read: /dev/kmsg, journalctl or a file."""

@@ -21,6 +21,8 @@ class NumaNode(Part, frozen=True, kw_only=True):
 class Cpus(Section, frozen=True, kw_only=True):
     """Logical CPUs that exist, that this process may use, and that its cgroup grants."""
 
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+
     model: str = ""
     logical: int
     """Number of logical CPUs of the host."""
@@ -56,7 +58,7 @@ class Cpus(Section, frozen=True, kw_only=True):
 class Memory(Section, frozen=True, kw_only=True):
     """Host memory and cgroup limit, in bytes."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
 
     total: int
     available: int
@@ -81,6 +83,8 @@ class Memory(Section, frozen=True, kw_only=True):
 class SharedMemory(Section, frozen=True, kw_only=True):
     """The file system at /dev/shm; sizes in bytes."""
 
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+
     path: str = "/dev/shm"
     filesystem: str = ""
     size: int
@@ -96,6 +100,8 @@ class Limit(Part, frozen=True, kw_only=True):
 
 class Limits(Section, frozen=True, kw_only=True):
     """Resource limits of this process (ulimit): open files, locked memory, processes."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
 
     open_files: Limit
     locked_memory: Limit
@@ -137,7 +143,7 @@ class Disk(Part, frozen=True, kw_only=True):
 class Disks(Section, frozen=True, kw_only=True):
     """The file systems of the folders that a training run uses."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "attach")
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
 
     disks: tuple[Disk, ...]
 
@@ -156,6 +162,8 @@ class Clock(Section, frozen=True, kw_only=True):
 
 class Kernel(Section, frozen=True, kw_only=True):
     """Kernel, container and the settings that control peer-to-peer DMA."""
+
+    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
 
     release: str
     command_line: str | None = None
