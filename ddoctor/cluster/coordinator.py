@@ -24,7 +24,13 @@ from ddoctor.cluster.store import (
     order_key,
     rank_key,
 )
-from ddoctor.cluster.supervisor import INTERRUPTED, look, seek, tick_seconds, unpack
+from ddoctor.cluster.supervisor import (
+    INTERRUPTED,
+    collect_host,
+    find_processes,
+    tick_seconds,
+    unpack,
+)
 from ddoctor.control_arms import Candidate, Measured, compared
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArm, ControlArms
@@ -33,8 +39,8 @@ from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
 # The limit of all collectors, and the way of what they saw.
-LOOK_SECONDS = 45.0
-SEEK_SECONDS = 5.0
+COLLECT_SECONDS = 45.0
+FIND_SECONDS = 5.0
 FINISH_SECONDS = 5.0
 LIMIT_SECONDS = 280.0
 """For all probes together but a burn: a full run stays under five minutes."""
@@ -54,30 +60,30 @@ class Coordinator:
 
     def __init__(
         self,
-        fleet: ClusterStore,
+        store: ClusterStore,
         me: RankInfo,
         *,
         data: Path,
         join_limit: float,
         burn: float = 0.0,
     ) -> None:
-        self._fleet, self._me, self._data = fleet, me, data
+        self._store, self._me, self._data = store, me, data
         self.options: Sequence[str] = ()
         """Words for the processes that measure."""
         self._join_limit = join_limit
         self._limit = LIMIT_SECONDS + burn
         self._tick_seconds = tick_seconds(me.world_size)
         self._number = -1
-        self._musters: list[RankInfo] = []
+        self._ranks: list[RankInfo] = []
         self._missing: tuple[int, ...] = ()
         self._sections: list[Section] = []
         self._absences: list[Absence] = []
         self._runs: list[ProbeRun] = []
         self._states: dict[int, RankState] = {}
         self._joined: set[int] | None = None
-        self._sought: tuple[FoundProcess, ...] = ()
+        self._found: tuple[FoundProcess, ...] = ()
         self._backend = ""
-        self._hands_off = ""
+        self._gpus_in_use = ""
         self._deadline = time.monotonic() + self._limit
 
     def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
@@ -87,10 +93,10 @@ class Coordinator:
             DoctorError: the probes cannot be run on these hosts; the message says why.
         """
         try:
-            self._call_the_roll(started)
-            self._look(started)
+            self._wait_for_ranks(started)
+            self._collect(started)
             if self._missing:
-                self._seek()
+                self._find_missing()
                 why = f"rank {_listed(self._missing)} did not come in {self._join_limit:.0f} s"
                 self._runs = [ProbeRun(probe=probes[0], outcome="hung", reason=why)]
                 self._runs += _skipped(probes[1:], why)
@@ -131,21 +137,21 @@ class Coordinator:
         order = Order(
             kind="measure",
             probes=(ARM,),
-            hands_off=self._hands_off,
+            gpus_in_use=self._gpus_in_use,
             options=tuple(self.options),
             environment=candidate.changes if candidate else {},
             hosts=candidate.hosts if candidate else (),
         )
-        voyage = MeasurementRun(self._fleet, self._me, self._order(order), order, self._musters)
+        measurement = MeasurementRun(self._store, self._me, self._order(order), order, self._ranks)
         limit = min(self._join_limit, ARM_JOIN_SECONDS)
-        voyage.watch(self._data, self._deadline, limit, lambda name: None)
-        if voyage.outcome == "interrupted":
+        measurement.watch(self._data, self._deadline, limit, lambda name: None)
+        if measurement.outcome == "interrupted":
             raise KeyboardInterrupt
-        if any(one.status == SILENT for one in voyage.states.values()):
-            raise StoreLost(voyage.runs()[-1].reason)
-        if voyage.outcome != "completed":
-            return voyage.runs()[-1].reason
-        (sweep,) = (one for one in voyage.sections() if isinstance(one, AllReduce))
+        if any(one.status == SILENT for one in measurement.states.values()):
+            raise StoreLost(measurement.runs()[-1].reason)
+        if measurement.outcome != "completed":
+            return measurement.runs()[-1].reason
+        (sweep,) = (one for one in measurement.sections() if isinstance(one, AllReduce))
         return sweep
 
     def finish(self) -> None:
@@ -156,41 +162,41 @@ class Coordinator:
             self._order(Order(kind="finish", code=code))
             deadline = time.monotonic() + FINISH_SECONDS
             # Before the roll is called, all are still to come: not every launcher ends them.
-            others = (len(self._musters) or self._me.world_size) - 1
-            while self._fleet.count(FINISHED, 0) < others and time.monotonic() < deadline:
+            others = (len(self._ranks) or self._me.world_size) - 1
+            while self._store.add(FINISHED, 0) < others and time.monotonic() < deadline:
                 time.sleep(self._tick_seconds)
         except StoreLost:
             return
 
     def _order(self, order: Order) -> int:
         self._number += 1
-        self._fleet.tell(order_key(self._number), order)
+        self._store.set(order_key(self._number), order)
         return self._number
 
     def _tick(self) -> None:
-        self._fleet.count(HEARTBEAT)
+        self._store.add(HEARTBEAT)
         time.sleep(self._tick_seconds)
 
-    def _call_the_roll(self, started: Callable[[str], None]) -> None:
+    def _wait_for_ranks(self, started: Callable[[str], None]) -> None:
         size = self._me.world_size
         deadline = time.monotonic() + self._join_limit
         heard: dict[int, RankInfo] = {}
         while True:
-            called = range(1, self._fleet.count(JOINED, 0) + 1)
+            called = range(1, self._store.add(JOINED, 0) + 1)
             keys = {rank_key(one): one for one in called if one not in heard}
-            for key, muster in self._fleet.hear_all(keys, RankInfo).items():
-                heard[keys[key]] = muster
+            for key, info in self._store.get_all(keys, RankInfo).items():
+                heard[keys[key]] = info
             came = {one.rank for one in heard.values()}
             if len(came) >= size or time.monotonic() > deadline:
                 break
             started(f"{len(came)} of {size} ranks have come")
             self._tick()
-        self._musters = sorted(heard.values(), key=lambda one: one.rank)
+        self._ranks = sorted(heard.values(), key=lambda one: one.rank)
         self._missing = tuple(sorted(set(range(size)) - came))
         self._demand_equals()
 
     def _demand_equals(self) -> None:
-        for one in self._musters:
+        for one in self._ranks:
             if one.unfit:
                 raise DoctorError(f"rank {one.rank} on {one.host}: {one.unfit}")
             if one.version != self._me.version:
@@ -199,21 +205,21 @@ class Coordinator:
                     f"{self._me.host}: install the same version on every host"
                 )
 
-    def _look(self, started: Callable[[str], None]) -> None:
-        leaders = [one for one in self._musters if one.leads]
-        self._order(Order(kind="look", peers=tuple(leaders)))
+    def _collect(self, started: Callable[[str], None]) -> None:
+        leaders = [one for one in self._ranks if one.leads]
+        self._order(Order(kind="collect", peers=tuple(leaders)))
         started(f"looking at {len(leaders)} hosts")
-        deadline = time.monotonic() + LOOK_SECONDS
-        found = {self._me.rank: look(leaders, self._me)}
+        deadline = time.monotonic() + COLLECT_SECONDS
+        found = {self._me.rank: collect_host(leaders, self._me)}
         others = {host_key(one.rank): one for one in leaders if one.rank != self._me.rank}
         while others and time.monotonic() < deadline:
-            for key, packed in self._fleet.hear_all(others, str).items():
+            for key, packed in self._store.get_all(others, str).items():
                 found[others.pop(key).rank] = packed
             self._tick()
         for rank in sorted(found):
             self._sections += unpack(found[rank])
         for one in others.values():
-            why = f"{one.host} did not answer within {LOOK_SECONDS:.0f} s"
+            why = f"{one.host} did not answer within {COLLECT_SECONDS:.0f} s"
             self._sections.append(
                 Absent(
                     host=one.host,
@@ -221,63 +227,67 @@ class Coordinator:
                 )
             )
 
-    def _seek(self) -> None:
-        self._order(Order(kind="seek", missing=self._missing))
-        found = list(seek(self._missing, self._me.host))
+    def _find_missing(self) -> None:
+        self._order(Order(kind="find", missing=self._missing))
+        found = list(find_processes(self._missing, self._me.host))
         keys = {
-            found_key(one.rank) for one in self._musters if one.leads and one.rank != self._me.rank
+            found_key(one.rank) for one in self._ranks if one.leads and one.rank != self._me.rank
         }
-        deadline = time.monotonic() + SEEK_SECONDS
+        deadline = time.monotonic() + FIND_SECONDS
         while keys and time.monotonic() < deadline:
-            for key, sought in self._fleet.hear_all(keys, tuple[FoundProcess, ...]).items():
+            for key, processes_there in self._store.get_all(keys, tuple[FoundProcess, ...]).items():
                 keys.discard(key)
-                found += sought
+                found += processes_there
             self._tick()
-        self._sought = tuple(found)
+        self._found = tuple(found)
 
     def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
         self._deadline = deadline = time.monotonic() + self._limit
-        self._hands_off = "; ".join(
-            dict.fromkeys(f"{one.host}: {one.hands_off}" for one in self._musters if one.hands_off)
+        self._gpus_in_use = "; ".join(
+            dict.fromkeys(
+                f"{one.host}: {one.gpus_in_use}" for one in self._ranks if one.gpus_in_use
+            )
         )
-        gpus = not self._hands_off and all(one.visible_gpus for one in self._musters)
+        gpus = not self._gpus_in_use and all(one.visible_gpus for one in self._ranks)
         self._backend = "nccl" if gpus else "gloo"
         waiting = list(probes)
         while waiting:
             order = Order(
                 kind="measure",
                 probes=tuple(waiting),
-                hands_off=self._hands_off,
+                gpus_in_use=self._gpus_in_use,
                 options=tuple(self.options),
             )
-            voyage = MeasurementRun(self._fleet, self._me, self._order(order), order, self._musters)
+            measurement = MeasurementRun(
+                self._store, self._me, self._order(order), order, self._ranks
+            )
             try:
-                voyage.watch(self._data, deadline, self._join_limit, started)
+                measurement.watch(self._data, deadline, self._join_limit, started)
             finally:
-                self._joined = (self._joined or set()) | voyage.joined
-                self._states = voyage.states or self._states
-                told = voyage.runs()
+                self._joined = (self._joined or set()) | measurement.joined
+                self._states = measurement.states or self._states
+                told = measurement.runs()
                 self._runs += told
                 waiting = waiting[len(told) :]
-                self._sections += voyage.sections()
-            if voyage.outcome == "interrupted":
+                self._sections += measurement.sections()
+            if measurement.outcome == "interrupted":
                 self._runs += [ProbeRun(probe=name, outcome="interrupted") for name in waiting]
                 raise KeyboardInterrupt
             why = ""
-            if waiting and not voyage.began:
+            if waiting and not measurement.began:
                 why = f"the ranks could not join, see {told[-1].probe}"
             elif waiting and time.monotonic() > deadline - STALL_SECONDS:
                 why = f"no time was left after {told[-1].probe} {told[-1].outcome}"
-            elif waiting and any(one.status == SILENT for one in voyage.states.values()):
+            elif waiting and any(one.status == SILENT for one in measurement.states.values()):
                 why = f"a rank is not heard of any more, see {told[-1].probe}"
-            elif waiting and any(one.words == INTERRUPTED for one in voyage.states.values()):
+            elif waiting and any(one.words == INTERRUPTED for one in measurement.states.values()):
                 why = f"a rank was interrupted, see {told[-1].probe}"
             if why:
                 self._runs += _skipped(waiting, why)
                 waiting = []
 
     def _all(self) -> tuple[Section, ...]:
-        hosts = sorted({one.host for one in self._musters})
+        hosts = sorted({one.host for one in self._ranks})
         common = hosts[0] if len(hosts) == 1 else ""
         runs = ProbeRuns(
             host=common,
@@ -300,37 +310,37 @@ class Coordinator:
     def _joining(self) -> Joining:
         name = next((one for one in LAUNCHED if os.environ.get(one, "").isdecimal()), "")
         return Joining(
-            endpoint=f"{self._fleet.address}:{self._fleet.port}",
+            endpoint=f"{self._store.address}:{self._store.port}",
             limit=self._join_limit,
             world_size=self._me.world_size,
             ranks=(
-                *(self._came(one) for one in self._musters),
+                *(self._came(one) for one in self._ranks),
                 *(self._did_not_come(rank) for rank in self._missing),
             ),
             launched=int(os.environ[name]) if name else None,
             launched_by=name,
         )
 
-    def _came(self, muster: RankInfo) -> JoiningRank:
-        state = self._states.get(muster.rank)
+    def _came(self, info: RankInfo) -> JoiningRank:
+        state = self._states.get(info.rank)
         return JoiningRank(
-            rank=muster.rank,
-            host=muster.host,
-            pid=state.pid if state else muster.pid,
-            local_rank=muster.local_rank,
-            world_size=muster.world_size,
-            address=muster.address,
-            visible_gpus=muster.visible_gpus,
-            visible_devices=muster.visible_devices,
+            rank=info.rank,
+            host=info.host,
+            pid=state.pid if state else info.pid,
+            local_rank=info.local_rank,
+            world_size=info.world_size,
+            address=info.address,
+            visible_gpus=info.visible_gpus,
+            visible_devices=info.visible_devices,
             came=True,
-            joined=None if self._joined is None else muster.rank in self._joined,
+            joined=None if self._joined is None else info.rank in self._joined,
             last=state.last if state else "",
             age=state.age if state else None,
             status=state.status if state else "",
         )
 
     def _did_not_come(self, rank: int) -> JoiningRank:
-        found = next((one for one in self._sought if one.rank == rank), None)
+        found = next((one for one in self._found if one.rank == rank), None)
         if found is not None:
             return JoiningRank(
                 rank=rank,

@@ -32,9 +32,7 @@ class Endpoint:
     host_it: bool
     """The endpoint is on this host."""
 
-    @property
-    def endpoint(self) -> str:
-        """As it was written."""
+    def __str__(self) -> str:
         return f"{self.address}:{self.port}"
 
 

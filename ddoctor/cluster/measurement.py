@@ -42,15 +42,15 @@ class MeasurementRun:
 
     def __init__(
         self,
-        fleet: ClusterStore,
+        store: ClusterStore,
         me: RankInfo,
         number: int,
         order: Order,
-        musters: Sequence[RankInfo],
+        ranks: Sequence[RankInfo],
     ) -> None:
-        self._fleet, self._me, self._number, self._order = fleet, me, number, order
+        self._store, self._me, self._number, self._order = store, me, number, order
         self._tick_seconds = tick_seconds(me.world_size)
-        self._hosts = {one.rank: one.host for one in musters}
+        self._hosts = {one.rank: one.host for one in ranks}
         self._words: dict[int, RankProgress] = {}
         self._heard: dict[int, float] = {}
         self.began: dict[str, float] = {}
@@ -75,9 +75,9 @@ class MeasurementRun:
         died: float | None = None
         announced = 0
         try:
-            with Measuring(self._fleet, self._me, self._number, self._order, data) as mine:
+            with Measuring(self._store, self._me, self._number, self._order, data) as mine:
                 while True:
-                    self._fleet.count(HEARTBEAT)
+                    self._store.add(HEARTBEAT)
                     mine.tick()
                     now = time.monotonic()
                     if self._hear():
@@ -102,7 +102,7 @@ class MeasurementRun:
                     time.sleep(self._tick_seconds)
                 self._stop(mine)
         except KeyboardInterrupt:
-            self._fleet.tell(stop_key(self._number), True)
+            self._store.set(stop_key(self._number), True)
         self.states = {} if self.outcome == "completed" else self._look()
         if self.outcome == "hung" and any(one.words for one in self.states.values()):
             self.outcome = "crashed"
@@ -137,14 +137,14 @@ class MeasurementRun:
             for name, end in word.ended.items()
             if end.section
         ]
-        return list(self._fleet.hear_all(keys, kinds).values())
+        return list(self._store.get_all(keys, kinds).values())
 
     def _hear(self) -> bool:
         """Take in the words of all ranks; whether anybody has made a step since."""
         keys = {progress_key(self._number, rank): rank for rank in self._hosts}
         moved = False
         now = time.monotonic()
-        for key, word in self._fleet.hear_all(keys, RankProgress).items():
+        for key, word in self._store.get_all(keys, RankProgress).items():
             rank = keys[key]
             earlier = self._words.get(rank)
             if earlier is not None and earlier.beat == word.beat:
@@ -173,7 +173,7 @@ class MeasurementRun:
     def _stop(self, mine: Measuring) -> None:
         """Have every process ended, and hear the last words."""
         if self.outcome != "completed":
-            self._fleet.tell(stop_key(self._number), True)
+            self._store.set(stop_key(self._number), True)
             mine.end()
         deadline = time.monotonic() + LAST_WORD_SECONDS
         while time.monotonic() < deadline:
@@ -181,9 +181,9 @@ class MeasurementRun:
             self._hear()
             if sum(word.over for word in self._words.values()) == len(self._hosts):
                 return
-            self._fleet.count(HEARTBEAT)
+            self._store.add(HEARTBEAT)
             time.sleep(self._tick_seconds)
-        self._fleet.tell(stop_key(self._number), True)
+        self._store.set(stop_key(self._number), True)
 
     def _look(self) -> dict[int, RankState]:
         now = time.monotonic()

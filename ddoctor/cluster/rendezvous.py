@@ -24,10 +24,10 @@ SETTLE_SECONDS = 10.0
 # Connections are tried for three seconds, all at once.
 TRIAL_SECONDS = 10.0
 
-ROLL = "roll"
+JOINED = "joined"
 TRIAL = "trial"
-VERDICT = "verdict"
-HEARD = "heard"
+RESULT = "result"
+RECEIVED = "received"
 
 
 class JoiningHost(RankInfo, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class JoiningHost(RankInfo, frozen=True, kw_only=True):
 
 
 class RendezvousResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the meeting."""
+    """What became of the endpoint."""
 
     node_ranks: Mapping[str, int] = {}
     """By the order in which the hosts called."""
@@ -55,16 +55,16 @@ class HostsMissing(Exception):
         """It is the host of the endpoint, which speaks for those that came."""
 
 
-def gather(meeting: Endpoint) -> int:
+def gather(endpoint: Endpoint) -> int:
     """Meet the other hosts; the number of this one. The port is free again afterwards.
 
     Raises:
-        Apart: hosts are missing, or cannot be reached.
+        HostsMissing: hosts are missing, or cannot be reached.
         DoctorError: what the hosts were told makes no run; or another host has the report.
     """
     _load_torch()
     try:
-        return _lead(meeting) if meeting.host_it else _follow(meeting)
+        return _lead(endpoint) if endpoint.host_it else _follow(endpoint)
     except StoreLost as error:
         raise DoctorError(str(error)) from error
 
@@ -81,129 +81,129 @@ def _load_torch() -> None:
         del os.environ[name]
 
 
-def _lead(meeting: Endpoint) -> int:
+def _lead(endpoint: Endpoint) -> int:
     try:
         # By its own name a host may not even reach itself.
-        fleet = _open("localhost", meeting, host_it=True, limit=meeting.limit)
+        store = _open("localhost", endpoint, host_it=True, limit=endpoint.limit)
     except StoreLost as error:
         raise DoctorError(
-            f"port {meeting.port} cannot be opened here: `ss -ltnp 'sport = :{meeting.port}'` "
+            f"port {endpoint.port} cannot be opened here: `ss -ltnp 'sport = :{endpoint.port}'` "
             f"shows who has it, or take another one on all hosts ({error})"
         ) from error
-    me = _call(fleet, meeting)
-    callers = _wait(fleet, meeting)
+    me = _announce(store, endpoint)
+    callers = _wait(store, endpoint)
     sizes = {one.world_size for one in callers}
-    if len(sizes) == 1 and len(callers) >= meeting.hosts:
-        numbers = _numbers(callers, me, meeting)
-        verdict = RendezvousResult(
-            node_ranks=numbers, refusal="" if numbers else _twice(callers, meeting.hosts)
+    if len(sizes) == 1 and len(callers) >= endpoint.hosts:
+        numbers = _numbers(callers, me, endpoint)
+        result = RendezvousResult(
+            node_ranks=numbers, refusal="" if numbers else _twice(callers, endpoint.hosts)
         )
-        _close(fleet, verdict, len(callers))
+        _close(store, result, len(callers))
         if not numbers:
-            raise DoctorError(verdict.refusal)
+            raise DoctorError(result.refusal)
         return numbers[str(me.rank)]
-    reaches = _try_ways(fleet, me, callers)
+    reaches = _try_connections(store, me, callers)
     names = ", ".join(sorted(one.host for one in callers))
     if len(sizes) == 1:
-        what = f"{len(callers)} of {meeting.hosts} hosts came to {meeting.endpoint}: {names}"
+        what = f"{len(callers)} of {endpoint.hosts} hosts came to {endpoint}: {names}"
     else:
         what = f"the hosts were given different --nnodes ({_listed(sorted(sizes))})"
-    _close(fleet, RendezvousResult(refusal=f"{what}; the report is on {me.host}"), len(callers))
-    raise HostsMissing(_joining(meeting, me, callers), *reaches, first=True)
+    _close(store, RendezvousResult(refusal=f"{what}; the report is on {me.host}"), len(callers))
+    raise HostsMissing(_joining(endpoint, me, callers), *reaches, first=True)
 
 
-def _follow(meeting: Endpoint) -> int:
-    fleet = _connect(meeting)
-    me = _call(fleet, meeting)
+def _follow(endpoint: Endpoint) -> int:
+    store = _connect(endpoint)
+    me = _announce(store, endpoint)
     tried = False
     # The endpoint's host was there before, so its own limit ends before this.
-    deadline = time.monotonic() + meeting.limit + TRIAL_SECONDS + ATTEMPT_SECONDS
-    while (verdict := fleet.hear(VERDICT, RendezvousResult)) is None:
-        peers = None if tried else fleet.hear(TRIAL, tuple[JoiningHost, ...])
+    deadline = time.monotonic() + endpoint.limit + TRIAL_SECONDS + ATTEMPT_SECONDS
+    while (result := store.get(RESULT, RendezvousResult)) is None:
+        peers = None if tried else store.get(TRIAL, tuple[JoiningHost, ...])
         if peers is not None:
-            fleet.tell(f"reach/{me.rank}", Reach(host=me.host, attempts=attempts(me, peers)))
+            store.set(f"reach/{me.rank}", Reach(host=me.host, attempts=attempts(me, peers)))
             tried = True
         elif time.monotonic() > deadline:
             raise DoctorError(
-                f"{meeting.endpoint} took the call and did not decide within {meeting.limit:.0f} s:"
+                f"{endpoint} took the call and did not decide within {endpoint.limit:.0f} s:"
                 " look at the output there, and give all hosts the same --join-timeout"
             )
         else:
             time.sleep(TICK_SECONDS)
-    fleet.count(HEARD)
-    if verdict.refusal:
-        raise DoctorError(verdict.refusal)
-    number = verdict.node_ranks.get(str(me.rank))
+    store.add(RECEIVED)
+    if result.refusal:
+        raise DoctorError(result.refusal)
+    number = result.node_ranks.get(str(me.rank))
     if number is None:
         raise DoctorError(
-            f"--nnodes is {meeting.hosts}, and as many hosts came to {meeting.endpoint} before "
+            f"--nnodes is {endpoint.hosts}, and as many hosts came to {endpoint} before "
             "this one: start fewer, or give all of them the number"
         )
     return number
 
 
-def _connect(meeting: Endpoint) -> ClusterStore:
+def _connect(endpoint: Endpoint) -> ClusterStore:
     """Knock until somebody opens: torch's own client logs each failure, and not why."""
-    deadline = time.monotonic() + meeting.limit
+    deadline = time.monotonic() + endpoint.limit
     while True:
         left = deadline - time.monotonic()
         patience = max(1.0, min(ATTEMPT_SECONDS, left))
-        way = attempt(meeting.address, meeting.address, meeting.port, patience)
+        way = attempt(endpoint.address, endpoint.address, endpoint.port, patience)
         if way.outcome == "connected":
             break
         if left < CONNECT_EVERY_SECONDS:
             raise HostsMissing(
                 HostJoining(
                     host=socket.gethostname(),
-                    endpoint=meeting.endpoint,
-                    limit=meeting.limit,
-                    expected=meeting.hosts,
+                    endpoint=str(endpoint),
+                    limit=endpoint.limit,
+                    expected=endpoint.hosts,
                     way=way,
                 ),
                 first=False,
             )
         time.sleep(CONNECT_EVERY_SECONDS)
     try:
-        return _open(meeting.address, meeting, host_it=False, limit=max(ATTEMPT_SECONDS, left))
+        return _open(endpoint.address, endpoint, host_it=False, limit=max(ATTEMPT_SECONDS, left))
     except StoreLost as error:
         raise DoctorError(
-            f"{meeting.endpoint} takes connections and is not where the hosts meet: there, "
-            f"`ss -ltnp 'sport = :{meeting.port}'` shows who has the port"
+            f"{endpoint} takes connections and is not where the hosts meet: there, "
+            f"`ss -ltnp 'sport = :{endpoint.port}'` shows who has the port"
         ) from error
 
 
-def _open(address: str, meeting: Endpoint, *, host_it: bool, limit: float) -> ClusterStore:
-    prefix = f"door/{meeting.run}"
-    return connect(address, meeting.port, host_it=host_it, limit=limit, prefix=prefix)
+def _open(address: str, endpoint: Endpoint, *, host_it: bool, limit: float) -> ClusterStore:
+    prefix = f"rendezvous/{endpoint.run}"
+    return connect(address, endpoint.port, host_it=host_it, limit=limit, prefix=prefix)
 
 
-def _call(fleet: ClusterStore, meeting: Endpoint) -> JoiningHost:
+def _announce(store: ClusterStore, endpoint: Endpoint) -> JoiningHost:
     """Say who and where this host is."""
-    address = own_address(meeting.address)
+    address = own_address(endpoint.address)
     me = JoiningHost(
-        rank=fleet.count(ROLL) - 1,
+        rank=store.add(JOINED) - 1,
         local_rank=0,
         local_size=1,
-        world_size=meeting.hosts,
+        world_size=endpoint.hosts,
         host=socket.gethostname(),
         pid=os.getpid(),
         version=version("ddoctor"),
         address=address,
         port=listen(address) if address else 0,
-        node_rank=meeting.node_rank,
-        endpoint_addresses=resolved(meeting.address),
+        node_rank=endpoint.node_rank,
+        endpoint_addresses=resolved(endpoint.address),
     )
-    fleet.tell(f"caller/{me.rank}", me)
+    store.set(f"host/{me.rank}", me)
     return me
 
 
-def _wait(fleet: ClusterStore, meeting: Endpoint) -> list[JoiningHost]:
+def _wait(store: ClusterStore, endpoint: Endpoint) -> list[JoiningHost]:
     """All that come, in the order of their calls, until there are enough or the limit is over."""
-    deadline = time.monotonic() + meeting.limit
+    deadline = time.monotonic() + endpoint.limit
     disagreed = False
     while True:
-        keys = [f"caller/{number}" for number in range(fleet.count(ROLL, 0))]
-        callers = list(fleet.hear_all(keys, JoiningHost).values())
+        keys = [f"host/{number}" for number in range(store.add(JOINED, 0))]
+        callers = list(store.get_all(keys, JoiningHost).values())
         sizes = {one.world_size for one in callers}
         if len(sizes) > 1 and not disagreed:
             disagreed = True
@@ -213,10 +213,10 @@ def _wait(fleet: ClusterStore, meeting: Endpoint) -> list[JoiningHost]:
         time.sleep(TICK_SECONDS)
 
 
-def _numbers(callers: Sequence[JoiningHost], me: JoiningHost, meeting: Endpoint) -> dict[str, int]:
+def _numbers(callers: Sequence[JoiningHost], me: JoiningHost, endpoint: Endpoint) -> dict[str, int]:
     """Node ranks: those that were given to all, or the order of the names after the endpoint's
     host; empty where two hosts were given the same."""
-    first = callers[: meeting.hosts]
+    first = callers[: endpoint.hosts]
     given = [one.node_rank for one in first if one.node_rank is not None]
     if len(given) == len(first) and me.node_rank == 0:
         numbers = {str(one.rank): one.node_rank for one in first if one.node_rank is not None}
@@ -232,35 +232,35 @@ def _twice(callers: Sequence[JoiningHost], hosts: int) -> str:
     return f"--node-rank {number} was given to {names}: give each host a number of its own"
 
 
-def _try_ways(
-    fleet: ClusterStore, me: JoiningHost, callers: Sequence[JoiningHost]
+def _try_connections(
+    store: ClusterStore, me: JoiningHost, callers: Sequence[JoiningHost]
 ) -> tuple[Reach, ...]:
     """Have those that came try one another's ports."""
-    fleet.tell(TRIAL, callers)
+    store.set(TRIAL, callers)
     mine = Reach(host=me.host, attempts=attempts(me, callers))
     keys = [f"reach/{one.rank}" for one in callers if one.rank != me.rank]
     deadline = time.monotonic() + TRIAL_SECONDS
-    while len(told := fleet.hear_all(keys, Reach)) < len(keys) and time.monotonic() < deadline:
+    while len(told := store.get_all(keys, Reach)) < len(keys) and time.monotonic() < deadline:
         time.sleep(TICK_SECONDS)
     return (mine, *told.values())
 
 
-def _close(fleet: ClusterStore, verdict: RendezvousResult, callers: int) -> None:
-    """Tell the verdict, and keep the store open until all others have heard it."""
-    fleet.tell(VERDICT, verdict)
+def _close(store: ClusterStore, result: RendezvousResult, callers: int) -> None:
+    """Tell the result, and keep the store open until all others have heard it."""
+    store.set(RESULT, result)
     deadline = time.monotonic() + TRIAL_SECONDS
-    while fleet.count(HEARD, 0) < callers - 1 and time.monotonic() < deadline:
+    while store.add(RECEIVED, 0) < callers - 1 and time.monotonic() < deadline:
         time.sleep(TICK_SECONDS)
 
 
-def _joining(meeting: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]) -> HostJoining:
+def _joining(endpoint: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]) -> HostJoining:
     return HostJoining(
         host=me.host,
-        endpoint=meeting.endpoint,
-        limit=meeting.limit,
-        expected=meeting.hosts,
+        endpoint=str(endpoint),
+        limit=endpoint.limit,
+        expected=endpoint.hosts,
         came=tuple(one.host for one in callers),
-        expected_elsewhere=tuple(sorted({one.world_size for one in callers} - {meeting.hosts})),
+        expected_elsewhere=tuple(sorted({one.world_size for one in callers} - {endpoint.hosts})),
         callers=tuple(
             HostCaller(
                 host=one.host,

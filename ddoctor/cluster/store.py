@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 # The store answers in under a millisecond; a host that has gone answers never.
 ANSWER_SECONDS = 20.0
@@ -25,16 +25,16 @@ CONNECT_EVERY_SECONDS = 0.5
 ATTEMPT_SECONDS = 5.0
 
 
-HEARTBEAT = "conductor"
+HEARTBEAT = "heartbeat"
 """The number that rank 0 counts up while it is there."""
-JOINED = "roll"
+JOINED = "joined"
 """How many ranks have called."""
 FINISHED = "finished"
 """How many ranks have heard the last order."""
 
 
 def rank_key(ticket: int) -> str:
-    return f"muster/{ticket}"
+    return f"rank/{ticket}"
 
 
 def order_key(number: int) -> str:
@@ -46,7 +46,7 @@ def stop_key(number: int) -> str:
 
 
 def progress_key(number: int, rank: int) -> str:
-    return f"word/{number}/{rank}"
+    return f"progress/{number}/{rank}"
 
 
 def section_key(number: int, rank: int, probe: str) -> str:
@@ -58,7 +58,7 @@ def host_key(rank: int) -> str:
 
 
 def found_key(rank: int) -> str:
-    return f"sought/{rank}"
+    return f"found/{rank}"
 
 
 class StoreLost(Exception):
@@ -81,7 +81,7 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where the first rank of a host listens for the others to try."""
     visible_gpus: int = 0
     visible_devices: str | None = None
-    hands_off: str = ""
+    gpus_in_use: str = ""
     """Why the GPUs of this host must not be touched."""
     unfit: str = ""
     """Why the probes cannot be run there at all."""
@@ -95,13 +95,13 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What every rank is to do next."""
 
-    kind: Literal["look", "seek", "measure", "finish"]
+    kind: Literal["collect", "find", "measure", "finish"]
     peers: tuple[RankInfo, ...] = ()
-    """look: the first ranks of all hosts, which listen."""
+    """collect: the first ranks of all hosts, which listen."""
     missing: tuple[int, ...] = ()
-    """seek: the ranks whose processes are looked for."""
+    """find: the ranks whose processes are looked for."""
     probes: tuple[str, ...] = ()
-    hands_off: str = ""
+    gpus_in_use: str = ""
     options: tuple[str, ...] = ()
     """measure: further words of the command line of the processes that measure."""
     environment: Mapping[str, str | None] = {}
@@ -160,15 +160,15 @@ class ClusterStore:
         self.address = address
         self.port = port
 
-    def tell(self, key: str, value: object) -> None:
+    def set(self, key: str, value: object) -> None:
         """Say something under a key, in place of what was said there before."""
         self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
 
-    def hear(self, key: str, kind: type[Told]) -> Told | None:
+    def get(self, key: str, kind: type[Value]) -> Value | None:
         """What was said under a key; None: nothing yet."""
-        return self.hear_all([key], kind).get(key)
+        return self.get_all([key], kind).get(key)
 
-    def hear_all(self, keys: Iterable[str], kind: type[Told]) -> dict[str, Told]:
+    def get_all(self, keys: Iterable[str], kind: type[Value]) -> dict[str, Value]:
         """What was said under those of these keys under which something was said."""
 
         def call() -> dict[str, Any]:
@@ -181,7 +181,7 @@ class ClusterStore:
         decoder = msgspec.json.Decoder(kind)
         return {key: decoder.decode(value) for key, value in self._call(call).items()}
 
-    def count(self, key: str, more: int = 1) -> int:
+    def add(self, key: str, more: int = 1) -> int:
         """Add to a number that all share; what it comes to."""
         return int(self._call(lambda: self._store.add(key, more)))
 
@@ -202,7 +202,7 @@ def connect(
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
 
     Raises:
-        Lost: it could not be opened or reached; the message says why.
+        StoreLost: it could not be opened or reached; the message says why.
     """
     # torch offers it there, and does not say so to type checkers.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ from ddoctor.collect import collect
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.joining import Reach
 from ddoctor.evidence.section import Absence, Absent, Section, Unseen
-from ddoctor.probing.follower import last_words
+from ddoctor.probing.follower import last_line
 from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
 
@@ -83,9 +83,9 @@ class Measuring:
     """The measuring process of this rank during one order."""
 
     def __init__(
-        self, fleet: ClusterStore, me: RankInfo, number: int, order: Order, data: Path
+        self, store: ClusterStore, me: RankInfo, number: int, order: Order, data: Path
     ) -> None:
-        self._fleet, self._rank, self._number = fleet, me.rank, number
+        self._store, self._rank, self._number = store, me.rank, number
         self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self._errors = folder / "errors.txt"
@@ -108,13 +108,13 @@ class Measuring:
                     "ddoctor.probing.worker",
                     f"--folder={folder}",
                     f"--data={data.resolve()}",
-                    f"--hands-off={order.hands_off}",
-                    f"--meeting=order-{number}",
+                    f"--gpus-in-use={order.gpus_in_use}",
+                    f"--store-prefix=order-{number}",
                     *order.options,
                     *order.probes,
                 ],
                 cwd=folder,
-                env=_environment(fleet, me, order) | self._mark,
+                env=_environment(store, me, order) | self._mark,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -166,7 +166,7 @@ class Measuring:
     def _take_end(self, line: JournalLine) -> None:
         holds = bytes(line.section) != b"null"
         if holds:
-            self._fleet.tell(section_key(self._number, self._rank, line.probe), line.section)
+            self._store.set(section_key(self._number, self._rank, line.probe), line.section)
         self._ended[line.probe] = ProbeEnd(
             outcome="skipped" if line.outcome == "skipped" else "completed",
             reason=line.reason,
@@ -181,7 +181,7 @@ class Measuring:
         if self._last is not None and self._last.outcome == "failed":
             words = self._last.reason
         elif code:
-            words = last_words(self._errors)
+            words = last_line(self._errors)
         word = RankProgress(
             beat=self._beat,
             pid=self._process.pid,
@@ -197,35 +197,35 @@ class Measuring:
             exit_code=code or None,
             words=words,
         )
-        self._fleet.tell(progress_key(self._number, self._rank), word)
+        self._store.set(progress_key(self._number, self._rank), word)
 
 
-def serve(fleet: ClusterStore, me: RankInfo, data: Path) -> int:
+def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
     """Carry out rank 0's orders until the last one; the exit code that it gives.
 
     Raises:
-        ConductorLost: rank 0 is not heard of any more.
-        Lost: the store is gone.
+        CoordinatorLost: rank 0 is not heard of any more.
+        StoreLost: the store is gone.
     """
-    conductor = CoordinatorHeartbeat(fleet)
+    coordinator = CoordinatorHeartbeat(store)
     tick = tick_seconds(me.world_size)
     for number in count():
-        while (order := fleet.hear(order_key(number), Order)) is None:
-            conductor.check()
+        while (order := store.get(order_key(number), Order)) is None:
+            coordinator.check()
             time.sleep(tick)
         if order.kind == "finish":
-            fleet.count(FINISHED)
+            store.add(FINISHED)
             return order.code
-        if order.kind == "look" and me.leads:
-            fleet.tell(host_key(me.rank), look(order.peers, me))
-        if order.kind == "seek" and me.leads:
-            fleet.tell(found_key(me.rank), seek(order.missing, me.host))
+        if order.kind == "collect" and me.leads:
+            store.set(host_key(me.rank), collect_host(order.peers, me))
+        if order.kind == "find" and me.leads:
+            store.set(found_key(me.rank), find_processes(order.missing, me.host))
         if order.kind == "measure":
-            with Measuring(fleet, me, number, order, data) as measuring:
+            with Measuring(store, me, number, order, data) as measuring:
                 while not measuring.over:
                     measuring.tick()
-                    conductor.check()
-                    if fleet.hear(stop_key(number), bool):
+                    coordinator.check()
+                    if store.get(stop_key(number), bool):
                         measuring.end()
                     time.sleep(tick)
     raise AssertionError("the orders never end")
@@ -234,8 +234,8 @@ def serve(fleet: ClusterStore, me: RankInfo, data: Path) -> int:
 class CoordinatorHeartbeat:
     """Rank 0 as the others hear it: it counts on while it is there."""
 
-    def __init__(self, fleet: ClusterStore) -> None:
-        self._fleet = fleet
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
         self._count = -1
         self._heard = self._asked = time.monotonic()
 
@@ -245,7 +245,7 @@ class CoordinatorHeartbeat:
         if now - self._asked < BEAT_SECONDS:
             return
         self._asked = now
-        counted = self._fleet.count(HEARTBEAT, 0)
+        counted = self._store.add(HEARTBEAT, 0)
         if counted != self._count:
             self._count, self._heard = counted, now
         elif now - self._heard > COORDINATOR_SILENCE_SECONDS:
@@ -255,7 +255,7 @@ class CoordinatorHeartbeat:
             )
 
 
-def look(peers: Sequence[RankInfo], me: RankInfo) -> str:
+def collect_host(peers: Sequence[RankInfo], me: RankInfo) -> str:
     """All there is to see of this host, packed."""
     sections: list[Section] = [Reach(attempts=attempts(me, peers))]
     absences: list[Absence] = []
@@ -297,7 +297,7 @@ def _packed(sections: Sequence[Section]) -> str:
     return b64encode(zlib.compress(msgspec.json.encode(sections), 1)).decode()
 
 
-def seek(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
+def find_processes(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
     """The processes on this host of ranks of this run that never spoke."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run is None:
@@ -315,7 +315,7 @@ def seek(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
     return tuple(found)
 
 
-def _environment(fleet: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
+def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
     """For the measuring process: torch is to take the store that there is, as torchrun's own."""
     changes = order.environment if me.host in (order.hosts or [me.host]) else {}
     outer = {"TORCHELASTIC_ERROR_FILE", *changes}
@@ -328,8 +328,8 @@ def _environment(fleet: ClusterStore, me: RankInfo, order: Order) -> dict[str, s
             "LOCAL_RANK": str(me.local_rank),
             "WORLD_SIZE": str(me.world_size),
             "LOCAL_WORLD_SIZE": str(me.local_size),
-            "MASTER_ADDR": fleet.address,
-            "MASTER_PORT": str(fleet.port),
+            "MASTER_ADDR": store.address,
+            "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             # A queue.py in the user's folder must not be imported in place of Python's own.
             "PYTHONSAFEPATH": "1",

@@ -54,8 +54,8 @@ def main() -> int:
     from ddoctor.probing.world import usable_gpus
 
     count = usable_gpus()
-    hands_off = occupied() if count and not arguments.force else ""
-    if hands_off:
+    gpus_in_use = occupied() if count and not arguments.force else ""
+    if gpus_in_use:
         crew = StartedRanks(ranks=1, backend="gloo")
     elif count:
         crew = StartedRanks(ranks=count, backend="nccl")
@@ -79,7 +79,7 @@ def main() -> int:
                 "ddoctor.probing.worker",
                 f"--folder={arguments.folder}",
                 f"--data={arguments.data}",
-                f"--hands-off={hands_off}",
+                f"--gpus-in-use={gpus_in_use}",
                 *arguments.probes,
             ]
         )

@@ -74,7 +74,7 @@ class ProbeLaunch:
                 limit = min(limit, self.began[pending] + PROBE_LIMIT_SECONDS)
             if gone or time.monotonic() > limit:
                 self._states = self._look()
-                self._agent_words = last_words(self.agent_output)
+                self._agent_words = last_line(self.agent_output)
                 failed = gone or any(state.words for state in self._states)
                 self.outcome = "crashed" if failed else "hung"
                 return
@@ -179,7 +179,7 @@ class ProbeLaunch:
         if code is None:
             return ""
         errors = self.folder.glob(f"output/*/attempt_0/{rank}/stderr.log")
-        return next((words for path in errors if (words := last_words(path))), "")
+        return next((words for path in errors if (words := last_line(path))), "")
 
     def _seconds(self, name: str) -> float:
         return time.monotonic() - self.began[name] if name in self.began else 0.0
@@ -237,7 +237,7 @@ def how_it_ended(state: RankState) -> str:
     return f"failed: {state.words or f'exit code {state.exit_code}'}"
 
 
-def last_words(path: Path) -> str:
+def last_line(path: Path) -> str:
     """The last line of a file that is not empty."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -28,11 +28,11 @@ def main() -> int:
     parser.add_argument("probes", nargs="+", help="names of probes, or modules with a dot")
     parser.add_argument("--folder", type=Path, required=True, help="where the journals are written")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
-    parser.add_argument("--hands-off", default="", help="why the GPUs must not be touched")
+    parser.add_argument("--gpus-in-use", default="", help="why the GPUs must not be touched")
     parser.add_argument("--quick", action="store_true", help="measure shortly")
     parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
     parser.add_argument("--headroom", type=_request, help="the training whose memory is swept")
-    parser.add_argument("--meeting", default="", help="what sets these ranks apart in their store")
+    parser.add_argument("--store-prefix", default="", help="of the keys in the ranks' store")
     arguments = parser.parse_args()
 
     journal = Journal(arguments.folder, int(os.environ["RANK"]))
@@ -40,20 +40,20 @@ def main() -> int:
         journal.write("loading torch")
         import torch.distributed
 
-        gpus = not arguments.hands_off and usable_gpus() > 0
+        gpus = not arguments.gpus_in_use and usable_gpus() > 0
         world = join(
             journal,
             arguments.data,
             folder=arguments.folder,
             gpus=gpus,
-            meeting=arguments.meeting,
+            store_prefix=arguments.store_prefix,
             share_of_time=QUICK if arguments.quick else 1.0,
             burn=arguments.burn,
             headroom=arguments.headroom,
         )
         for name in arguments.probes:
             journal.probe = name
-            _run(name, world, arguments.hands_off)
+            _run(name, world, arguments.gpus_in_use)
         torch.distributed.destroy_process_group()
     except Exception as error:
         kind = "" if isinstance(error, DoctorError) else f"{type(error).__name__}: "
@@ -66,12 +66,12 @@ def _request(text: str) -> SweepRequest:
     return msgspec.json.decode(text, type=SweepRequest)
 
 
-def _run(name: str, world: ProbeWorld, hands_off: str) -> None:
+def _run(name: str, world: ProbeWorld, gpus_in_use: str) -> None:
     world.doing(f"beginning {name}")
     module = import_module(discovery.module("ddoctor.probes", name))
     try:
-        if hands_off and getattr(module, "USES_DEVICE", True):
-            raise Skip(hands_off)
+        if gpus_in_use and getattr(module, "USES_DEVICE", True):
+            raise Skip(gpus_in_use)
         section = module.measure(world)
     except Skip as reason:
         world.journal.write("skipping", outcome="skipped", reason=str(reason))

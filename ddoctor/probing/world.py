@@ -78,7 +78,7 @@ class ProbeWorld:
     """The training whose memory is swept, where that is asked for."""
     group: ProcessGroup | None = None
     """Of those ranks alone that ``within`` has chosen; None: all."""
-    _meetings: count[int] = field(default_factory=count)
+    _exchanges: count[int] = field(default_factory=count)
 
     @property
     def on_gpu(self) -> bool:
@@ -101,19 +101,19 @@ class ProbeWorld:
 
     def collect(self, value: Any) -> list[Any]:
         """Everybody's value, on rank 0; empty on the others, which do not wait for it."""
-        meeting = next(self._meetings)
-        self.store.set(f"{meeting}/{self.rank}", json.dumps(value))
+        exchange = next(self._exchanges)
+        self.store.set(f"{exchange}/{self.rank}", json.dumps(value))
         if self.rank > 0:
             return []
-        keys = [f"{meeting}/{rank}" for rank in range(self.size)]
+        keys = [f"{exchange}/{rank}" for rank in range(self.size)]
         return [json.loads(value) for value in self.store.multi_get(keys)]
 
     def agree(self, value: Agreed) -> Agreed:
         """Rank 0's value, on every rank; the others wait for it."""
-        meeting = str(next(self._meetings))
+        exchange = str(next(self._exchanges))
         if self.rank == 0:
-            self.store.set(meeting, json.dumps(value))
-        agreed: Agreed = json.loads(self.store.get(meeting))
+            self.store.set(exchange, json.dumps(value))
+        agreed: Agreed = json.loads(self.store.get(exchange))
         return agreed
 
     def meet(self) -> None:
@@ -154,7 +154,7 @@ class ProbeWorld:
             size=len(ranks),
             store=PrefixStore(name, self.store),
             group=dist.new_group(list(ranks), use_local_synchronization=True),
-            _meetings=count(),
+            _exchanges=count(),
         )
 
     def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
@@ -261,15 +261,15 @@ def join(
     *,
     folder: Path,
     gpus: bool,
-    meeting: str = "",
+    store_prefix: str = "",
     share_of_time: float = 1.0,
     burn: float = BURN_SECONDS,
     headroom: SweepRequest | None = None,
 ) -> ProbeWorld:
     """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
 
-    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``meeting`` tells these
-    ranks from others that use the same store before or after them.
+    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``store_prefix`` keeps
+    these ranks' keys apart from those of others that use the same store before or after them.
     """
     import torch
     import torch.distributed as dist
@@ -289,8 +289,8 @@ def join(
         torch.cuda.set_device(device)
     journal.write("waiting for the other ranks to join")
     store, rank, size = next(rendezvous("env://", timeout=JOIN_LIMIT))
-    if meeting:
-        store = PrefixStore(meeting, store)
+    if store_prefix:
+        store = PrefixStore(store_prefix, store)
     journal.write(f"joining the {backend} group")
     dist.init_process_group(
         backend,

@@ -30,48 +30,50 @@ def pause(ranks: int) -> float:
     return max(TICK_SECONDS, tick_seconds(ranks))
 
 
-def follow(fleet: ClusterStore, child: Child, new_child: NewChild) -> int | None:
+def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None:
     """Until rank 0 says that it is over; the exit code of the script in its first turn.
 
     Raises:
-        ConductorLost: rank 0 is not heard of any more.
-        Lost: the store is gone.
+        CoordinatorLost: rank 0 is not heard of any more.
+        StoreLost: the store is gone.
     """
     rank, first_code = child.mine.rank, None
-    conductor = CoordinatorHeartbeat(fleet)
+    coordinator = CoordinatorHeartbeat(store)
     turn = 0
     while True:
-        _attend(fleet, child, turn, conductor)
+        _attend(store, child, turn, coordinator)
         record = child.record()
-        fleet.tell(record_key(turn, rank), packed(record))
+        store.set(record_key(turn, rank), packed(record))
         if turn == 0:
             first_code = 1 if record.ended_by_us else record.exit_code
         turn += 1
-        while (order := fleet.hear(turn_key(turn), TurnOrder)) is None:
-            conductor.check()
+        while (order := store.get(turn_key(turn), TurnOrder)) is None:
+            coordinator.check()
             time.sleep(TICK_SECONDS)
         if order.over:
-            fleet.count(FINISHED)
+            store.add(FINISHED)
             return first_code
         child = new_child(turn, order)
 
 
-def _attend(fleet: ClusterStore, child: Child, turn: int, conductor: CoordinatorHeartbeat) -> None:
+def _attend(
+    store: ClusterStore, child: Child, turn: int, coordinator: CoordinatorHeartbeat
+) -> None:
     key, wait = now_key(turn, child.mine.rank), pause(child.mine.world_size)
     stopping = False
     while not child.over:
-        fleet.tell(key, child.now())
-        conductor.check()
-        if (stop := fleet.hear(stop_key(turn), Stop)) is not None:
+        store.set(key, child.now())
+        coordinator.check()
+        if (stop := store.get(stop_key(turn), Stop)) is not None:
             child.stop_at(stop.at)
             if not stopping:
                 child.use.weigh()
             stopping = True
             child.use.mark()
         child.look()
-        if fleet.hear(end_key(turn), bool):
+        if store.get(end_key(turn), bool):
             child.end(look=True)
         elif child.overdue:
             child.end(look=False)
         child.wait(wait)
-    fleet.tell(key, child.now())
+    store.set(key, child.now())

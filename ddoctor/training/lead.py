@@ -45,8 +45,8 @@ FINISH_SECONDS = 5.0
 class Lead:
     """One turn after the other, on all ranks."""
 
-    def __init__(self, fleet: ClusterStore, child: Child, new_child: NewChild) -> None:
-        self._fleet, self._child, self._new_child = fleet, child, new_child
+    def __init__(self, store: ClusterStore, child: Child, new_child: NewChild) -> None:
+        self._store, self._child, self._new_child = store, child, new_child
         self._size = child.mine.world_size
         self._turn = 0
         self.limit = ""
@@ -61,7 +61,7 @@ class Lead:
 
     def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> list[Record]:
         """The turn that has begun, to its end."""
-        watch = _Watch(self._child, self._turn, steps, seconds, self._fleet, started)
+        watch = _Watch(self._child, self._turn, steps, seconds, self._store, started)
         watch.attend()
         self.limit, self.hung, self.stood = watch.limit, watch.hung, watch.stood
         records = self._records()
@@ -77,7 +77,7 @@ class Lead:
         """The script once more, with a change of its settings, or more samples at a time."""
         self._turn += 1
         order = TurnOrder(change=tuple(change), grow=grow, port=_free_port())
-        self._fleet.tell(turn_key(self._turn), order)
+        self._store.set(turn_key(self._turn), order)
         self._child = self._new_child(self._turn, order)
         return self.run(steps, seconds, lambda text: None)
 
@@ -88,10 +88,10 @@ class Lead:
 
     def finish(self) -> None:
         """Let the others go, and wait until they have gone: torchrun ends them with rank 0."""
-        self._fleet.tell(turn_key(self._turn + 1), TurnOrder(over=True))
+        self._store.set(turn_key(self._turn + 1), TurnOrder(over=True))
         deadline = perf_counter() + FINISH_SECONDS
         others = self._size - 1 - len(self.lost)
-        while self._fleet.count(FINISHED, 0) < others and perf_counter() < deadline:
+        while self._store.add(FINISHED, 0) < others and perf_counter() < deadline:
             time.sleep(0.05)
 
     def _records(self) -> list[Record]:
@@ -99,10 +99,10 @@ class Lead:
         keys = {record_key(self._turn, rank): rank for rank in range(1, self._size)}
         deadline = perf_counter() + RECORDS_SECONDS
         while keys and perf_counter() < deadline:
-            for key, text in self._fleet.hear_all(keys, str).items():
+            for key, text in self._store.get_all(keys, str).items():
                 found[keys.pop(key)] = unpacked(text)
             if keys:
-                self._fleet.count(HEARTBEAT)
+                self._store.add(HEARTBEAT)
                 time.sleep(0.1)
         self.lost = tuple(keys.values())
         return [found[rank] for rank in sorted(found)]
@@ -123,10 +123,10 @@ class _Watch:
         turn: int,
         steps: int,
         seconds: float,
-        fleet: ClusterStore,
+        store: ClusterStore,
         started: Callable[[str], None],
     ) -> None:
-        self._child, self._turn, self._steps, self._fleet = child, turn, steps, fleet
+        self._child, self._turn, self._steps, self._store = child, turn, steps, store
         self._started = started
         self._deadline = perf_counter() + seconds
         self._seconds = seconds
@@ -163,9 +163,9 @@ class _Watch:
                 self._child.wait(wait)
 
     def _look(self) -> None:
-        self._fleet.count(HEARTBEAT)
+        self._store.add(HEARTBEAT)
         keys = {now_key(self._turn, rank): rank for rank in range(1, self._size)}
-        for key, now in self._fleet.hear_all(keys, Now).items():
+        for key, now in self._store.get_all(keys, Now).items():
             self._nows[keys[key]] = now
         self._nows[0] = self._child.now()
         steps = max(now.steps for now in self._nows.values())
@@ -212,7 +212,7 @@ class _Watch:
         self._stop_at = at
         self._child.stop_at(at)
         self._child.use.weigh()
-        self._fleet.tell(stop_key(self._turn), Stop(at=at))
+        self._store.set(stop_key(self._turn), Stop(at=at))
 
     def _past_stop(self, moment: float) -> bool:
         leaving = any(now.over or now.steps >= (self._stop_at or 0) for now in self._nows.values())
@@ -263,5 +263,5 @@ class _Watch:
         self._ended, self.hung = True, hung
         self.limit = why
         self.stood = dict(self._nows) if hung else {}
-        self._fleet.tell(end_key(self._turn), True)
+        self._store.set(end_key(self._turn), True)
         self._child.end(look=True)

@@ -72,9 +72,9 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:
-        fleet = _connect(mine)
+        store = _connect(mine)
         if mine.rank or outputs is None:
-            return _follow(fleet, child, new_child)
+            return _follow(store, child, new_child)
         from ddoctor.cluster.store import StoreLost
         from ddoctor.training.report import lead
 
@@ -162,13 +162,13 @@ def _connect(mine: LaunchedRank) -> ClusterStore:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
 
 
-def _follow(fleet: ClusterStore, child: Child, new_child: NewChild) -> int:
+def _follow(store: ClusterStore, child: Child, new_child: NewChild) -> int:
     from ddoctor.cluster.store import StoreLost
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
     try:
-        return _like(follow(fleet, child, new_child) or 0)
+        return _like(follow(store, child, new_child) or 0)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {child.mine.rank}: {error}") from error
 

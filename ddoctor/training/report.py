@@ -29,7 +29,7 @@ TURNS = 2
 
 
 def lead(
-    fleet: ClusterStore,
+    store: ClusterStore,
     child: Child,
     new_child: NewChild,
     options: RunOptions,
@@ -37,7 +37,7 @@ def lead(
     outputs: Outputs,
 ) -> int:
     """The exit code: the script's own where it failed, else the report's."""
-    leader = Lead(fleet, child, new_child)
+    leader = Lead(store, child, new_child)
     try:
         with progress() as started:
             records = leader.run(options.steps, options.seconds, started)

@@ -26,8 +26,8 @@ def test_a_port_where_nobody_listens() -> None:
 def test_what_was_told_is_heard() -> None:
     first = connect("127.0.0.1", 0, host_it=True, limit=5.0)
     second = connect("127.0.0.1", first.port, host_it=False, limit=5.0)
-    first.tell("a", (1, 2))
-    assert second.hear("a", tuple[int, ...]) == (1, 2)
-    assert second.hear("b", int) is None
-    assert second.hear_all(["b", "a"], tuple[int, ...]) == {"a": (1, 2)}
-    assert (first.count("calls"), second.count("calls")) == (1, 2)
+    first.set("a", (1, 2))
+    assert second.get("a", tuple[int, ...]) == (1, 2)
+    assert second.get("b", int) is None
+    assert second.get_all(["b", "a"], tuple[int, ...]) == {"a": (1, 2)}
+    assert (first.add("calls"), second.add("calls")) == (1, 2)

@@ -18,11 +18,13 @@ Occupied = Callable[..., str]
 
 @pytest.fixture
 def occupied(played_driver: PlayedDriver, tmp_path: Path) -> Occupied:
+    script = "from ddoctor.probing import gpu_users; print(gpu_users.occupied())"
+
     def ask(name: str, *lines: str, **variables: str) -> str:
         played = played_driver.environment(scenario(name, tmp_path, *lines))
         clean = {k: v for k, v in os.environ.items() if not k.startswith("CUDA_")}
         return subprocess.run(
-            [sys.executable, "-c", "from ddoctor import gpu_use; print(gpu_use.occupied())"],
+            [sys.executable, "-c", script],
             env={**clean, **played, **variables},
             capture_output=True,
             text=True,

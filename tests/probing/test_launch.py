@@ -15,7 +15,7 @@ from ddoctor.evidence.probes import ProbeRuns, StorageRead
 from ddoctor.evidence.section import Section
 from ddoctor.probing import catalog, follower, launch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 LIMIT = 120.0
 
 SOUND, LATE, RAISING = "tests.faulty.sound", "tests.faulty.late", "tests.faulty.raising"

@@ -32,7 +32,7 @@ def test_percentiles_are_values_that_were_seen() -> None:
 def test_ranks_agree_on_fewer_rounds_where_one_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent.parent))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     evidence = Evidence(launch.launch(["tests.faulty.unhurried"], limit=120, data=tmp_path))
     (section,) = evidence.all(StorageRead)
