@@ -74,10 +74,21 @@ def interrupted(process: subprocess.Popen[str], number: int) -> dict[str, object
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_while_the_probes_run(started: Started, number: int) -> None:
     process, mark = started()
-    until(lambda: len(marked(mark)) >= 4, process)  # doctor, torchrun and two ranks
+    until(lambda: len(marked(mark)) >= 3, process)  # doctor and two ranks
     report = interrupted(process, number)
     assert report["skipped"], "the checks were still run on what there was"
     assert marked(mark) == []
+
+
+def test_a_killed_doctor_takes_its_ranks_along(started: Started) -> None:
+    process, mark = started()
+    until(lambda: rank(1, mark) is not None, process)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 60
+    while marked(mark):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.ward

@@ -1,15 +1,17 @@
-"""Rank 0's part: call the roll, have all hosts looked at, have the probes run, lose nothing."""
+"""Rank 0: wait for all ranks, have every host collect its sections, and run the probes."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
-from ddoctor.cluster.measurement import SILENT, STALL_SECONDS, MeasurementRun
+from ddoctor.cluster.measurement import SILENT, Limits, MeasurementRun
+from ddoctor.cluster.probe_series import ProbeSeries, skipped
 from ddoctor.cluster.store import (
     FINISHED,
     HEARTBEAT,
@@ -23,14 +25,9 @@ from ddoctor.cluster.store import (
     host_key,
     order_key,
     rank_key,
-)
-from ddoctor.cluster.supervisor import (
-    INTERRUPTED,
-    collect_host,
-    find_processes,
     tick_seconds,
-    unpack,
 )
+from ddoctor.cluster.supervisor import collect_host, find_processes, unpack
 from ddoctor.control_arms import Candidate, Measured, compared
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.arms import ControlArm, ControlArms
@@ -38,7 +35,7 @@ from ddoctor.evidence.joining import Joining, JoiningRank
 from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
-# The limit of all collectors, and the way of what they saw.
+# The limit of all collectors, and the time to send what they found.
 COLLECT_SECONDS = 45.0
 FIND_SECONDS = 5.0
 FINISH_SECONDS = 5.0
@@ -52,11 +49,11 @@ TURNS = 2
 ARM_JOIN_SECONDS = 30.0
 
 LAUNCHED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""How many processes the scheduler started."""
+"""Variables that hold how many processes the scheduler started."""
 
 
 class Coordinator:
-    """Gives the orders, and gathers what became of them."""
+    """Gives orders to all ranks, and gathers the results."""
 
     def __init__(
         self,
@@ -79,15 +76,15 @@ class Coordinator:
         self._sections: list[Section] = []
         self._absences: list[Absence] = []
         self._runs: list[ProbeRun] = []
-        self._states: dict[int, RankState] = {}
-        self._joined: set[int] | None = None
+        """Of probes that no rank began, because ranks are missing."""
+        self._series: ProbeSeries | None = None
         self._found: tuple[FoundProcess, ...] = ()
         self._backend = ""
         self._gpus_in_use = ""
         self._deadline = time.monotonic() + self._limit
 
     def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
-        """Everything that there is to see and to measure, whatever happens meanwhile.
+        """All sections of all hosts, and all measurements; a failure keeps what came before it.
 
         Raises:
             DoctorError: the probes cannot be run on these hosts; the message says why.
@@ -97,9 +94,9 @@ class Coordinator:
             self._collect(started)
             if self._missing:
                 self._find_missing()
-                why = f"rank {_listed(self._missing)} did not come in {self._join_limit:.0f} s"
+                why = f"rank {_listed(self._missing)} did not join within {self._join_limit:.0f} s"
                 self._runs = [ProbeRun(probe=probes[0], outcome="hung", reason=why)]
-                self._runs += _skipped(probes[1:], why)
+                self._runs += skipped(probes[1:], why)
             else:
                 self._measure(probes, started)
         except KeyboardInterrupt:
@@ -109,9 +106,10 @@ class Coordinator:
         return Evidence(self._all())
 
     def prove(self, candidates: Sequence[Candidate], started: Callable[[str], None]) -> Evidence:
-        """Try changes in turns without and with it, A B A B, as far as there is time; all evidence.
+        """Measure alternately without and with each change, A B A B, while time is left.
 
-        The processes of every turn are new: libraries read their variables once.
+        Returns all evidence. Every measurement has new processes: libraries read their variables
+        once.
         """
         whole = not self._missing and not any(one.crashed for one in self._absences)
         arms: list[ControlArm] = []
@@ -134,17 +132,11 @@ class Coordinator:
         return Evidence(self._all())
 
     def _turn(self, candidate: Candidate | None) -> Measured:
-        order = Order(
-            kind="measure",
-            probes=(ARM,),
-            gpus_in_use=self._gpus_in_use,
-            options=tuple(self.options),
-            environment=candidate.changes if candidate else {},
-            hosts=candidate.hosts if candidate else (),
-        )
-        measurement = MeasurementRun(self._store, self._me, self._order(order), order, self._ranks)
-        limit = min(self._join_limit, ARM_JOIN_SECONDS)
-        measurement.watch(self._data, self._deadline, limit, lambda name: None)
+        number, order = self._order_probes((ARM,), candidate)
+        measurement = MeasurementRun(self._store, [self._me], number, order, self._ranks)
+        join = min(self._join_limit, ARM_JOIN_SECONDS)
+        limits = Limits(deadline=self._deadline, join=join)
+        measurement.watch(self._data, limits, lambda name: None)
         if measurement.outcome == "interrupted":
             raise KeyboardInterrupt
         if any(one.status == SILENT for one in measurement.states.values()):
@@ -155,16 +147,16 @@ class Coordinator:
         return sweep
 
     def finish(self) -> None:
-        """Let the others go, and wait until they have gone."""
+        """Order all other ranks to end, and wait for that."""
         # torchrun waits for minutes for the other hosts, unless a rank of its own has failed.
         code = 1 if self._missing or any(one.status for one in self._states.values()) else 0
         try:
             self._order(Order(kind="finish", code=code))
-            deadline = time.monotonic() + FINISH_SECONDS
-            # Before the roll is called, all are still to come: not every launcher ends them.
+            # Until all ranks are known, all may still come: not every launcher ends them.
             others = (len(self._ranks) or self._me.world_size) - 1
-            while self._store.add(FINISHED, 0) < others and time.monotonic() < deadline:
-                time.sleep(self._tick_seconds)
+            self._store.wait_until(
+                FINISHED, others, seconds=FINISH_SECONDS, tick=self._tick_seconds
+            )
         except StoreLost:
             return
 
@@ -180,18 +172,18 @@ class Coordinator:
     def _wait_for_ranks(self, started: Callable[[str], None]) -> None:
         size = self._me.world_size
         deadline = time.monotonic() + self._join_limit
-        heard: dict[int, RankInfo] = {}
+        infos: dict[int, RankInfo] = {}
         while True:
             called = range(1, self._store.add(JOINED, 0) + 1)
-            keys = {rank_key(one): one for one in called if one not in heard}
+            keys = {rank_key(one): one for one in called if one not in infos}
             for key, info in self._store.get_all(keys, RankInfo).items():
-                heard[keys[key]] = info
-            came = {one.rank for one in heard.values()}
+                infos[keys[key]] = info
+            came = {one.rank for one in infos.values()}
             if len(came) >= size or time.monotonic() > deadline:
                 break
-            started(f"{len(came)} of {size} ranks have come")
+            started(f"{len(came)} of {size} ranks have joined")
             self._tick()
-        self._ranks = sorted(heard.values(), key=lambda one: one.rank)
+        self._ranks = sorted(infos.values(), key=lambda one: one.rank)
         self._missing = tuple(sorted(set(range(size)) - came))
         self._demand_equals()
 
@@ -208,41 +200,33 @@ class Coordinator:
     def _collect(self, started: Callable[[str], None]) -> None:
         leaders = [one for one in self._ranks if one.leads]
         self._order(Order(kind="collect", peers=tuple(leaders)))
-        started(f"looking at {len(leaders)} hosts")
+        started(f"collecting from {len(leaders)} hosts")
         deadline = time.monotonic() + COLLECT_SECONDS
-        found = {self._me.rank: collect_host(leaders, self._me)}
-        others = {host_key(one.rank): one for one in leaders if one.rank != self._me.rank}
-        while others and time.monotonic() < deadline:
-            for key, packed in self._store.get_all(others, str).items():
-                found[others.pop(key).rank] = packed
-            self._tick()
-        for rank in sorted(found):
-            self._sections += unpack(found[rank])
-        for one in others.values():
-            why = f"{one.host} did not answer within {COLLECT_SECONDS:.0f} s"
-            self._sections.append(
-                Absent(
-                    host=one.host,
-                    sections=(Absence(section="everything", why=why, crashed=True),),
-                )
-            )
+        found = {host_key(self._me.rank): collect_host(leaders, self._me)}
+        others = {host_key(one.rank) for one in leaders} - found.keys()
+        left = deadline - time.monotonic()
+        found |= self._store.wait_for(others, str, seconds=left, tick=self._tick_seconds)
+        for one in leaders:
+            if packed := found.get(host_key(one.rank)):
+                self._sections += unpack(packed)
+            else:
+                why = f"{one.host} did not answer within {COLLECT_SECONDS:.0f} s"
+                absence = Absence(section="everything", why=why, crashed=True)
+                self._sections.append(Absent(host=one.host, sections=(absence,)))
 
     def _find_missing(self) -> None:
         self._order(Order(kind="find", missing=self._missing))
-        found = list(find_processes(self._missing, self._me.host))
-        keys = {
+        found = find_processes(self._missing, self._me.host)
+        keys = [
             found_key(one.rank) for one in self._ranks if one.leads and one.rank != self._me.rank
-        }
-        deadline = time.monotonic() + FIND_SECONDS
-        while keys and time.monotonic() < deadline:
-            for key, processes_there in self._store.get_all(keys, tuple[FoundProcess, ...]).items():
-                keys.discard(key)
-                found += processes_there
-            self._tick()
-        self._found = tuple(found)
+        ]
+        answers = self._store.wait_for(
+            keys, tuple[FoundProcess, ...], seconds=FIND_SECONDS, tick=self._tick_seconds
+        )
+        self._found = tuple(chain(found, *answers.values()))
 
     def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
-        self._deadline = deadline = time.monotonic() + self._limit
+        self._deadline = time.monotonic() + self._limit
         self._gpus_in_use = "; ".join(
             dict.fromkeys(
                 f"{one.host}: {one.gpus_in_use}" for one in self._ranks if one.gpus_in_use
@@ -250,48 +234,40 @@ class Coordinator:
         )
         gpus = not self._gpus_in_use and all(one.visible_gpus for one in self._ranks)
         self._backend = "nccl" if gpus else "gloo"
-        waiting = list(probes)
-        while waiting:
-            order = Order(
-                kind="measure",
-                probes=tuple(waiting),
-                gpus_in_use=self._gpus_in_use,
-                options=tuple(self.options),
-            )
-            measurement = MeasurementRun(
-                self._store, self._me, self._order(order), order, self._ranks
-            )
-            try:
-                measurement.watch(self._data, deadline, self._join_limit, started)
-            finally:
-                self._joined = (self._joined or set()) | measurement.joined
-                self._states = measurement.states or self._states
-                told = measurement.runs()
-                self._runs += told
-                waiting = waiting[len(told) :]
-                self._sections += measurement.sections()
-            if measurement.outcome == "interrupted":
-                self._runs += [ProbeRun(probe=name, outcome="interrupted") for name in waiting]
-                raise KeyboardInterrupt
-            why = ""
-            if waiting and not measurement.began:
-                why = f"the ranks could not join, see {told[-1].probe}"
-            elif waiting and time.monotonic() > deadline - STALL_SECONDS:
-                why = f"no time was left after {told[-1].probe} {told[-1].outcome}"
-            elif waiting and any(one.status == SILENT for one in measurement.states.values()):
-                why = f"a rank is not heard of any more, see {told[-1].probe}"
-            elif waiting and any(one.words == INTERRUPTED for one in measurement.states.values()):
-                why = f"a rank was interrupted, see {told[-1].probe}"
-            if why:
-                self._runs += _skipped(waiting, why)
-                waiting = []
+        limits = Limits(deadline=self._deadline, join=self._join_limit)
+        self._series = series = ProbeSeries(self._store, [self._me], self._ranks)
+        series.measure(
+            probes,
+            self._order_probes,
+            self._data,
+            limits,
+            lambda name: started(f"measuring {name}"),
+        )
+
+    def _order_probes(
+        self, probes: Sequence[str], candidate: Candidate | None = None
+    ) -> tuple[int, Order]:
+        order = Order(
+            kind="measure",
+            probes=tuple(probes),
+            gpus_in_use=self._gpus_in_use,
+            options=tuple(self.options),
+            environment=candidate.changes if candidate else {},
+            hosts=candidate.hosts if candidate else (),
+        )
+        return self._order(order), order
+
+    @property
+    def _states(self) -> Mapping[int, RankState]:
+        return self._series.states if self._series else {}
 
     def _all(self) -> tuple[Section, ...]:
+        ended, sections = (self._series.runs, self._series.sections) if self._series else ([], [])
         hosts = sorted({one.host for one in self._ranks})
         common = hosts[0] if len(hosts) == 1 else ""
         runs = ProbeRuns(
             host=common,
-            runs=tuple(self._runs),
+            runs=(*self._runs, *ended),
             backend=self._backend,
             world_size=self._me.world_size,
         )
@@ -303,7 +279,8 @@ class Coordinator:
         if mine is not None:
             here = msgspec.structs.replace(here, sections=(*mine.sections, *here.sections))
         measured = (
-            one if one.host else msgspec.structs.replace(one, host=common) for one in self._sections
+            one if one.host else msgspec.structs.replace(one, host=common)
+            for one in (*self._sections, *sections)
         )
         return (*measured, self._joining(), runs, *([here] if here.sections else []))
 
@@ -333,7 +310,7 @@ class Coordinator:
             visible_gpus=info.visible_gpus,
             visible_devices=info.visible_devices,
             came=True,
-            joined=None if self._joined is None else info.rank in self._joined,
+            joined=info.rank in self._series.joined if self._series else None,
             last=state.last if state else "",
             age=state.age if state else None,
             status=state.status if state else "",
@@ -351,10 +328,6 @@ class Coordinator:
                 status=found.status,
             )
         return JoiningRank(rank=rank)
-
-
-def _skipped(names: Sequence[str], reason: str) -> list[ProbeRun]:
-    return [ProbeRun(probe=name, outcome="skipped", reason=reason) for name in names]
 
 
 def _listed(ranks: Sequence[int]) -> str:

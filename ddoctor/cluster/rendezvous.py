@@ -239,18 +239,13 @@ def _try_connections(
     store.set(TRIAL, callers)
     mine = Reach(host=me.host, attempts=attempts(me, callers))
     keys = [f"reach/{one.rank}" for one in callers if one.rank != me.rank]
-    deadline = time.monotonic() + TRIAL_SECONDS
-    while len(told := store.get_all(keys, Reach)) < len(keys) and time.monotonic() < deadline:
-        time.sleep(TICK_SECONDS)
-    return (mine, *told.values())
+    return (mine, *store.wait_for(keys, Reach, seconds=TRIAL_SECONDS).values())
 
 
 def _close(store: ClusterStore, result: RendezvousResult, callers: int) -> None:
     """Tell the result, and keep the store open until all others have heard it."""
     store.set(RESULT, result)
-    deadline = time.monotonic() + TRIAL_SECONDS
-    while store.add(RECEIVED, 0) < callers - 1 and time.monotonic() < deadline:
-        time.sleep(TICK_SECONDS)
+    store.wait_until(RECEIVED, callers - 1, seconds=TRIAL_SECONDS)
 
 
 def _joining(endpoint: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]) -> HostJoining:

@@ -6,7 +6,10 @@ replaces its earlier one. No call waits for another rank, and none waits long fo
 
 from __future__ import annotations
 
+import socket
 import time
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from threading import Thread
@@ -24,6 +27,12 @@ ANSWER_SECONDS = 20.0
 CONNECT_EVERY_SECONDS = 0.5
 ATTEMPT_SECONDS = 5.0
 
+TICK_SECONDS = 0.1
+# The store answers about 100,000 questions a second, and every rank asks at each tick.
+RANKS_PER_TICK = 500
+# A rank reports when something is new, and at least this often.
+BEAT_SECONDS = 1.0
+
 
 HEARTBEAT = "heartbeat"
 """The number that rank 0 counts up while it is there."""
@@ -31,6 +40,11 @@ JOINED = "joined"
 """How many ranks have called."""
 FINISHED = "finished"
 """How many ranks have heard the last order."""
+
+
+def tick_seconds(ranks: int) -> float:
+    """How long a rank sleeps before it asks again: of many ranks each asks less often."""
+    return TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
 
 
 def rank_key(ticket: int) -> str:
@@ -134,10 +148,12 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     began: tuple[str, ...] = ()
     ended: Mapping[str, ProbeEnd] = {}
     over: bool = False
-    """The last word in this order: the process is gone."""
+    """The final report: the process has ended."""
     status: str = ""
     exit_code: int | None = None
-    words: str = ""
+    error: str = ""
+    survivors: tuple[int, ...] = ()
+    """Processes that could not be ended."""
 
 
 class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,13 +166,31 @@ class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
     age: float | None = None
 
 
+class MemoryStore:
+    """Of torch's stores the methods that are used here, where all ranks have one supervisor."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self._values[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        return self._values.keys() >= set(keys)
+
+    def multi_get(self, keys: list[str]) -> list[str]:
+        return [self._values[key] for key in keys]
+
+    def add(self, key: str, more: int) -> int:
+        self._values[key] = str(int(self._values.get(key, "0")) + more)
+        return int(self._values[key])
+
+
 class ClusterStore:
     """One rank's connection with the others."""
 
-    def __init__(self, store: Store, prefix: str, address: str, port: int) -> None:
-        from torch.distributed.distributed_c10d import PrefixStore
-
-        self._store = PrefixStore(prefix, store)
+    def __init__(self, store: Store | MemoryStore, address: str, port: int) -> None:
+        self._store = store
         self.address = address
         self.port = port
 
@@ -185,6 +219,27 @@ class ClusterStore:
         """Add to a number that all share; what it comes to."""
         return int(self._call(lambda: self._store.add(key, more)))
 
+    def wait_for(
+        self, keys: Iterable[str], kind: type[Value], *, seconds: float, tick: float = TICK_SECONDS
+    ) -> dict[str, Value]:
+        """The values that come under these keys within so many seconds; rank 0 waits for them."""
+        wanted = set(keys)
+        deadline = time.monotonic() + seconds
+        while (
+            len(found := self.get_all(wanted, kind)) < len(wanted) and time.monotonic() < deadline
+        ):
+            self.add(HEARTBEAT)
+            time.sleep(tick)
+        return found
+
+    def wait_until(
+        self, key: str, number: int, *, seconds: float, tick: float = TICK_SECONDS
+    ) -> None:
+        """Until a shared number is reached, or so many seconds are over."""
+        deadline = time.monotonic() + seconds
+        while self.add(key, 0) < number and time.monotonic() < deadline:
+            time.sleep(tick)
+
     def _call(self, call: Callable[[], Any]) -> Any:
         """In a thread, because a connection to a host that has gone blocks for ever."""
         try:
@@ -194,6 +249,23 @@ class ClusterStore:
             why = told[0] if told else type(error).__name__
             store = f"the store at {self.address}:{self.port}"
             raise StoreLost(f"{store} does not answer: {why}") from error
+
+
+def compressed(value: object) -> str:
+    """A large value as a short text."""
+    return b64encode(zlib.compress(msgspec.json.encode(value), 1)).decode()
+
+
+def decompressed(text: str, kind: type[Value]) -> Value:
+    """The value that ``compressed`` made short."""
+    return msgspec.json.decode(zlib.decompress(b64decode(text)), type=kind)
+
+
+def free_port() -> int:
+    """A port of this host that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
 
 
 def connect(
@@ -206,6 +278,7 @@ def connect(
     """
     # torch offers it there, and does not say so to type checkers.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.distributed_c10d import PrefixStore
 
     deadline = time.monotonic() + limit
     while True:
@@ -226,7 +299,7 @@ def connect(
                 raise StoreLost(f"cannot reach the store at {address}:{port}: {why}") from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
-            return ClusterStore(store, f"ddoctor/{prefix}", address, store.port)
+            return ClusterStore(PrefixStore(f"ddoctor/{prefix}", store), address, store.port)
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:

@@ -89,7 +89,7 @@ def _observe(
             else:
                 absences.append(outcome)
         if probes:
-            sections += launch.launch(
+            sections += local_probes.measure(
                 probes,
                 limit=PROBE_LIMIT_SECONDS,
                 data=data,

@@ -1,4 +1,4 @@
-"""The outside of the probes: start torchrun, follow the ranks, end the tree at the limit."""
+"""Which probes there are, read without importing them (and torch)."""
 
 from __future__ import annotations
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ddoctor.cluster.store import FINISHED, ClusterStore
-from ddoctor.cluster.supervisor import CoordinatorHeartbeat, tick_seconds
+from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, tick_seconds
+from ddoctor.cluster.supervisor import CoordinatorHeartbeat
 from ddoctor.training.child import Child
 from ddoctor.training.messages import (
     Stop,
     TurnOrder,
     end_key,
     now_key,
-    packed,
     record_key,
     stop_key,
     turn_key,
@@ -34,7 +33,7 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None
     """Until rank 0 says that it is over; the exit code of the script in its first turn.
 
     Raises:
-        CoordinatorLost: rank 0 is not heard of any more.
+        CoordinatorLost: rank 0 does not answer any more.
         StoreLost: the store is gone.
     """
     rank, first_code = child.mine.rank, None
@@ -43,7 +42,7 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None
     while True:
         _attend(store, child, turn, coordinator)
         record = child.record()
-        store.set(record_key(turn, rank), packed(record))
+        store.set(record_key(turn, rank), compressed(record))
         if turn == 0:
             first_code = 1 if record.ended_by_us else record.exit_code
         turn += 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from statistics import median
 from time import perf_counter
 
-from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore
+from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompressed, free_port
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child
@@ -24,7 +23,6 @@ from ddoctor.training.messages import (
     record_key,
     stop_key,
     turn_key,
-    unpacked,
 )
 from ddoctor.training.warm_up import settled, warm_up
 
@@ -76,7 +74,7 @@ class Lead:
     ) -> list[Record]:
         """The script once more, with a change of its settings, or more samples at a time."""
         self._turn += 1
-        order = TurnOrder(change=tuple(change), grow=grow, port=_free_port())
+        order = TurnOrder(change=tuple(change), grow=grow, port=free_port())
         self._store.set(turn_key(self._turn), order)
         self._child = self._new_child(self._turn, order)
         return self.run(steps, seconds, lambda text: None)
@@ -87,31 +85,17 @@ class Lead:
         return self._child.interrupted
 
     def finish(self) -> None:
-        """Let the others go, and wait until they have gone: torchrun ends them with rank 0."""
+        """End the other ranks, and wait for that: torchrun ends them with rank 0."""
         self._store.set(turn_key(self._turn + 1), TurnOrder(over=True))
-        deadline = perf_counter() + FINISH_SECONDS
         others = self._size - 1 - len(self.lost)
-        while self._store.add(FINISHED, 0) < others and perf_counter() < deadline:
-            time.sleep(0.05)
+        self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS)
 
     def _records(self) -> list[Record]:
-        found = {0: self._child.record()}
+        own = self._child.record()
         keys = {record_key(self._turn, rank): rank for rank in range(1, self._size)}
-        deadline = perf_counter() + RECORDS_SECONDS
-        while keys and perf_counter() < deadline:
-            for key, text in self._store.get_all(keys, str).items():
-                found[keys.pop(key)] = unpacked(text)
-            if keys:
-                self._store.add(HEARTBEAT)
-                time.sleep(0.1)
-        self.lost = tuple(keys.values())
-        return [found[rank] for rank in sorted(found)]
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
+        texts = self._store.wait_for(keys, str, seconds=RECORDS_SECONDS)
+        self.lost = tuple(rank for key, rank in keys.items() if key not in texts)
+        return [own, *(decompressed(texts[key], Record) for key in keys if key in texts)]
 
 
 class _Watch:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
-
 import msgspec
 
 from ddoctor.evidence.training import Frame, RankHost
@@ -116,16 +112,3 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     printed: str = ""
     host_sections: str = ""
     """Of its host, packed; only local rank 0 collects them."""
-
-
-Nows = Mapping[int, Now]
-
-
-def packed(record: Record) -> str:
-    """A record as a short text."""
-    return b64encode(zlib.compress(msgspec.json.encode(record), 1)).decode()
-
-
-def unpacked(text: str) -> Record:
-    """The record that ``packed`` packed."""
-    return msgspec.json.decode(zlib.decompress(b64decode(text)), type=Record)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.evidence.section import Evidence
 from ddoctor.probing import catalog, launch
 

@@ -24,7 +24,7 @@ def burns(tmp_path_factory: pytest.TempPathFactory) -> tuple[Burn, Burn]:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         probes = ["tests.faulty.short_burn", "tests.faulty.wrong_burn"]
         folder = tmp_path_factory.mktemp("burn")
-        sound, wrong, runs = launch.launch(probes, limit=120, data=folder)
+        sound, wrong, runs = local_probes.measure(probes, limit=120, data=folder)
     assert isinstance(runs, ProbeRuns)
     assert [run.outcome for run in runs.runs] == ["completed", "completed"]
     assert isinstance(sound, Burn)

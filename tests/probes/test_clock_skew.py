@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.evidence.clocks import ClockOffsets
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import launch
 from tests.faulty.clock_ahead import AHEAD
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,7 +28,7 @@ def test_one_clock_is_equal_to_itself_and_another_is_told(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     probes = ["tests.faulty.two_hosts", "tests.faulty.clock_ahead"]
-    *sections, runs = launch.launch(probes, limit=120, data=tmp_path)
+    *sections, runs = local_probes.measure(probes, limit=120, data=tmp_path)
     assert isinstance(runs, ProbeRuns)
     assert [run.outcome for run in runs.runs] == ["completed", "completed"]
     for section, due in zip(sections, (0.0, AHEAD), strict=True):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.evidence.probes import ProbeRuns, StorageRead
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import launch
 from tests.probes.conftest import LARGE_BYTES, SMALL_BYTES, SMALL_FILES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +37,7 @@ def test_names_folder_and_file_system(section: StorageRead) -> None:
 
 
 def test_an_empty_folder_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    (runs,) = launch.launch(["storage_read"], limit=120, data=tmp_path)
+    (runs,) = local_probes.measure(["storage_read"], limit=120, data=tmp_path)
     assert isinstance(runs, ProbeRuns)
     (run,) = runs.runs
     assert run.outcome == "skipped"
@@ -53,7 +53,7 @@ def test_hosts_read_at_the_same_time_each_its_own_files(
     for number in range(3):
         (tmp_path / f"{number}.bin").write_bytes(b"\1" * LARGE_BYTES)
     (tmp_path / "only.jpg").write_bytes(b"\1" * SMALL_BYTES)
-    *sections, runs = launch.launch(["tests.faulty.two_readers"], limit=120, data=tmp_path)
+    *sections, runs = local_probes.measure(["tests.faulty.two_readers"], limit=120, data=tmp_path)
     assert isinstance(runs, ProbeRuns)
     assert [run.outcome for run in runs.runs] == ["completed"]
     read = [one for one in sections if isinstance(one, StorageRead)]

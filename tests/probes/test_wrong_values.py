@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.evidence.collectives import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import launch
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 def measured(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return Evidence(launch.launch([f"tests.faulty.{name}"], limit=120, data=folder))
+    return Evidence(local_probes.measure([f"tests.faulty.{name}"], limit=120, data=folder))
 
 
 def test_in_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,9 @@
-"""Real torchrun, two ranks on gloo: what was measured survives whatever happens to a rank."""
+"""The list of probes."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import psutil
 import pytest

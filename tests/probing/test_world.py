@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.evidence.probes import StorageRead
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import launch
 from ddoctor.probing.world import FEWEST_ROUNDS, ROUNDS, bus_bandwidth, percentile
 
 
@@ -34,7 +34,7 @@ def test_ranks_agree_on_fewer_rounds_where_one_is_slow(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent.parent))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    evidence = Evidence(launch.launch(["tests.faulty.unhurried"], limit=120, data=tmp_path))
+    evidence = Evidence(local_probes.measure(["tests.faulty.unhurried"], limit=120, data=tmp_path))
     (section,) = evidence.all(StorageRead)
     assert section.path == "True True True True"
     assert FEWEST_ROUNDS <= section.small_file_count < ROUNDS

@@ -1,0 +1,152 @@
+"""The probes on this host alone: one rank per GPU, or two ranks on gloo without."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import msgspec
+
+from ddoctor.cluster.measurement import Limits
+from ddoctor.cluster.measuring import MARK
+from ddoctor.cluster.probe_series import ProbeSeries, skipped
+from ddoctor.cluster.store import ClusterStore, MemoryStore, Order, RankInfo, free_port
+from ddoctor.evidence.probes import ProbeRun, ProbeRuns
+from ddoctor.evidence.section import Section
+from ddoctor.probing.usable_gpus import UsableGpus
+from ddoctor.proc import cgroup, processes
+
+# Probes stop within 8 s; a loaded machine may need somewhat longer.
+PROBE_LIMIT_SECONDS = 15.0
+# To measure the rest of the probes, torch has to be imported again.
+RELAUNCH_SECONDS = 10.0
+GRACE_SECONDS = 2.0
+
+RANKS_WITHOUT_GPU = 2
+# Not the host's name: one that does not resolve is a finding, and must not hang the probes.
+LOOPBACK = "127.0.0.1"
+
+
+class _CannotStart(Exception):
+    """Which outcome the first probe has, and why."""
+
+
+def measure(
+    names: Sequence[str],
+    *,
+    limit: float,
+    data: Path,
+    force: bool = False,
+    started: Callable[[str], None] = lambda name: None,
+) -> tuple[Section, ...]:
+    """Run probes on every GPU of this host, or on two CPU ranks, within ``limit`` seconds.
+
+    A name with a dot is a module of the user's own. Returns what was measured in any case: a probe
+    that hangs or crashes is ended, and the others run in new processes. An interruption (Ctrl-C)
+    ends all of them, and the rest of the probes count as interrupted.
+    """
+    deadline = time.monotonic() + limit
+    host = socket.gethostname()
+    ranks: list[RankInfo] = []
+    series: ProbeSeries | None = None
+    runs: list[ProbeRun] = []
+    backend = ""
+    try:
+        gpus = _usable_gpus(deadline)
+        in_use = "" if force else gpus.in_use
+        backend = "nccl" if gpus.count and not in_use else "gloo"
+        size = 1 if in_use else gpus.count or RANKS_WITHOUT_GPU
+        ranks = [_rank_info(rank, size, host) for rank in range(size)]
+        series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK, 0), ranks, ranks)
+        numbers = count()
+
+        def give_order(probes: Sequence[str]) -> tuple[int, Order]:
+            environment = {
+                # Rank 0 opens the store.
+                "TORCHELASTIC_USE_AGENT_STORE": "False",
+                "MASTER_PORT": str(free_port()),
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", _threads(size)),
+            }
+            order = Order(
+                kind="measure", probes=tuple(probes), gpus_in_use=in_use, environment=environment
+            )
+            return next(numbers), order
+
+        limits = Limits(deadline=deadline, probe=PROBE_LIMIT_SECONDS, relaunch=RELAUNCH_SECONDS)
+        series.measure(names, give_order, data, limits, started)
+    except _CannotStart as error:
+        runs.append(ProbeRun(probe=names[0], outcome=error.args[0], reason=error.args[1]))
+        runs += skipped(names[1:], f"the ranks could not start, see {names[0]}")
+    except KeyboardInterrupt:
+        missing = names[len(series.runs) if series else 0 :]
+        runs += [ProbeRun(probe=name, outcome="interrupted") for name in missing]
+    ended, sections = (series.runs, series.sections) if series else ([], [])
+    ending = ProbeRuns(runs=(*ended, *runs), backend=backend, world_size=len(ranks))
+    return tuple(msgspec.structs.replace(section, host=host) for section in (*sections, ending))
+
+
+def _usable_gpus(deadline: float) -> UsableGpus:
+    if find_spec("torch") is None:
+        why = "torch is not installed here: pip install torch, or use the run's own environment"
+        raise _CannotStart("crashed", why)
+    mark = {MARK: uuid.uuid4().hex}
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ddoctor.probing.usable_gpus"],
+            # Python 3.10 imports from the working folder whatever PYTHONSAFEPATH says.
+            cwd="/",
+            env=os.environ | mark | {"PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            why = "the ranks did not start in time (importing torch from a slow disk?)"
+            raise _CannotStart("hung", why) from None
+        finally:
+            processes.end(0.0, **mark)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
+        for file in (output, errors):
+            file.seek(0)
+        if code:
+            lines = errors.read().decode(errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+            raise _CannotStart("crashed", f"torch cannot be imported: {last.strip()}")
+        return msgspec.json.decode(output.read().splitlines()[-1], type=UsableGpus)
+
+
+def _rank_info(rank: int, size: int, host: str) -> RankInfo:
+    return RankInfo(
+        rank=rank,
+        local_rank=rank,
+        local_size=size,
+        world_size=size,
+        host=host,
+        pid=os.getpid(),
+        version=version("ddoctor"),
+        address=LOOPBACK,
+    )
+
+
+def _threads(ranks: int) -> str:
+    """For each rank, as many as there are CPUs to keep busy."""
+    allowed = float(len(os.sched_getaffinity(0)))
+    groups = cgroup.controller("cpu")
+    quota = cgroup.quota(groups) if groups is not None else None
+    cpus = allowed if quota is None else min(allowed, quota.cpus)
+    return str(max(1, int(cpus / ranks)))

@@ -1,0 +1,250 @@
+"""The processes that measure, one per rank: when one hangs or crashes, its supervisor says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ddoctor.cluster.failure_reasons import last_line
+from ddoctor.cluster.store import (
+    BEAT_SECONDS,
+    ClusterStore,
+    Order,
+    ProbeEnd,
+    RankInfo,
+    RankProgress,
+    progress_key,
+    section_key,
+)
+from ddoctor.probing.journal import Follower, JournalLine
+from ddoctor.proc import processes
+
+INTERRUPTED = "interrupted by Ctrl-C or a signal on its host"
+"""The error of a rank whose supervisor was interrupted."""
+
+MARK = "DDOCTOR_SUPERVISED"
+"""The environment variable that the processes of one order carry."""
+
+GRACE_SECONDS = 0.5
+
+
+class Measuring:
+    """The measuring processes of some ranks of this host during one order."""
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        ranks: Sequence[RankInfo],
+        number: int,
+        order: Order,
+        data: Path,
+    ) -> None:
+        self._store, self._ranks, self._number = store, ranks, number
+        self._order, self._data = order, data
+        self._mark = {MARK: uuid.uuid4().hex}
+        self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
+        self._processes: list[_MeasuringProcess] = []
+
+    def __enter__(self) -> Measuring:
+        try:
+            for rank in self._ranks:
+                words = (
+                    f"--folder={self._folder.name}",
+                    f"--data={self._data.resolve()}",
+                    f"--gpus-in-use={self._order.gpus_in_use}",
+                    f"--store-prefix=order-{self._number}",
+                    *self._order.options,
+                    *self._order.probes,
+                )
+                environment = _environment(self._store, rank, self._order) | self._mark
+                self._processes.append(
+                    _MeasuringProcess(self._store, rank.rank, self._number, words, environment)
+                )
+        except BaseException:
+            self.__exit__(None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.end(INTERRUPTED if kind is KeyboardInterrupt else "")
+        self._folder.cleanup()
+
+    @property
+    def over(self) -> bool:
+        """Whether every process has ended."""
+        return all(one.over for one in self._processes)
+
+    def tick(self) -> None:
+        """Read the journals, and report progress."""
+        for one in self._processes:
+            if one.over:
+                continue
+            if one.exit_code is None:
+                one.report_progress()
+            else:
+                # Processes that it started must not outlive it.
+                mark = self._mark | {"RANK": str(one.rank)}
+                one.close(code=one.exit_code, survivors=processes.end(0.0, **mark))
+
+    def end(self, why: str = "") -> None:
+        """Sample the state of all processes, then end them with all that they started."""
+        running = [one for one in self._processes if not one.over]
+        codes = {one.rank: one.exit_code for one in running}
+        survivors: tuple[int, ...] = ()
+        states: Mapping[int, str] = {}
+        try:
+            # All before the first one ends: its end changes what the others do.
+            states = processes.statuses([one.pid for one in running if codes[one.rank] is None])
+        finally:
+            if running or not self._processes:
+                survivors = processes.end(GRACE_SECONDS if states else 0.0, **self._mark)
+        for one in running:
+            one.close(
+                code=codes[one.rank],
+                status=states.get(one.pid, ""),
+                why=why,
+                survivors=tuple(pid for pid in survivors if pid == one.pid),
+            )
+
+
+class _MeasuringProcess:
+    """The process of one rank, and what its journal says."""
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        rank: int,
+        number: int,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._store, self.rank, self._number = store, rank, number
+        folder = Path(words[0].partition("=")[2])
+        self._errors = folder / f"errors-{rank}.txt"
+        self._follower = Follower(folder, rank)
+        self._born = time.monotonic()
+        self._last: JournalLine | None = None
+        self._steps = 0
+        self._joined = False
+        self._began: dict[str, float] = {}
+        self._ended: dict[str, ProbeEnd] = {}
+        self._reported = 0.0
+        self._beat = 0
+        self.over = False
+        with self._errors.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ddoctor.probing.worker", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Launchers and terminals signal whole process groups; the supervisor ends this one.
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it runs."""
+        return self._process.poll()
+
+    def report_progress(self) -> None:
+        """Report what is new in the journal, and at least each second that the process runs."""
+        if self._read() or time.monotonic() - self._reported > BEAT_SECONDS:
+            self._report()
+
+    def close(
+        self,
+        *,
+        code: int | None,
+        status: str = "",
+        why: str = "",
+        survivors: tuple[int, ...] = (),
+    ) -> None:
+        """Report for the last time, once the process has ended."""
+        self.over = True
+        self._process.poll()
+        self._read()
+        self._report(status=status, code=code, why=why, survivors=survivors)
+
+    def _read(self) -> bool:
+        before = self._steps
+        for line in self._follower.new_lines():
+            self._last = line
+            self._steps += 1
+            self._joined = self._joined or line.doing == "joined"
+            if line.probe:
+                self._began.setdefault(line.probe, line.time)
+            if line.outcome in ("completed", "skipped"):
+                self._take_end(line)
+        return self._steps > before
+
+    def _take_end(self, line: JournalLine) -> None:
+        holds = bytes(line.section) != b"null"
+        if holds:
+            self._store.set(section_key(self._number, self.rank, line.probe), line.section)
+        self._ended[line.probe] = ProbeEnd(
+            outcome="skipped" if line.outcome == "skipped" else "completed",
+            reason=line.reason,
+            seconds=line.time - self._began[line.probe],
+            section=holds,
+        )
+
+    def _report(
+        self,
+        *,
+        status: str = "",
+        code: int | None = None,
+        why: str = "",
+        survivors: tuple[int, ...] = (),
+    ) -> None:
+        self._beat += 1
+        self._reported = now = time.monotonic()
+        error = why
+        if self._last is not None and self._last.outcome == "failed":
+            error = self._last.reason
+        elif code:
+            error = last_line(self._errors)
+        progress = RankProgress(
+            beat=self._beat,
+            pid=self.pid,
+            doing=self._last.doing if self._last else "starting",
+            age=now - (self._last.time if self._last else self._born),
+            steps=self._steps,
+            joined=self._joined,
+            began=tuple(self._began),
+            ended=self._ended,
+            over=self.over,
+            status=status,
+            exit_code=code or None,
+            error=error,
+            survivors=survivors,
+        )
+        self._store.set(progress_key(self._number, self.rank), progress)
+
+
+def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
+    """For a measuring process: torch uses the store that there is, as under torchrun."""
+    ours = {
+        "RANK": str(me.rank),
+        "LOCAL_RANK": str(me.local_rank),
+        "WORLD_SIZE": str(me.world_size),
+        "LOCAL_WORLD_SIZE": str(me.local_size),
+        "MASTER_ADDR": store.address,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # A queue.py in the user's folder must not be imported instead of Python's own. Python 3.10
+        # does not know the variable; the working folder, which is ours, serves it as well.
+        "PYTHONSAFEPATH": "1",
+    }
+    changes = order.environment if me.host in (order.hosts or [me.host]) else {}
+    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **ours}
+    changed.update(changes)
+    return {name: value for name, value in changed.items() if value is not None}

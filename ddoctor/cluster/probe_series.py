@@ -1,0 +1,83 @@
+"""Probes one after the other: when one hangs or crashes, the rest run in new processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ddoctor.cluster.measurement import SILENT, Limits, MeasurementRun
+from ddoctor.cluster.measuring import INTERRUPTED
+from ddoctor.cluster.store import ClusterStore, Order, RankInfo
+from ddoctor.evidence.probes import ProbeRun, RankState
+from ddoctor.evidence.section import Section
+
+GiveOrder = Callable[[Sequence[str]], tuple[int, Order]]
+"""Orders every rank to measure these probes; returns the number of the order, and the order."""
+
+
+class ProbeSeries:
+    """What became of the probes so far."""
+
+    def __init__(
+        self, store: ClusterStore, here: Sequence[RankInfo], ranks: Sequence[RankInfo]
+    ) -> None:
+        self._store, self._here, self._ranks = store, here, ranks
+        self.runs: list[ProbeRun] = []
+        self.sections: list[Section] = []
+        self.joined: set[int] = set()
+        self.states: dict[int, RankState] = {}
+        """Of all ranks, when the last probe hung or crashed."""
+
+    def measure(
+        self,
+        probes: Sequence[str],
+        give_order: GiveOrder,
+        data: Path,
+        limits: Limits,
+        started: Callable[[str], None],
+    ) -> None:
+        """Run the probes.
+
+        Raises:
+            KeyboardInterrupt: what was measured before is kept.
+            StoreLost: the store is gone.
+        """
+        waiting = list(probes)
+        while waiting:
+            number, order = give_order(waiting)
+            run = MeasurementRun(self._store, self._here, number, order, self._ranks)
+            try:
+                run.watch(data, limits, started)
+            finally:
+                self.joined |= run.joined
+                self.states = run.states or self.states
+                ended = run.runs()
+                self.runs += ended
+                waiting = waiting[len(ended) :]
+                self.sections += run.sections()
+            if run.outcome == "interrupted":
+                self.runs += [ProbeRun(probe=name, outcome="interrupted") for name in waiting]
+                raise KeyboardInterrupt
+            why = _why_not(run, ended[-1], limits) if waiting else ""
+            if why:
+                self.runs += skipped(waiting, why)
+                return
+
+
+def skipped(probes: Sequence[str], reason: str) -> list[ProbeRun]:
+    """These probes were not run, for this reason."""
+    return [ProbeRun(probe=name, outcome="skipped", reason=reason) for name in probes]
+
+
+def _why_not(run: MeasurementRun, last: ProbeRun, limits: Limits) -> str:
+    """Why the rest of the probes cannot run in new processes; empty: they can."""
+    if not run.began:
+        return f"the ranks could not start, see {last.probe}"
+    if time.monotonic() > limits.deadline - limits.relaunch:
+        return f"no time was left after {last.probe} {last.outcome}"
+    if any(one.status == SILENT for one in run.states.values()):
+        return f"a rank does not answer any more, see {last.probe}"
+    if any(one.words == INTERRUPTED for one in run.states.values()):
+        return f"a rank was interrupted, see {last.probe}"
+    return ""
