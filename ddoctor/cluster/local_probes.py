@@ -34,6 +34,8 @@ RELAUNCH_SECONDS = 10.0
 GRACE_SECONDS = 2.0
 
 RANKS_WITHOUT_GPU = 2
+# Of the drivers of NVIDIA, of NVIDIA in WSL, and of AMD: torch sees no GPU where all are missing.
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 # Not the host's name: one that does not resolve is a finding, and must not hang the probes.
 LOOPBACK = "127.0.0.1"
 
@@ -100,6 +102,8 @@ def _usable_gpus(deadline: float) -> UsableGpus:
     if find_spec("torch") is None:
         why = "torch is not installed here: pip install torch, or use the run's own environment"
         raise _CannotStart("crashed", why)
+    if not any(map(os.path.exists, GPU_DEVICES)):
+        return UsableGpus(count=0, in_use="")
     mark = {MARK: uuid.uuid4().hex}
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = subprocess.Popen(
