@@ -1,4 +1,4 @@
-"""Which rank this process is, by the words of whatever started it."""
+"""Which rank this process is, by the variables of its launcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from ddoctor.errors import DoctorError
 
 # torchrun, accelerate and most scripts; Open MPI's mpirun; MPICH and Intel MPI; Slurm's srun, last,
-# because mpirun within an allocation starts its daemons with srun, whose words the ranks inherit.
+# because mpirun within an allocation starts its daemons with srun: the ranks inherit its variables.
 DIALECTS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     (
@@ -58,7 +58,7 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
     """The place of this process.
 
     Raises:
-        DoctorError: no launcher started it, or the launcher's words make no sense.
+        DoctorError: no launcher started it, or the launcher's variables make no sense.
     """
     names = dialect(environment)
     if names is None:
@@ -88,11 +88,11 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
 
 
 def dialect(environment: Mapping[str, str]) -> tuple[str, str, str, str] | None:
-    """The variables by which a launcher told a process its rank; None: none did."""
-    return next((names for names in DIALECTS if _speaks(names, environment)), None)
+    """The variables in which a launcher gives a process its rank; None: there are none."""
+    return next((names for names in DIALECTS if _sets(names, environment)), None)
 
 
-def _speaks(names: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+def _sets(names: tuple[str, ...], environment: Mapping[str, str]) -> bool:
     # srun tells PMI_RANK too, where it brings up MPI, but then not the number on this host.
     wanted = names[::2] if names[0] == "PMI_RANK" else names[:1]
     return all(environment.get(name) for name in wanted if name)
@@ -131,7 +131,7 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int | None = N
 
 
 def explain_failure(message: str) -> None:
-    """To torchrun, which shows it in its own words about a rank whose exit code is not 0."""
+    """Leave a message for torchrun, which shows it for a rank whose exit code is not 0."""
     import json
     import time
     from contextlib import suppress

@@ -48,14 +48,15 @@ class Measuring:
         self._store, self._ranks, self._number = store, ranks, number
         self._order, self._data = order, data
         self._mark = {MARK: uuid.uuid4().hex}
-        self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
+        self._temporary = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
+        self._folder = Path(self._temporary.name)
         self._processes: list[_MeasuringProcess] = []
 
     def __enter__(self) -> Measuring:
         try:
             for rank in self._ranks:
-                words = (
-                    f"--folder={self._folder.name}",
+                options = (
+                    f"--folder={self._folder}",
                     f"--data={self._data.resolve()}",
                     f"--gpus-in-use={self._order.gpus_in_use}",
                     f"--store-prefix=order-{self._number}",
@@ -64,7 +65,9 @@ class Measuring:
                 )
                 environment = _environment(self._store, rank, self._order) | self._mark
                 self._processes.append(
-                    _MeasuringProcess(self._store, rank.rank, self._number, words, environment)
+                    _MeasuringProcess(
+                        self._store, rank.rank, self._number, self._folder, options, environment
+                    )
                 )
         except BaseException:
             self.__exit__(None)
@@ -73,7 +76,7 @@ class Measuring:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.end(INTERRUPTED if kind is KeyboardInterrupt else "")
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
     @property
     def over(self) -> bool:
@@ -109,7 +112,7 @@ class Measuring:
                 code=codes[one.rank],
                 status=states.get(one.pid, ""),
                 why=why,
-                survivors=tuple(pid for pid in survivors if pid == one.pid),
+                survivors=survivors if one is running[0] else (),
             )
 
 
@@ -121,11 +124,11 @@ class _MeasuringProcess:
         store: ClusterStore,
         rank: int,
         number: int,
-        words: Sequence[str],
+        folder: Path,
+        options: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
         self._store, self.rank, self._number = store, rank, number
-        folder = Path(words[0].partition("=")[2])
         self._errors = folder / f"errors-{rank}.txt"
         self._follower = Follower(folder, rank)
         self._born = time.monotonic()
@@ -139,7 +142,7 @@ class _MeasuringProcess:
         self.over = False
         with self._errors.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ddoctor.probing.worker", *words],
+                [sys.executable, "-m", "ddoctor.probing.worker", *options],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from ddoctor.evidence.joining import HostCaller, HostJoining, Reach
 from ddoctor.evidence.section import Section
 
 TICK_SECONDS = 0.2
-# All was said; hosts that were started together come within it.
+# Hosts that were started together come within it.
 SETTLE_SECONDS = 10.0
 # Connections are tried for three seconds, all at once.
 TRIAL_SECONDS = 10.0
@@ -31,17 +31,17 @@ RECEIVED = "received"
 
 
 class JoiningHost(RankInfo, frozen=True, kw_only=True):
-    """What a host says of itself; its rank is the order in which it called, from 0."""
+    """A host that joins; its rank is the order in which it came, from 0."""
 
     node_rank: int | None
     endpoint_addresses: tuple[str, ...]
 
 
 class RendezvousResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the endpoint."""
+    """The result of the rendezvous."""
 
     node_ranks: Mapping[str, int] = {}
-    """By the order in which the hosts called."""
+    """By the order in which the hosts came."""
     refusal: str = ""
 
 
@@ -52,7 +52,7 @@ class HostsMissing(Exception):
         super().__init__()
         self.sections = sections
         self.first = first
-        """It is the host of the endpoint, which speaks for those that came."""
+        """It is the host of the endpoint, which reports for all that came."""
 
 
 def gather(endpoint: Endpoint) -> int:
@@ -60,7 +60,7 @@ def gather(endpoint: Endpoint) -> int:
 
     Raises:
         HostsMissing: hosts are missing, or cannot be reached.
-        DoctorError: what the hosts were told makes no run; or another host has the report.
+        DoctorError: the options of the hosts make no run; or another host has the report.
     """
     _load_torch()
     try:
@@ -72,12 +72,12 @@ def gather(endpoint: Endpoint) -> int:
 def _load_torch() -> None:
     """With its warnings off: it shows its stack for each connection that ends."""
     name = "TORCH_CPP_LOG_LEVEL"
-    told = os.environ.get(name)
+    before = os.environ.get(name)
     os.environ.setdefault(name, "ERROR")
     import torch  # noqa: F401
 
     # It has been read, and the ranks are not to inherit it.
-    if told is None:
+    if before is None:
         del os.environ[name]
 
 
@@ -143,7 +143,7 @@ def _follow(endpoint: Endpoint) -> int:
 
 
 def _connect(endpoint: Endpoint) -> ClusterStore:
-    """Knock until somebody opens: torch's own client logs each failure, and not why."""
+    """Try until the endpoint opens: torch's own client logs each failure without its cause."""
     deadline = time.monotonic() + endpoint.limit
     while True:
         left = deadline - time.monotonic()
@@ -178,7 +178,7 @@ def _open(address: str, endpoint: Endpoint, *, host_it: bool, limit: float) -> C
 
 
 def _announce(store: ClusterStore, endpoint: Endpoint) -> JoiningHost:
-    """Say who and where this host is."""
+    """Announce this host to the others."""
     address = own_address(endpoint.address)
     me = JoiningHost(
         rank=store.add(JOINED) - 1,
@@ -235,7 +235,7 @@ def _twice(callers: Sequence[JoiningHost], hosts: int) -> str:
 def _try_connections(
     store: ClusterStore, me: JoiningHost, callers: Sequence[JoiningHost]
 ) -> tuple[Reach, ...]:
-    """Have those that came try one another's ports."""
+    """Have the hosts that came try to connect to one another."""
     store.set(TRIAL, callers)
     mine = Reach(host=me.host, attempts=attempts(me, callers))
     keys = [f"reach/{one.rank}" for one in callers if one.rank != me.rank]
@@ -243,7 +243,7 @@ def _try_connections(
 
 
 def _close(store: ClusterStore, result: RendezvousResult, callers: int) -> None:
-    """Tell the result, and keep the store open until all others have heard it."""
+    """Publish the result, and keep the store open until all others have read it."""
     store.set(RESULT, result)
     store.wait_until(RECEIVED, callers - 1, seconds=TRIAL_SECONDS)
 

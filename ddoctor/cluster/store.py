@@ -1,7 +1,7 @@
-"""What the supervisors of the ranks tell each other: over a store, never by a collective.
+"""Messages between the supervisors of the ranks: over a store, never by a collective.
 
-Rank 0 gives numbered orders, and every rank, rank 0 included, carries them out. A word from a rank
-replaces its earlier one. No call waits for another rank, and none waits long for the store.
+Rank 0 gives numbered orders, and every rank, rank 0 included, carries them out. The progress of a
+rank replaces its earlier one. No call waits for another rank, and none waits long for the store.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BEAT_SECONDS = 1.0
 
 
 HEARTBEAT = "heartbeat"
-"""The number that rank 0 counts up while it is there."""
+"""The number that rank 0 counts up while it runs."""
 JOINED = "joined"
-"""How many ranks have called."""
+"""How many ranks have joined."""
 FINISHED = "finished"
-"""How many ranks have heard the last order."""
+"""How many ranks have read the last order."""
 
 
 def tick_seconds(ranks: int) -> float:
@@ -76,11 +76,11 @@ def found_key(rank: int) -> str:
 
 
 class StoreLost(Exception):
-    """The store does not answer (any more)."""
+    """The store does not answer, or no longer."""
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says of itself as soon as it can."""
+    """A rank as it announces itself when it joins."""
 
     rank: int
     local_rank: int
@@ -90,19 +90,19 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     address: str
-    """The own address on the way to the store."""
+    """Its address on the route to the store."""
     port: int = 0
-    """Where the first rank of a host listens for the others to try."""
+    """Where the first rank of a host listens, so that others can try to connect."""
     visible_gpus: int = 0
     visible_devices: str | None = None
     gpus_in_use: str = ""
     """Why the GPUs of this host must not be touched."""
     unfit: str = ""
-    """Why the probes cannot be run there at all."""
+    """Why the probes cannot run there at all."""
 
     @property
     def leads(self) -> bool:
-        """Whether it speaks for its host."""
+        """Whether it is the first rank of its host."""
         return self.local_rank == 0
 
 
@@ -117,7 +117,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     probes: tuple[str, ...] = ()
     gpus_in_use: str = ""
     options: tuple[str, ...] = ()
-    """measure: further words of the command line of the processes that measure."""
+    """measure: further options of the processes that measure."""
     environment: Mapping[str, str | None] = {}
     """measure: variables for the processes that measure; null: not even those that are set."""
     hosts: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class ProbeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank's measuring process is, at the time of this word."""
+    """How far the measuring process of a rank has come."""
 
     beat: int
     pid: int
@@ -157,7 +157,7 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """What others know of a rank that never spoke: its host, and perhaps its process."""
+    """The process of a rank that never joined, as its host sees it."""
 
     rank: int
     host: str
@@ -187,7 +187,7 @@ class MemoryStore:
 
 
 class ClusterStore:
-    """One rank's connection with the others."""
+    """The connection of one rank with the others."""
 
     def __init__(self, store: Store | MemoryStore, address: str, port: int) -> None:
         self._store = store
@@ -195,15 +195,15 @@ class ClusterStore:
         self.port = port
 
     def set(self, key: str, value: object) -> None:
-        """Say something under a key, in place of what was said there before."""
+        """Store a value under a key, instead of the earlier one."""
         self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
 
     def get(self, key: str, kind: type[Value]) -> Value | None:
-        """What was said under a key; None: nothing yet."""
+        """The value under a key; None: there is none yet."""
         return self.get_all([key], kind).get(key)
 
     def get_all(self, keys: Iterable[str], kind: type[Value]) -> dict[str, Value]:
-        """What was said under those of these keys under which something was said."""
+        """The values under those of these keys that have one."""
 
         def call() -> dict[str, Any]:
             wanted = list(keys)
@@ -216,7 +216,7 @@ class ClusterStore:
         return {key: decoder.decode(value) for key, value in self._call(call).items()}
 
     def add(self, key: str, more: int = 1) -> int:
-        """Add to a number that all share; what it comes to."""
+        """Add to a shared number, and return the sum."""
         return int(self._call(lambda: self._store.add(key, more)))
 
     def wait_for(
@@ -245,8 +245,8 @@ class ClusterStore:
         try:
             return _within(ANSWER_SECONDS, call)
         except Exception as error:
-            told = str(error).strip().splitlines()
-            why = told[0] if told else type(error).__name__
+            lines = str(error).strip().splitlines()
+            why = lines[0] if lines else type(error).__name__
             store = f"the store at {self.address}:{self.port}"
             raise StoreLost(f"{store} does not answer: {why}") from error
 
@@ -294,8 +294,8 @@ def connect(
             store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
             if host_it or left < CONNECT_EVERY_SECONDS:
-                told = str(error).strip().splitlines()
-                why = told[0] if told else type(error).__name__
+                lines = str(error).strip().splitlines()
+                why = lines[0] if lines else type(error).__name__
                 raise StoreLost(f"cannot reach the store at {address}:{port}: {why}") from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:

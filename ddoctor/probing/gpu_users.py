@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-# Driver and firmware hold under 1 % of a GPU's memory when nobody uses it (0.5 to 0.9 GiB of an
+# Driver and firmware hold under 1 % of a GPU's memory when no process uses it (0.5 to 0.9 GiB of an
 # A100's 80). More than this without a process to be seen is one in another container.
 HIDDEN_USE_ABOVE = 0.05
 
 
 def occupied() -> str:
-    """Why the visible GPUs must be left alone; empty when nobody uses them or NVML cannot tell."""
+    """Why the visible GPUs must be left alone; empty when they are idle or NVML cannot say."""
     import pynvml
 
     try:
@@ -44,11 +44,11 @@ def _users() -> Iterator[str]:
         memory = pynvml.nvmlDeviceGetMemoryInfo(device)
         if computing:
             pids = ", ".join(str(process.pid) for process in computing)
-            yield f"GPU {index} is in use by process {pids} (--force measures all the same)"
+            yield f"GPU {index} is in use by process {pids} (--force measures anyway)"
         elif not drawing and memory.used > HIDDEN_USE_ABOVE * memory.total:
             yield (
                 f"GPU {index} has {memory.used / 2**30:.1f} GiB in use by a process that cannot be "
-                "seen from here (--force measures all the same)"
+                "seen from here (--force measures anyway)"
             )
 
 

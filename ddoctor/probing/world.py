@@ -35,7 +35,7 @@ WARM_UPS = 5
 ROUNDS = 20
 FEWEST_ROUNDS = 3
 
-# Longer than any launcher waits: who is missing is told from outside, where the ranks can be seen.
+# Longer than any launcher waits: the supervisors name the missing ranks.
 JOIN_LIMIT = timedelta(minutes=10)
 
 # 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
@@ -88,8 +88,8 @@ class ProbeWorld:
     def doing(self, what: str) -> None:
         """Say what this rank begins with; must come before whatever may block.
 
-        Within a part of the ranks nothing is said: parts take different numbers of steps, and
-        who is behind is told by the steps that all take.
+        Within a part of the ranks it writes nothing: parts take different numbers of steps, and
+        only steps that all ranks take show which rank is behind.
         """
         if self.group is None:
             self.journal.write(what)
