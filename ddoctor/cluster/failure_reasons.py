@@ -11,6 +11,9 @@ from ddoctor.evidence.probes import RankState
 HELD = ("stopped", "tracing-stop", "disk-sleep")
 """psutil's names for a process that a signal, a debugger or the kernel holds."""
 
+STARTING = ("starting", "loading torch")
+"""What a rank does before it can join the others."""
+
 
 def why_crashed(states: Sequence[RankState]) -> str:
     """Which rank failed first, and how."""
@@ -28,6 +31,8 @@ def why_hung(states: Sequence[RankState]) -> str:
     if held:
         ranks = ", ".join(f"rank {one.rank} (pid {one.pid}) is {one.status}" for one in held)
         return f"{ranks}, at: {held[0].last}"
+    if all(state.last in STARTING for state in states):
+        return "the ranks did not start in time (importing torch from a slow disk?)"
     slowest = min(states, key=lambda state: state.steps)
     fastest = max(states, key=lambda state: state.steps)
     if slowest.steps < fastest.steps:
