@@ -55,17 +55,17 @@ def main(words: Sequence[str]) -> int:
 def _supervise(mine: LaunchedRank, options: ProbeOptions) -> int:
     _quieten_torch()
     try:
-        fleet = connect(
+        store = connect(
             mine.address,
             mine.port,
             host_it=mine.hosts_store,
             limit=options.join_timeout,
             prefix=mine.run,
         )
-        me = _join(mine, fleet, options)
+        me = _join(mine, store, options)
         if mine.rank:
-            return serve(fleet, me, options.data)
-        return _lead(fleet, me, options)
+            return serve(store, me, options.data)
+        return _lead(store, me, options)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {mine.rank}: {error}") from error
 
@@ -80,7 +80,7 @@ def _quieten_torch() -> None:
         del os.environ[name]
 
 
-def _join(mine: LaunchedRank, fleet: ClusterStore, options: ProbeOptions) -> RankInfo:
+def _join(mine: LaunchedRank, store: ClusterStore, options: ProbeOptions) -> RankInfo:
     """Announce this rank."""
     address = own_address(mine.address)
     leads = mine.local_rank == 0
@@ -98,14 +98,14 @@ def _join(mine: LaunchedRank, fleet: ClusterStore, options: ProbeOptions) -> Ran
         port=listen(address) if leads and address else 0,
         visible_gpus=count,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        hands_off=occupied() if leads and count and not options.force else "",
+        gpus_in_use=occupied() if leads and count and not options.force else "",
         unfit=unfit,
     )
-    fleet.tell(rank_key(fleet.count(JOINED)), me)
+    store.set(rank_key(store.add(JOINED)), me)
     return me
 
 
-def _lead(fleet: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
+def _lead(store: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
     names = list(options.probes or catalog.usual())
     if options.burn and "burn" not in names:
         names.append("burn")
@@ -113,7 +113,7 @@ def _lead(fleet: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
         names.append("memory_headroom")
     burn = (options.burn or BURN_SECONDS) if "burn" in names else 0.0
     coordinator = Coordinator(
-        fleet,
+        store,
         me,
         data=options.data,
         join_limit=options.join_timeout,

@@ -56,7 +56,7 @@ def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
 def _join(meeting: Endpoint) -> list[str]:
     """Torchrun's options for this host, once all hosts have joined."""
     with progress() as started:
-        started(f"waiting for {meeting.hosts} hosts at {meeting.endpoint}")
+        started(f"waiting for {meeting.hosts} hosts at {meeting}")
         number = rendezvous.gather(meeting)
     return [
         f"--nnodes={meeting.hosts}",

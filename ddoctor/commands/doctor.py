@@ -73,10 +73,10 @@ def _observe(
     """
     import socket
 
+    from ddoctor.cluster import local_probes
     from ddoctor.collect import collect
     from ddoctor.errors import DoctorError
     from ddoctor.evidence.section import Absence, Absent, Evidence, Section
-    from ddoctor.probing import launch
 
     if not data.is_dir():
         raise DoctorError(f"there is no folder {data}: give --data the folder of the training data")

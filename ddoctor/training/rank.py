@@ -79,7 +79,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         from ddoctor.training.report import lead
 
         try:
-            code = lead(fleet, child, new_child, options, command, outputs)
+            code = lead(store, child, new_child, options, command, outputs)
         except StoreLost as error:
             raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from ddoctor.cluster import local_probes
 from ddoctor.evidence.section import Evidence
-from ddoctor.probing import catalog, launch
+from ddoctor.probing import catalog
 
 LARGE_BYTES = 20 * 2**20
 SMALL_BYTES = 1000
@@ -28,7 +28,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     before = _state(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        collected = Evidence(launch.launch(catalog.usual(), limit=200, data=folder))
+        collected = Evidence(local_probes.measure(catalog.usual(), limit=200, data=folder))
     assert _state(folder) == before, "a probe only reads"
     return collected
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster import local_probes
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.burn import Burn
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.options import parse
-from ddoctor.probing import catalog, launch
+from ddoctor.probing import catalog
 from ddoctor.probing.options import ProbeOptions
 from tests.conftest import Findings
 
