@@ -1,1 +1,1 @@
-"""Processes: how they are ended, and what they use."""
+"""Processes: how to end them, and the CPU and memory that they use."""

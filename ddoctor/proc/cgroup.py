@@ -1,7 +1,6 @@
-"""Control groups, v1 and v2: the folders above this process, and what limits they set.
+"""Control groups (cgroup v1 and v2) of this process, and the limits that they set.
 
-Inside a container only the part from the container's own group down can be seen; its mount then
-starts there, and so do the folders found here.
+Inside a container, only the container's own group and those below it are visible.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ UNLIMITED_BYTES = 2**62
 
 
 class Controller(NamedTuple):
-    """Where one controller keeps its files for this process."""
+    """The folders in which one cgroup controller keeps its files for this process."""
 
     version: int
     folders: tuple[Path, ...]
-    """The process's own group first, then its ancestors as far as they are mounted here."""
+    """The process's own group first, then its mounted ancestors."""
 
 
 class Quota(NamedTuple):
-    """CPU time allowed per period, as a number of CPUs, and the file that says so."""
+    """CPU time allowed per period, as a number of CPUs, and the file that sets it."""
 
     cpus: float
     file: Path
@@ -38,7 +37,7 @@ class Throttling(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """A limit in bytes, what is used of it, and how often it has killed."""
+    """A memory limit and its use in bytes, and how often the OOM killer enforced it."""
 
     limit: int
     used: int | None
@@ -73,7 +72,7 @@ def quota(cpu: Controller) -> Quota | None:
 
 
 def throttling(folder: Path) -> Throttling | None:
-    """How often the quota of this group has made its processes wait."""
+    """How often and how long the CPU quota of this group throttled its processes."""
     table = _table(folder / "cpu.stat")
     if "nr_periods" not in table:
         return None
@@ -98,10 +97,10 @@ def memory_limit(memory: Controller) -> MemoryLimit | None:
 
 
 def _kills(memory: Controller, limited: Path) -> int | None:
-    """Processes killed in the group with the limit; None: the kernel does not count them."""
+    """Processes that the OOM killer killed in the limited group; None: the kernel has no count."""
     if memory.version == 2:
         return _table(limited / "memory.events").get("oom_kill")
-    # v1 counts a process in its own group only, which may lie below the one with the limit.
+    # v1 counts a process in its own group only, which may lie below the limited group.
     below = memory.folders[: memory.folders.index(limited) + 1]
     counts = [_table(folder / "memory.oom_control").get("oom_kill") for folder in below]
     known = [count for count in counts if count is not None]
@@ -109,13 +108,13 @@ def _kills(memory: Controller, limited: Path) -> int | None:
 
 
 def cpuset(groups: Controller) -> str | None:
-    """The CPUs that the own group may use, as the kernel lists them, say ``0-3,8``."""
+    """The CPUs that this process's group may use, in the kernel's format, such as ``0-3,8``."""
     name = "cpuset.cpus.effective" if groups.version == 2 else "cpuset.effective_cpus"
     return next((found for folder in groups.folders if (found := _text(folder / name))), None)
 
 
 def _own_paths(root: Path) -> Mapping[str, str]:
-    """The group of this process by controller; v2 is the one without a name."""
+    """The group of this process by controller; the controller of v2 has no name."""
     paths = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -125,7 +124,7 @@ def _own_paths(root: Path) -> Mapping[str, str]:
 
 
 def _folders(mount: Path, top: str, path: str) -> tuple[Path, ...]:
-    """``top`` is the group that is mounted at ``mount``; a path outside of it stands for it."""
+    """``top`` is the group that is mounted at ``mount``; a path outside of it counts as ``top``."""
     prefix = top.rstrip("/")
     inside = f"{path}/".startswith(f"{prefix}/") and "/.." not in path
     within = path[len(prefix) :] if inside else ""
@@ -163,7 +162,7 @@ def _number(file: Path) -> int | None:
 
 
 def _text(file: Path) -> str:
-    """Empty where there is no such file: the top group has fewer, and older kernels too."""
+    """The text of a file; empty: it does not exist in the top group or on older kernels."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a process holds in memory that the kernel cannot simply take back."""
+"""Memory of a process that the kernel cannot simply reclaim."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ SWAPPED = ("VmSwap:",)
 
 
 def held(pid: int | str = "self") -> float | None:
-    """MiB resident, without the pages of files: those of a dataset that is mapped into memory grow
-    as it is read, and are given back when somebody needs the memory. None: it is gone."""
+    """Resident MiB without file pages; None: the process has ended.
+
+    The pages of a memory-mapped dataset grow while a process reads it. The kernel reclaims them
+    when another process needs memory.
+    """
     return _sum(pid, HELD)
 
 
 def swapped(pid: int) -> float | None:
-    """MiB that the kernel has moved to a disk; None: the process is gone."""
+    """MiB that the kernel has swapped to disk; None: the process has ended."""
     return _sum(pid, SWAPPED)
 
 
@@ -29,6 +32,6 @@ def _sum(pid: int | str, names: tuple[str, ...]) -> float | None:
 
 
 def sum_of(lines: Sequence[str], names: tuple[str, ...]) -> float | None:
-    """MiB of the lines of /proc/PID/status that begin so; None: there are none."""
+    """MiB of all lines of /proc/PID/status with these names; None: no line has one of them."""
     kib = [int(line.split()[1]) for line in lines if line.startswith(names)]
     return sum(kib) / KIB_PER_MIB if kib else None

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it."""
+"""Tie the life of a process to that of its parent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone, however that ended."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     if sys.platform == "linux":
         death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
         ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)

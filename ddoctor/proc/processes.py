@@ -1,4 +1,4 @@
-"""Processes of our own: how they are, and their certain end."""
+"""Processes that ddoctor started: sample their states, and end them reliably."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import psutil
 
 GONE = "gone"
 
-# One look may meet any process in a short wait for a disk; what stops a rank lasts.
-LOOKS = 3
-LOOK_EVERY_SECONDS = 0.2
+# A single sample may catch a process in a short wait for a disk; a stopped rank stays stopped.
+SAMPLES = 3
+SAMPLE_EVERY_SECONDS = 0.2
 
-# What is left then hangs in the kernel, where no signal reaches it.
+# A process that survives longer hangs in the kernel, where no signal reaches it.
 END_LIMIT_SECONDS = 5.0
 
 
 def statuses(pids: Sequence[int]) -> Mapping[int, str]:
-    """The state in which each process was met most often: psutil's name for it, or ``gone``."""
+    """The most frequent of a few sampled states of each process: psutil's name, or ``gone``."""
     seen: dict[int, Counter[str]] = {pid: Counter() for pid in pids}
-    for look in range(LOOKS):
-        if look:
-            time.sleep(LOOK_EVERY_SECONDS)
+    for sample in range(SAMPLES):
+        if sample:
+            time.sleep(SAMPLE_EVERY_SECONDS)
         for pid, counter in seen.items():
             counter[_status(pid)] += 1
     return {pid: counter.most_common(1)[0][0] for pid, counter in seen.items()}
@@ -39,35 +39,36 @@ def _status(pid: int) -> str:
 
 
 def carrying(**variables: str) -> list[psutil.Process]:
-    """The processes that have all of these environment variables, the eldest first."""
+    """The processes that have all of these environment variables, the oldest first."""
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error):  # gone meanwhile, or another user's
+        with suppress(psutil.Error):  # it has ended, or belongs to another user
             if variables.items() <= process.environ().items():
                 found.append(process)
     return sorted(found, key=psutil.Process.create_time)
 
 
-def end(grace: float, **mark: str) -> tuple[int, ...]:
-    """End every process that carries this environment variable, the eldest gently; who remains.
+def end(grace: float, **variable: str) -> tuple[int, ...]:
+    """End every process that carries this environment variable; return the PIDs that survive.
 
-    The mark finds them whatever became of their parents. An interruption waits until this is done:
-    half of it would leave processes behind.
+    The oldest process gets SIGTERM and ``grace`` seconds, then all get SIGKILL. The variable finds
+    processes whose parents have ended, too. Signals wait until all is done: an interruption would
+    leave processes behind.
     """
     with _undisturbed():
-        marked = carrying(**mark)
-        if marked:
-            # torchrun ends its ranks in order when it is asked to.
+        found = carrying(**variable)
+        if found:
+            # torchrun ends its ranks cleanly on SIGTERM.
             with suppress(psutil.NoSuchProcess):
-                marked[0].terminate()
-            psutil.wait_procs(marked, timeout=grace)
+                found[0].terminate()
+            psutil.wait_procs(found, timeout=grace)
         deadline = time.monotonic() + END_LIMIT_SECONDS
-        while (marked := carrying(**mark)) and time.monotonic() < deadline:
-            for process in marked:
+        while (found := carrying(**variable)) and time.monotonic() < deadline:
+            for process in found:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(marked, timeout=0.2)
-        return tuple(process.pid for process in marked)
+            psutil.wait_procs(found, timeout=0.2)
+        return tuple(process.pid for process in found)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How the processes of one rank use their host, seen from outside."""
+"""CPU and memory use of the processes of one rank, sampled from outside."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ddoctor.proc.memory import held
 
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
-MOST_LOOKS = 2000
-# To import torch takes a few seconds, to train takes more than to wait for who trains.
+MOST_SAMPLES = 2000
+# Importing torch takes a few CPU seconds; a child that trains uses more than its waiting parent.
 CHILDREN_SECONDS = 1.0
 DATA_WORKER = "pt_data_worker"
-"""What torch calls them (torch/utils/data/_utils/worker.py)."""
+"""torch's name for DataLoader workers (torch/utils/data/_utils/worker.py)."""
 
 Number = TypeVar("Number", int, float)
-Mark = tuple[float, float, float, float | None, int | None, int | None]
-"""The time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, and periods
-of its quota, all and throttled."""
+Counters = tuple[float, float, float, float | None, int | None, int | None]
+"""Time, CPU seconds of the rank, CPU seconds of the host, seconds that the rank waited for a CPU,
+periods of its CPU quota, throttled periods."""
 
 
 class HostUse:
-    """Read at the beginning and at the end of what is judged, and between them now and then."""
+    """CPU and memory use of one rank, from counters at both ends of the judged time."""
 
     def __init__(self, pid: int, rank: int, host: str, local_ranks: int) -> None:
         self._pid, self._rank, self._host, self._local = pid, rank, host, local_ranks
         self._cpu = cgroup.controller("cpu")
-        self._marks: list[Mark] = []
+        self._counters: list[Counters] = []
         self._workers = 0
         self._affinity: tuple[int, ...] = ()
         self._worker_masks: Sequence[tuple[int, ...]] = ()
@@ -45,10 +45,10 @@ class HostUse:
         self.children_seconds = 0.0
 
     def mark(self) -> None:
-        """One end of the time that is judged; of several, the first and the last count."""
+        """Read the counters; the first and the last reading bound the judged time."""
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         throttled = cgroup.throttling(quota.file.parent) if quota is not None else None
-        mark = (
+        counters = (
             perf_counter(),
             self._used(),
             _busy(),
@@ -56,34 +56,34 @@ class HostUse:
             throttled.periods if throttled is not None else None,
             throttled.throttled if throttled is not None else None,
         )
-        if self._marks and not Path(f"/proc/{self._pid}").exists():
-            return  # what it used is gone with it, and the last mark stands
-        self._marks = [*self._marks[:1], mark]
+        if self._counters and not Path(f"/proc/{self._pid}").exists():
+            return  # its counters ended with the process: keep the last reading
+        self._counters = [*self._counters[:1], counters]
 
     def look(self) -> None:
-        """Count and weigh the workers, and read which CPUs they may use."""
+        """Count the DataLoader workers, and read their memory and CPU masks."""
         self._affinity = _mask(self._pid) or self._affinity
         workers = _children(self._pid)
         masks = [mask for pid in workers if _loads_data(pid) and (mask := _mask(pid))]
-        # With all of them at work: who has just started still has the mask of the rank.
+        # Prefer a sample of many workers: one that has just started still has the rank's mask.
         if (len(masks), -len(_union(masks))) > (
             len(self._worker_masks),
             -len(_union(self._worker_masks)),
         ):
             self._worker_masks = masks
         self._workers = max(self._workers, len(workers))
-        if workers and len(self.workers_memory) < MOST_LOOKS:
-            weights = [weight for pid in workers if (weight := held(pid)) is not None]
-            self.workers_memory.append((perf_counter(), sum(weights)))
+        if workers and len(self.workers_memory) < MOST_SAMPLES:
+            sizes = [size for pid in workers if (size := held(pid)) is not None]
+            self.workers_memory.append((perf_counter(), sum(sizes)))
 
-    def look_at_children(self) -> None:
-        """Whether others work in the script's place: those of Python, with what they started."""
+    def sample_children(self) -> None:
+        """Read whether Python processes that the script started work instead of the script."""
         seconds = sum(_cpu_seconds(pid) for pid in _descendants(self._pid) if _of_python(pid))
         if seconds > max(CHILDREN_SECONDS, _cpu_seconds(self._pid)):
             self.children_seconds = max(self.children_seconds, seconds)
 
-    def weigh(self) -> None:
-        """What one worker has of its own; it takes a millisecond, so not again and again."""
+    def measure_worker(self) -> None:
+        """Read the unshared memory of a typical worker; it takes a millisecond, so call it once."""
         own = []
         for pid in _children(self._pid):
             with suppress(psutil.Error, OSError):
@@ -92,7 +92,7 @@ class HostUse:
             self.worker_memory = median(own)
 
     def told(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
-        """What came of it; ``asked`` is the rank's OMP_NUM_THREADS."""
+        """The evidence of all samples; ``asked`` is the rank's OMP_NUM_THREADS."""
         first, last = self._ends()
         judged = last[0] - first[0]
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
@@ -119,14 +119,14 @@ class HostUse:
 
     @property
     def used(self) -> tuple[float, float, float]:
-        """CPU seconds of this rank's processes and of the whole host, and of how many seconds."""
+        """CPU seconds of this rank's processes and of the whole host, and the judged seconds."""
         first, last = self._ends()
         return last[1] - first[1], last[2] - first[2], last[0] - first[0]
 
-    def _ends(self) -> tuple[Mark, ...]:
-        if not self._marks:
+    def _ends(self) -> tuple[Counters, ...]:
+        if not self._counters:
             self.mark()
-        return self._marks[0], self._marks[-1]
+        return self._counters[0], self._counters[-1]
 
     def _used(self) -> float:
         return sum(_cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))
@@ -145,7 +145,7 @@ def _children(pid: int) -> tuple[int, ...]:
 
 
 def _mask(pid: int) -> tuple[int, ...]:
-    """The CPUs that the main thread of a process may use; empty: it is gone."""
+    """The CPUs that the main thread of a process may use; empty: the process has ended."""
     with suppress(OSError):
         return tuple(sorted(os.sched_getaffinity(pid)))
     return ()
@@ -157,14 +157,14 @@ def _union(masks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _loads_data(pid: int) -> bool:
-    """Whether it is a DataLoader worker that has begun to work."""
+    """Whether the process is a DataLoader worker that has begun to work."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip() == DATA_WORKER
     return False
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """What any of its threads started, and so on."""
+    """All processes that its threads started, and those that these started."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
@@ -186,7 +186,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _queued(pid: int) -> float | None:
-    """Seconds that the main thread waited for a CPU; None where the kernel does not tell."""
+    """Seconds that the main thread waited for a CPU; None: the kernel does not report it."""
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     return None

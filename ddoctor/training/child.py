@@ -150,7 +150,7 @@ class Child:
         """At what it started, from time to time."""
         self.use.look()
         if not self.done:
-            self.use.look_at_children()
+            self.use.sample_children()
 
     def forward(self, number: int, frame: FrameType | None = None) -> None:
         """A signal handler: what this process is told, the script is told."""

@@ -66,7 +66,7 @@ def _attend(
         if (stop := store.get(stop_key(turn), Stop)) is not None:
             child.stop_at(stop.at)
             if not stopping:
-                child.use.weigh()
+                child.use.measure_worker()
             stopping = True
             child.use.mark()
         child.look()

@@ -195,7 +195,7 @@ class _Watch:
     def _stop(self, at: int) -> None:
         self._stop_at = at
         self._child.stop_at(at)
-        self._child.use.weigh()
+        self._child.use.measure_worker()
         self._store.set(stop_key(self._turn), Stop(at=at))
 
     def _past_stop(self, moment: float) -> bool:
