@@ -1,1 +1,1 @@
-"""The inside of a probe, and the processes that run it."""
+"""Run probes: process group, timing and journal of the processes that measure."""

@@ -1,4 +1,4 @@
-"""The probes there are, read without importing them (and torch)."""
+"""The available probes, read without importing them (and torch)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ PACKAGE = "ddoctor.probes"
 
 
 def names() -> tuple[str, ...]:
-    """The probes there are."""
+    """The names of all probes."""
     return tuple(sorted(offer.name for offer in discovery.usable(PACKAGE)))
 
 
 def describe(name: str) -> str:
-    """What a probe measures, in one line, read without importing it (and torch)."""
+    """One line about what a probe measures, read without importing it (and torch)."""
     return (ast.get_docstring(_source(name)) or "").partition("\n")[0]
 
 
 def spans_hosts(name: str) -> bool:
-    """Whether a probe compares hosts, and tells little of one alone: it says SPANS_HOSTS = True."""
+    """Whether a probe compares hosts and needs several: its module sets SPANS_HOSTS = True."""
     return _says(name, "SPANS_HOSTS")
 
 
 def usual() -> tuple[str, ...]:
-    """The probes that run where none is named: not those that say ONLY_IF_NAMED = True."""
+    """The default probes: all modules that do not set ONLY_IF_NAMED = True."""
     return tuple(name for name in names() if not _says(name, "ONLY_IF_NAMED"))
 
 
@@ -52,10 +52,10 @@ def _source(name: str) -> ast.Module:
 
 
 def choose(named: Sequence[str] | None) -> tuple[str, ...]:
-    """The probes to run: those named, or all that tell something of one host.
+    """The probes to run: those named, or all defaults that need only one host.
 
     Raises:
-        DoctorError: there is no probe of that name.
+        DoctorError: no probe has that name.
     """
     known = names()
     wanted = named or [name for name in usual() if not spans_hosts(name)]

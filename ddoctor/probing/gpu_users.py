@@ -1,4 +1,4 @@
-"""Who else uses the GPUs: a probe must not disturb a run, nor be disturbed by one."""
+"""Other processes on the GPUs: a probe must not slow a run, nor measure next to one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 # Driver and firmware hold under 1 % of a GPU's memory when no process uses it (0.5 to 0.9 GiB of an
-# A100's 80). More than this without a process to be seen is one in another container.
+# A100's 80). More than this without a visible process means a process in another container.
 HIDDEN_USE_ABOVE = 0.05
 
 
 def occupied() -> str:
-    """Why the visible GPUs must be left alone; empty when they are idle or NVML cannot say."""
+    """Why probes must not use the visible GPUs; empty: they are idle, or NVML cannot tell."""
     import pynvml
 
     try:
@@ -33,7 +33,7 @@ def _users() -> Iterator[str]:
         pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
     ]
     models = {pynvml.nvmlDeviceGetName(device) for device in devices}
-    # CUDA counts the fastest GPU first, NVML by bus: only among equals is an index the same.
+    # CUDA lists the fastest GPU first, NVML sorts by bus: indices agree only for equal models.
     same_order = len(models) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     for index, device in enumerate(devices):
@@ -47,13 +47,13 @@ def _users() -> Iterator[str]:
             yield f"GPU {index} is in use by process {pids} (--force measures anyway)"
         elif not drawing and memory.used > HIDDEN_USE_ABOVE * memory.total:
             yield (
-                f"GPU {index} has {memory.used / 2**30:.1f} GiB in use by a process that cannot be "
-                "seen from here (--force measures anyway)"
+                f"GPU {index} has {memory.used / 2**30:.1f} GiB in use by a process that is not "
+                "visible from here (--force measures anyway)"
             )
 
 
 def visible(chosen: str | None, index: int, uuid: str) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES, which is ``chosen``, lets a process see this GPU."""
+    """Whether a process sees this GPU if CUDA_VISIBLE_DEVICES is ``chosen``."""
     if chosen is None:
         return True
     entries = [entry.strip() for entry in chosen.split(",")]

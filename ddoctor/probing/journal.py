@@ -1,7 +1,7 @@
-"""What the ranks of a probe write while they work, line by line, so that a hang is evidence too.
+"""The journal of each rank of a probe: one line per step, so that a hang leaves evidence.
 
-Every rank has a file of its own: standard output belongs to NCCL. The launcher follows the files
-and reads from them what was measured, how far each rank has come, and which one fell behind.
+Every rank writes a separate file, because NCCL writes to standard output. The supervisor follows
+the files: they hold the measurements, and show how far each rank got and which rank lags.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank."""
 
     time: float
-    """Seconds of the machine's monotonic clock, which all its processes share."""
+    """Seconds of the host's monotonic clock, which all its processes share."""
     pid: int
     probe: str
     """Empty while the rank is starting."""
     doing: str
-    """What the rank begins with now; it writes before it may have to wait."""
+    """The step that the rank begins; written before anything that may block."""
     outcome: Literal["", "completed", "skipped", "failed"] = ""
     reason: str = ""
     section: msgspec.Raw = msgspec.Raw(b"null")
-    """What the probe measured; one rank writes it for all."""
+    """The result of the probe; one rank writes it for all."""
 
 
 class Journal:
-    """The file of one rank."""
+    """Writes the journal of one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -48,7 +48,7 @@ class Journal:
         reason: str = "",
         section: object = None,
     ) -> None:
-        """Write one line; it is in the file when this returns."""
+        """Write one line; when this returns, the line is in the file."""
         line = JournalLine(
             time=time.monotonic(),
             pid=self._pid,
@@ -62,14 +62,14 @@ class Journal:
 
 
 class Follower:
-    """Reads on in the file of one rank as it grows."""
+    """Reads the journal of one rank as it grows."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = _path(folder, rank)
         self._read = 0
 
     def new_lines(self) -> Iterator[JournalLine]:
-        """The lines that were completed since the last call."""
+        """The complete lines since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)

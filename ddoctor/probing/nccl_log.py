@@ -1,4 +1,4 @@
-"""What NCCL's own log says it chose (NCCL_DEBUG=INFO with INIT, GRAPH, TUNING, NET and P2P)."""
+"""Read NCCL's choices from its log (NCCL_DEBUG=INFO with INIT, GRAPH, TUNING, NET and P2P)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,NET,P2P,SHM"}
 
 # src/enqueue.cc: "AllReduce: 268435456 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}";
-# NCCL before 2.25 or so writes the number of the algorithm, and no name of the collective.
+# NCCL before about 2.25 writes the number of the algorithm, and no name of the collective.
 _ALGORITHM = re.compile(r"(?:AllReduce: |INFO )(\d+) Bytes -> Algo (\w+)")
 _NUMBERED = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 # src/transport/*.cc: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "… [send] via NET/IB/0/GDRDMA".
@@ -17,10 +17,10 @@ _VERSION = re.compile(r"NCCL version (\S+?)\+")
 
 
 class Chosen(NamedTuple):
-    """Empty where the log does not tell."""
+    """NCCL's choices; a field is empty if the log does not contain it."""
 
     algorithm: str
-    """Of the largest all-reduce; rank 0 alone logs it."""
+    """Algorithm of the largest all-reduce; only rank 0 logs it."""
     transports: tuple[str, ...]
     version: str
 

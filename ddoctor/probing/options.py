@@ -68,8 +68,8 @@ class ProbeOptions(ReportOptions):
         str | None,
         typer.Option(
             metavar="N",
-            help="Current tokens per sample of --workload; also finds the longest that fits. "
-            "Its loss takes them as third argument.",
+            help="Current tokens per sample of --workload; also finds the longest sequence that "
+            "fits. The loss function takes them as third argument.",
         ),
     ] = None
     fsdp: Annotated[

@@ -1,4 +1,4 @@
-"""Which ends send to each other in which round: numbers in, pairs out."""
+"""The rounds of the pairs probe: which GPUs or hosts send to each other, and when."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from ddoctor.analysis.slow_links import REPEATS, analyse
 from ddoctor.evidence.pairs import Flow
 
 Pair = tuple[int, int]
-"""Two ends, by rank."""
+"""The ranks of two ends that send to each other."""
 
-EVERYBODY_UP_TO = 16
-"""So many ends or fewer all meet one another."""
+ALL_PAIRS_UP_TO = 16
+"""Up to this number of ends, every end is paired with every other one."""
 
 MOST = 4
-"""Not so many times as many rounds are added, however many look slow at first."""
+"""At most ``MOST * REPEATS`` rounds are added, even if many links seem slow."""
 
 
 def first_rounds(ends: Sequence[int]) -> list[list[Pair]]:
-    """Everybody with everybody, or, of many, each with as many others as their number doubles."""
+    """Rounds that pair all ends with each other, or each of many ends with about log2(ends)."""
     rounds = max(1, len(ends) - 1 + len(ends) % 2)
-    if len(ends) <= EVERYBODY_UP_TO:
+    if len(ends) <= ALL_PAIRS_UP_TO:
         return [_round(ends, number) for number in range(rounds)]
     wanted = ceil(log2(len(ends)))
     return [_round(ends, number * rounds // wanted) for number in range(wanted)]
 
 
 def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair]]:
-    """Rounds in which what looks slow so far would show itself ``REPEATS`` times, or be cleared."""
+    """Rounds that repeat each pair that seems slow ``REPEATS`` times, to confirm or clear it."""
     flows = list(flows)
     suspicion = analyse(flows, repeats=1)
     if not suspicion.slow and not suspicion.noisy:
         return []
-    if len(ends) <= EVERYBODY_UP_TO:
+    if len(ends) <= ALL_PAIRS_UP_TO:
         return first_rounds(ends) * REPEATS
     alone = {one.ranks: REPEATS for one in suspicion.slow if len(one.ranks) == 1}
     paths = {one.ranks: REPEATS for one in suspicion.slow if one.what in ("path", "link")}
@@ -44,7 +44,7 @@ def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair
     while (any(alone.values()) or any(paths.values())) and len(rounds) < MOST * REPEATS:
         free = dict.fromkeys(ends)
         pairs = []
-        # Those that had to stand back most often come first.
+        # Pairs with the most repeats left come first.
         for a, b in sorted(paths, key=lambda path: -paths[path]):
             if paths[a, b] and a in free and b in free:
                 pairs.append((a, b))
@@ -58,7 +58,7 @@ def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair
                 pairs.append((suspect, partner))
                 alone[suspect,] -= 1
                 good.remove(partner)
-        # Among themselves the others show what is usual now.
+        # The other ends, paired with each other, give the usual rate at this time.
         pairs += zip(good[::2], good[1::2], strict=False)
         rounds.append(pairs)
     return rounds
@@ -67,7 +67,7 @@ def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair
 def slots(
     pairs: Iterable[Pair], machines: Mapping[int, str], capacity: Mapping[str, int]
 ) -> list[list[Pair]]:
-    """One round, parted so that at most ``capacity`` ends of a machine are at work at a time."""
+    """Split one round so that at most ``capacity`` ends of a machine work at the same time."""
     parted: list[tuple[Counter[str], list[Pair]]] = []
     for pair in pairs:
         load = Counter(machines[rank] for rank in pair)
@@ -82,7 +82,7 @@ def slots(
 
 
 def _round(ends: Sequence[int], number: int) -> list[Pair]:
-    """A round of the tournament by the circle method: the last stays, the others turn."""
+    """One round of a round-robin tournament (circle method): the last end stays, others rotate."""
     places: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
     if not places:
         return []

@@ -1,4 +1,4 @@
-"""A collective over message sizes: by doubling, to where the bandwidth no longer grows."""
+"""Measure a collective over message sizes, doubled until the bandwidth no longer grows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import median
 from ddoctor.evidence.probes import SweepPoint
 from ddoctor.probing.world import ROUNDS, WARM_UPS, ProbeWorld, percentile
 
-# The published curves end there, and are flat.
+# Published curves end at this size, and are flat there.
 LARGEST = 2**33
 
-# The bandwidth no longer grows when each of two doublings brought less than this, counted from a
-# size where NCCL's switches of algorithm lie behind: Azure's curves of 8 GPUs (AI-benchmarking-
-# guide) still gain 5 % from 512 MiB to 1 GiB. Gloo's tops out earlier: it is bound by the memory.
+# The bandwidth no longer grows when each of two doublings gained less than this. The count begins
+# at a size above NCCL's changes of algorithm: Azure's curves of 8 GPUs (AI-benchmarking-guide)
+# still gain 5 % from 512 MiB to 1 GiB. Gloo peaks earlier: memory bandwidth limits it.
 GROWTH = 0.03
 STEADY_FROM = {"nccl": 2**28, "gloo": 2**22}
 
@@ -22,9 +22,9 @@ STEADY_FROM = {"nccl": 2**28, "gloo": 2**22}
 def sizes(
     world: ProbeWorld, points: Sequence[SweepPoint], *, first: int, top: int, seconds: float
 ) -> Iterator[tuple[int, float]]:
-    """Sizes in bytes, each with the seconds that are left, as long as another one may show more.
+    """Yield sizes in bytes, each with the seconds that are left, while a larger size is useful.
 
-    ``points`` are what was measured so far, by the caller. The ranks agree on every step.
+    ``points`` are the caller's measurements so far. The ranks agree on every step.
     """
     deadline = time.perf_counter() + seconds * world.share_of_time
     for size in (2**power for power in range(first.bit_length() - 1, top.bit_length())):
@@ -35,7 +35,7 @@ def sizes(
 
 
 def largest(bytes_free: int) -> int:
-    """The largest size of which this much memory holds one buffer."""
+    """The largest size in bytes whose buffer fits this memory."""
     return int(min(LARGEST, 2 ** (bytes_free.bit_length() - 1)))
 
 
@@ -48,9 +48,9 @@ def point(
     bandwidth: Callable[[int, float], float],
     seconds: float,
 ) -> SweepPoint:
-    """One size, in about ``seconds``; the time is that of the slowest rank.
+    """Measure one size in about ``seconds``; the slowest rank determines its time.
 
-    ``bandwidth`` gives the bus bandwidth (GB/s) of bytes and seconds.
+    ``bandwidth`` computes the bus bandwidth (GB/s) from bytes and seconds.
     """
     rounds = world.rounds(f"{what} of {size} bytes", work, seconds=seconds)
     p50, p99, minimum = max(world.gather((median(rounds), percentile(rounds, 99), min(rounds))))
@@ -65,7 +65,7 @@ def point(
 
 
 def _worthwhile(points: Sequence[SweepPoint], left: float, steady_from: int) -> bool:
-    """Whether the next size fits into the time that is left, and can still show more."""
+    """Whether the next size fits into the remaining time and may still raise the bandwidth."""
     if not points:
         return True
     if left < 2 * points[-1].p50 * (WARM_UPS + ROUNDS):

@@ -1,4 +1,4 @@
-"""The memory sweep that the command line asks for."""
+"""The memory sweep that the command line requests."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ PROBE = "memory_headroom"
 
 
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent to the measuring process as JSON."""
+    """A memory sweep; the supervisor sends it to the measuring process as JSON."""
 
     workload: str = ""
     """``package.module:factory``; empty: the script of `ddoctor run`."""
     folder: str = ""
-    """Searched for the module after the installed packages."""
+    """The folder to search for the module, after the installed packages."""
     micro_batch: int | None = None
-    """The current one of the training."""
+    """Current samples per rank and micro-batch of the training."""
     sequence: int | None = None
     """Current tokens per sample; None: the workload takes none."""
     sharded: bool = False
-    """With FSDP."""
+    """Whether FSDP shards the model."""
     device_memory: tuple[int, ...] = ()
-    """Bytes that each rank may take: one for all, or one per local rank; empty: the GPU's."""
+    """Memory limits in bytes: one for all ranks, or one per local rank; empty: the GPU's memory."""
     too_large: tuple[int, ...] = ()
-    """Micro-batches that are known not to fit."""
+    """Micro-batches that do not fit, as known before the sweep."""
 
     def memory_of(self, local_rank: int, local_size: int) -> int | None:
-        """Bytes of one rank; None: not limited.
+        """The memory limit of one rank in bytes; None: no limit.
 
         Raises:
             DoctorError: the number of sizes is not the number of local ranks.
@@ -46,14 +46,14 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
         given = self.device_memory
         if len(given) > 1 and len(given) != local_size:
             raise DoctorError(
-                f"--device-memory gives {len(given)} sizes, and {local_size} ranks run on a host: "
+                f"--device-memory has {len(given)} sizes, but {local_size} ranks run on a host: "
                 "give one size, or one per local rank"
             )
         return given[local_rank % len(given)] if given else None
 
 
 def sizes(given: str | None) -> tuple[int, ...]:
-    """Bytes of ``--device-memory 24GiB,20GiB``; empty: not given.
+    """Bytes of ``--device-memory 24GiB,20GiB``; empty: the option is not set.
 
     Raises:
         DoctorError: one of them is not a size.
@@ -71,7 +71,7 @@ def asked(options: ProbeOptions, probes: Sequence[str]) -> str:
     if options.workload is None:
         for option in ("micro_batch", "sequence", "fsdp", "device_memory"):
             if getattr(options, option) not in (None, False):
-                raise DoctorError(f"--{option.replace('_', '-')} goes with --workload")
+                raise DoctorError(f"--{option.replace('_', '-')} needs --workload")
         if PROBE in probes:
             raise DoctorError(f"{PROBE} needs a training: --workload package.module:factory")
         return ""
@@ -83,8 +83,8 @@ def asked(options: ProbeOptions, probes: Sequence[str]) -> str:
     # The measuring process checks the rest: importing more would run the user's code here.
     if PathFinder.find_spec(package, [*sys.path, folder]) is None:
         raise DoctorError(
-            f"--workload {options.workload}: there is no module {package} in {folder}, and none "
-            "installed"
+            f"--workload {options.workload}: no module {package} in {folder} or in the installed "
+            "packages"
         )
     samples, tokens = options.micro_batch, options.sequence
     wanted = SweepRequest(

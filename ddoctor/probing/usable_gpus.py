@@ -1,6 +1,6 @@
 """`python -m ddoctor.probing.usable_gpus`: the GPUs that probes can use on this host, as JSON.
 
-It is a process of its own, because importing torch takes seconds, and hangs on a broken disk.
+It runs as a separate process, because importing torch takes seconds and hangs on a broken disk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ddoctor.proc.parent import end_with_parent
 
 
 class UsableGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of this host, as torch sees them."""
+    """The number of GPUs that torch sees on this host, and whether they are free."""
 
     count: int
     in_use: str
-    """Why they must be left alone; empty: they are idle."""
+    """Why probes must not use them; empty: they are idle."""
 
 
 if __name__ == "__main__":

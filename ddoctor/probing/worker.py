@@ -1,4 +1,4 @@
-"""`python -m ddoctor.probing.worker NAME…`: one rank of the probes, to be started by torchrun."""
+"""`python -m ddoctor.probing.worker NAME…`: one measuring rank; its supervisor starts it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.probing.world import BURN_SECONDS, ProbeWorld, Skip, join, usable_gpus
 from ddoctor.proc.parent import end_with_parent
 
-# Of the usual time: smaller largest sizes, fewer rounds of the large ones.
+# Share of the usual time: smaller largest sizes, fewer rounds of the large ones.
 QUICK = 0.25
 
 
 def main() -> int:
-    """Join the other ranks and run the probes one after the other, all ranks together."""
+    """Join the other ranks and run the probes one after the other, on all ranks together."""
     end_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("probes", nargs="+", help="names of probes, or modules with a dot")
-    parser.add_argument("--folder", type=Path, required=True, help="where the journals are written")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the training data")
-    parser.add_argument("--gpus-in-use", default="", help="why the GPUs must not be touched")
-    parser.add_argument("--quick", action="store_true", help="measure shortly")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the journals")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the training data")
+    parser.add_argument("--gpus-in-use", default="", help="why probes must not use the GPUs")
+    parser.add_argument("--quick", action="store_true", help="measure for a quarter of the time")
     parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
-    parser.add_argument("--headroom", type=_request, help="the training whose memory is swept")
-    parser.add_argument("--store-prefix", default="", help="of the keys in the ranks' store")
+    parser.add_argument("--headroom", type=_request, help="training whose memory to sweep")
+    parser.add_argument("--store-prefix", default="", help="prefix of all keys in the store")
     arguments = parser.parse_args()
 
     journal = Journal(arguments.folder, int(os.environ["RANK"]))

@@ -1,4 +1,4 @@
-"""The inside of a probe: join the ranks, warm up, time, agree, gather."""
+"""The ranks of a probe: join the process group, warm up, time, agree and gather."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 Agreed = TypeVar("Agreed")
 
-# As nccl-tests and ml-engineering's all_reduce_bench.py do it: the first collectives of a size set
-# up channels and buffers, and cost six times the figure when they are counted.
+# As in nccl-tests and ml-engineering's all_reduce_bench.py: the first collectives of a size set up
+# channels and buffers, and would raise the time sixfold if they counted.
 WARM_UPS = 5
 ROUNDS = 20
 FEWEST_ROUNDS = 3
 
-# Longer than any launcher waits: the supervisors name the missing ranks.
+# Longer than any launcher waits: the supervisors report the missing ranks.
 JOIN_LIMIT = timedelta(minutes=10)
 
 # 8192 is where cuBLAS reaches its plateau on A100 and later (Azure's AI-benchmarking-guide); a CPU
@@ -43,19 +43,19 @@ JOIN_LIMIT = timedelta(minutes=10)
 MATMUL_SIZE = {"cuda": 8192, "cpu": 1024}
 
 BURN_SECONDS = 20.0
-"""What the examination of one host leaves time for."""
+"""Default length of the burn; it fits the time limit of one host."""
 
 MEMORY_SHARE = 4
-"""A probe takes at most this part (a quarter) of the memory that is free."""
+"""A probe takes at most one part in this many (a quarter) of the free memory."""
 
 
 class Skip(Exception):
-    """This probe cannot be measured here; raised on every rank, with the reason."""
+    """This probe cannot run here; every rank raises it, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeWorld:
-    """All ranks of the probes, seen from one of them."""
+    """One rank's view of all ranks of the probes."""
 
     rank: int
     local_rank: int
@@ -65,19 +65,19 @@ class ProbeWorld:
     backend: str
     journal: Journal
     store: Store
-    """Ranks agree and gather over it: it works before, between and without collectives."""
+    """The ranks agree and gather through it; it needs no collectives."""
     data: Path = Path()
     """The folder of the training data."""
     nccl_output: Path | None = None
-    """Where NCCL writes what it chose; None: the user has it write elsewhere."""
+    """The file of NCCL's log; None: the user's NCCL_DEBUG sends it elsewhere."""
     share_of_time: float = 1.0
-    """How much of the usual time a measurement may take: 1, or less where haste is asked for."""
+    """Share of the usual time that a measurement may take: 1, or less with --quick."""
     burn: float = BURN_SECONDS
-    """Seconds for which the ranks compute without a break, where that is asked for."""
+    """Seconds that the ranks compute without a break in the probe burn."""
     headroom: SweepRequest | None = None
-    """The training whose memory is swept, where that is asked for."""
+    """The training whose memory to sweep; None: no sweep was requested."""
     group: ProcessGroup | None = None
-    """Of those ranks alone that ``within`` has chosen; None: all."""
+    """The process group of the ranks that ``within`` selected; None: all ranks."""
     _exchanges: count[int] = field(default_factory=count)
 
     @property
@@ -86,21 +86,21 @@ class ProbeWorld:
         return self.device.type == "cuda"
 
     def doing(self, what: str) -> None:
-        """Say what this rank begins with; must come before whatever may block.
+        """Write the next step to the journal; call it before anything that may block.
 
-        Within a part of the ranks it writes nothing: parts take different numbers of steps, and
-        only steps that all ranks take show which rank is behind.
+        In a subset of the ranks it writes nothing: subsets take different numbers of steps, and
+        only steps that all ranks take show which rank lags.
         """
         if self.group is None:
             self.journal.write(what)
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value (anything that JSON holds), by rank."""
-        # By way of rank 0: if each asked for each, a thousand ranks would ask a million times.
+        """The values of all ranks (anything that JSON holds), by rank."""
+        # Through rank 0: if each rank asked each other one, 1000 ranks would ask a million times.
         return self.agree(self.collect(value))
 
     def collect(self, value: Any) -> list[Any]:
-        """Everybody's value, on rank 0; empty on the others, which do not wait for it."""
+        """The values of all ranks on rank 0; empty on the other ranks, which do not wait."""
         exchange = next(self._exchanges)
         self.store.set(f"{exchange}/{self.rank}", json.dumps(value))
         if self.rank > 0:
@@ -109,7 +109,7 @@ class ProbeWorld:
         return [json.loads(value) for value in self.store.multi_get(keys)]
 
     def agree(self, value: Agreed) -> Agreed:
-        """Rank 0's value, on every rank; the others wait for it."""
+        """Rank 0's value on every rank; the other ranks wait for it."""
         exchange = str(next(self._exchanges))
         if self.rank == 0:
             self.store.set(exchange, json.dumps(value))
@@ -117,34 +117,34 @@ class ProbeWorld:
         return agreed
 
     def meet(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has reached this call."""
         self.doing("waiting for the other ranks")
         self.collect(None)
         self.agree(None)
 
     @property
     def bus_id(self) -> str:
-        """Of this rank's device, as the kernel writes it; empty on a CPU."""
+        """PCI bus id of this rank's device in the kernel's format; empty on a CPU."""
         return _identity(self.device)[1]
 
     def places(self) -> tuple[RankPlace, ...]:
-        """Where each rank runs."""
+        """Host and device of each rank."""
         name, bus_id = _identity(self.device)
         index = self.device.index if self.on_gpu else None
-        mine = (self.host, "cpu" if index is None else f"cuda:{index}", name, bus_id)
+        own = (self.host, "cpu" if index is None else f"cuda:{index}", name, bus_id)
         return tuple(
             RankPlace(rank=rank, host=host, device=device, device_name=device_name, bus_id=bus)
-            for rank, (host, device, device_name, bus) in enumerate(self.gather(mine))
+            for rank, (host, device, device_name, bus) in enumerate(self.gather(own))
         )
 
     def machines(self) -> tuple[tuple[str, int], ...]:
-        """The machine under each rank and its CPUs: the hosts of containers may share one."""
+        """The machine of each rank and its number of CPUs: containers may share a machine."""
         boot = Path("/proc/sys/kernel/random/boot_id")
         name = boot.read_text().strip() if boot.exists() else self.host
         return tuple((name, cpus) for name, cpus in self.gather((name, os.cpu_count() or 1)))
 
     def within(self, ranks: Sequence[int], name: str) -> ProbeWorld:
-        """The world of some of the ranks, of which this is one; ``name`` is its own."""
+        """The world of a subset of the ranks that includes this rank; ``name`` must be unique."""
         import torch.distributed as dist
         from torch.distributed.distributed_c10d import PrefixStore
 
@@ -158,9 +158,9 @@ class ProbeWorld:
         )
 
     def rates(self, amount: float, seconds: Sequence[float]) -> tuple[RankRate, ...]:
-        """Everybody's ``amount`` per second: of the median round, and the interquartile range."""
-        mine = [amount / second for second in seconds]
-        low, _, high = statistics.quantiles(mine, n=4)
+        """Each rank's ``amount`` per second in its median round, and the interquartile range."""
+        rates = [amount / second for second in seconds]
+        low, _, high = statistics.quantiles(rates, n=4)
         rows = self.gather((amount / statistics.median(seconds), high - low))
         return tuple(
             RankRate(place=place, rate=rate, spread=spread)
@@ -168,7 +168,7 @@ class ProbeWorld:
         )
 
     def memory(self) -> int:
-        """Bytes that a probe may take on each device: a quarter of what is free on the fullest."""
+        """Bytes that a probe may take on each device: a quarter of the least free memory."""
         if self.on_gpu:
             import torch
 
@@ -180,7 +180,7 @@ class ProbeWorld:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What a run would train in on this device."""
+        """The data type in which a run would train on this device."""
         import torch
 
         if not self.on_gpu:
@@ -191,7 +191,7 @@ class ProbeWorld:
         return torch.float16 if major == 7 else torch.float32
 
     def square(self, matrices: int) -> int:
-        """Rows of a square matrix to multiply, so that the memory holds so many of them."""
+        """Rows of a square matrix of which ``matrices`` fit the memory."""
         size = MATMUL_SIZE[self.device.type]
         memory = self.memory()
         while matrices * size * size * self.dtype.itemsize > memory:
@@ -199,7 +199,7 @@ class ProbeWorld:
         return size
 
     def nccl(self) -> nccl_log.Chosen:
-        """What NCCL chose, by the logs of all ranks; empty where they do not tell."""
+        """NCCL's choices from the logs of all ranks; a field is empty if no log contains it."""
         text = ""
         if self.nccl_output is not None and self.nccl_output.exists():
             text = self.nccl_output.read_text(errors="replace")
@@ -211,9 +211,9 @@ class ProbeWorld:
         )
 
     def rounds(self, what: str, work: Callable[[], object], *, seconds: float) -> list[float]:
-        """Seconds of each timed round of ``work``, after warming up: 20, or as many as fit.
+        """Seconds of each timed round of ``work``, after warming up: 20 rounds, or as many as fit.
 
-        Where ``seconds`` are too few for all rounds, rank 0 decides for everybody how many.
+        If ``seconds`` is too short for all rounds, rank 0 sets the number for all ranks.
         """
         trial = self.timed(f"{what}, first rounds", work, 2)
         affordable = int(seconds / max(trial[1], 1e-9))
@@ -223,7 +223,7 @@ class ProbeWorld:
         return self.timed(what, work, rounds)
 
     def timed(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
-        """Seconds of each round, as they come; on a CPU the ranks begin each round together."""
+        """Seconds of each round in order; on a CPU the ranks begin each round together."""
         return (self._timed_on_gpu if self.on_gpu else self._timed_on_cpu)(what, work, rounds)
 
     def _timed_on_gpu(self, what: str, work: Callable[[], object], rounds: int) -> list[float]:
@@ -266,10 +266,10 @@ def join(
     burn: float = BURN_SECONDS,
     headroom: SweepRequest | None = None,
 ) -> ProbeWorld:
-    """Join the ranks that were started: NCCL with one GPU each, or gloo without ``gpus``.
+    """Join the process group: NCCL with one GPU per rank, or gloo without ``gpus``.
 
-    NCCL's own log goes to ``folder``, unless the user has set NCCL_DEBUG. ``store_prefix`` keeps
-    these ranks' keys apart from those of others that use the same store before or after them.
+    NCCL's log goes to ``folder``, unless the user has set NCCL_DEBUG. ``store_prefix`` separates
+    the keys of these ranks from those of earlier and later ranks in the same store.
     """
     import torch
     import torch.distributed as dist
@@ -282,7 +282,7 @@ def join(
         log = folder / f"nccl-{os.environ['RANK']}.txt"
         os.environ |= nccl_log.SETTINGS | {"NCCL_DEBUG_FILE": str(log)}
     local_rank = int(os.environ["LOCAL_RANK"])
-    # A launcher that gives each rank a GPU of its own shows it no other.
+    # A launcher that assigns one GPU to each rank may hide all others from it.
     index = local_rank if torch.cuda.device_count() > 1 else 0
     device = torch.device("cuda", index) if gpus else torch.device("cpu")
     if gpus:
@@ -319,7 +319,7 @@ def join(
 
 
 def usable_gpus() -> int:
-    """How many GPUs the ranks can use: those that torch sees, when it can join them by NCCL."""
+    """The number of GPUs that torch sees; 0 if this torch has no NCCL."""
     import torch
     import torch.distributed as dist
 
@@ -328,9 +328,9 @@ def usable_gpus() -> int:
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """GB/s that an all-reduce moves over each rank's link: nccl-tests' busbw, doc/PERFORMANCE.md.
+    """Bus bandwidth of an all-reduce in GB/s: nccl-tests' busbw, doc/PERFORMANCE.md.
 
-    The factor 2(n-1)/n makes it a figure of the link, whatever the number of ranks.
+    The factor 2(n-1)/n makes it comparable with the link speed for any number of ranks.
     """
     return size / seconds * 2 * (ranks - 1) / ranks / 1e9
 
@@ -342,7 +342,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _free_host_memory() -> int:
-    """Bytes; in a container what its limit leaves."""
+    """Free bytes; in a container, at most its cgroup limit minus its use."""
     free = int(psutil.virtual_memory().available)
     groups = cgroup.controller("memory")
     limit = cgroup.memory_limit(groups) if groups is not None else None
@@ -352,7 +352,7 @@ def _free_host_memory() -> int:
 
 
 def _identity(device: torch.device) -> tuple[str, str]:
-    """Model and PCI bus id, in the forms of ``ddoctor.evidence.gpus.Gpu``."""
+    """Model and PCI bus id, in the formats of ``ddoctor.evidence.gpus.Gpu``."""
     if device.type != "cuda":
         return "", ""
     import torch

@@ -45,7 +45,7 @@ def test_a_process_on_a_gpu_is_named(occupied: Occupied) -> None:
 
 
 def test_memory_in_use_without_a_process_is_one_that_cannot_be_seen(occupied: Occupied) -> None:
-    assert "cannot be seen from here" in occupied("foreign_process")
+    assert "not visible from here" in occupied("foreign_process")
 
 
 def test_gpus_that_are_not_visible_do_not_matter(occupied: Occupied) -> None:

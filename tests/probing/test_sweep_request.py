@@ -44,7 +44,7 @@ def test_one_size_is_for_all_ranks_and_none_is_what_there_is() -> None:
 
 def test_sizes_for_another_number_of_ranks() -> None:
     found = read("--workload", "tests:make", "--device-memory", "24GiB,20GiB")
-    with pytest.raises(DoctorError, match="gives 2 sizes, and 8 ranks run on a host"):
+    with pytest.raises(DoctorError, match="has 2 sizes, but 8 ranks run on a host"):
         found.memory_of(0, 8)
 
 
@@ -64,12 +64,12 @@ def test_without_a_workload_there_is_no_sweep() -> None:
         (("--workload", "train"), "--workload train: give it as package.module:factory"),
         (("--workload", "train.py:make()"), "give it as package.module:factory"),
         (("--workload", "a/b:make"), "give it as package.module:factory"),
-        (("--workload", "no_such.work:make"), "there is no module no_such in /"),
-        (("--micro-batch", "8"), "--micro-batch goes with --workload"),
-        (("--sequence", "8"), "--sequence goes with --workload"),
-        (("--fsdp",), "--fsdp goes with --workload"),
+        (("--workload", "no_such.work:make"), "no module no_such in /"),
+        (("--micro-batch", "8"), "--micro-batch needs --workload"),
+        (("--sequence", "8"), "--sequence needs --workload"),
+        (("--fsdp",), "--fsdp needs --workload"),
         (("--workload", "tests:make", "--sequence", "-8"), "--sequence -8: give a whole number"),
-        (("--device-memory", "8GiB"), "--device-memory goes with --workload"),
+        (("--device-memory", "8GiB"), "--device-memory needs --workload"),
         (
             ("--workload", "tests:make", "--micro-batch", "0"),
             "--micro-batch 0: give a whole number",

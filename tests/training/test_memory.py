@@ -262,7 +262,7 @@ def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
         (["--memory"], "--memory: there is no GPU to measure: give the memory of one"),
         (["--device-memory=3GiB"], "--device-memory goes with --memory"),
         (["--memory", "--device-memory=3"], "--device-memory 3: give it as 10GB or 24GiB"),
-        (["--memory", "--device-memory=3GiB,3GiB,3GiB"], "gives 3 sizes, and 2 ranks run on a"),
+        (["--memory", "--device-memory=3GiB,3GiB,3GiB"], "has 3 sizes, but 2 ranks run on a"),
     ],
 )
 def test_what_makes_no_sense(training: MakeTraining, options: list[str], told: str) -> None:
