@@ -1,4 +1,4 @@
-"""The command line `ddoctor`, built from one module a command."""
+"""The command line `ddoctor`, built from one module per command."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Offer:
     """A module that holds a check or a probe."""
 
     name: str
-    """With underscores, as modules have it."""
+    """With underscores, like a module."""
     module: str
     package: str = ""
     """The installed package that offers it; empty: ddoctor."""
@@ -30,7 +30,7 @@ class Offer:
 
 @cache
 def own(group: str) -> tuple[Offer, ...]:
-    """The modules of ddoctor, sorted by name; a group is called as their package.
+    """The modules of ddoctor, sorted by name; a group has the name of their package.
 
     Raises:
         DoctorError: the package is not installed (a bare checkout).
@@ -48,7 +48,7 @@ def own(group: str) -> tuple[Offer, ...]:
 @cache
 def offered(group: str) -> tuple[Offer, ...]:
     """The modules that installed packages offer, sorted by name."""
-    # The same package may be found twice on a path that has a folder twice.
+    # A folder that is twice on the path lists its packages twice.
     points = {
         (one.name, one.value, one.dist.name if one.dist else "")
         for one in entry_points(group=group)
@@ -58,7 +58,7 @@ def offered(group: str) -> tuple[Offer, ...]:
     for name, module, package in sorted(points):
         offer = Offer(name=name.replace("-", "_"), module=module, package=package)
         if owner := taken.get(offer.name):
-            offer = replace(offer, problem=f"{owner} already has one of this name")
+            offer = replace(offer, problem=f"{owner} already offers this name")
         taken.setdefault(offer.name, package)
         offers.append(offer)
     return tuple(offers)
@@ -70,7 +70,7 @@ def usable(group: str) -> tuple[Offer, ...]:
 
 
 def module(group: str, name: str) -> str:
-    """The module to import for a name; one that no package offers is taken as a module itself."""
+    """The module to import for a name; a name that no package offers is itself a module."""
     return next((one.module for one in usable(group) if one.name == name), name)
 
 

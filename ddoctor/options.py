@@ -1,4 +1,4 @@
-"""Options as dataclasses: declared once, read by typer, written back as words."""
+"""Options as dataclasses: declared once, parsed by typer, turned back into arguments."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Result = TypeVar("Result")
 
 SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
-    # As torchrun, which knows --nproc_per_node and --nproc-per-node.
+    # Like torchrun, which accepts --nproc_per_node and --nproc-per-node.
     "token_normalize_func": lambda word: word.replace("_", "-"),
 }
-"""What all commands share."""
+"""Settings that all commands share."""
 BEFORE_A_COMMAND = {
     **SETTINGS,
     "allow_interspersed_args": False,
     # `-m MODULE` is part of the command.
     "ignore_unknown_options": True,
 }
-"""For options that end where a command with its own options begins."""
+"""Settings for options that end where a command with its own options begins."""
 
 
 def _positive(seconds: float | None) -> float | None:
@@ -45,14 +45,14 @@ def seconds(text: str, metavar: str = "SECONDS", **given: Any) -> Any:
 
 
 def app(**given: Any) -> typer.Typer:
-    """A command line that shows plain help, and raises its errors."""
+    """A command line that shows plain help and raises its errors."""
     return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **given)
 
 
 def command(run: Callable[[Options], Result]) -> Callable[..., Result]:
-    """A typer command of a function whose parameter ``options`` is a dataclass of options.
+    """Turn a function whose parameter ``options`` is a dataclass of options into a typer command.
 
-    The dataclass's own options come first in the help, then those of its bases.
+    In the help, the dataclass's own options come first, then those of its bases.
     """
     kind = get_type_hints(run)["options"]
     found = _signed(kind, lambda **given: run(kind(**given)))
@@ -68,7 +68,7 @@ def parse(
     quiet: bool = False,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> Options | None:
-    """The options in ``words``; None: they ask for help, which is shown unless ``quiet``.
+    """Parse ``words``; None: they ask for help, which is shown unless ``quiet``.
 
     Raises:
         DoctorError: an option is unknown, or its value is wrong.
@@ -84,7 +84,7 @@ def parse(
 
 
 def words(kind: type[Any], options: object) -> list[str]:
-    """The options of ``kind`` that differ from their defaults; lists are arguments, and last."""
+    """The options of ``kind`` that differ from their defaults, as arguments; lists come last."""
     named: list[str] = []
     arguments: list[str] = []
     for field in fields(kind):
@@ -99,7 +99,7 @@ def words(kind: type[Any], options: object) -> list[str]:
 
 
 def explained(error: typer.TyperException) -> str:
-    """What is wrong with a command line, and where its help is."""
+    """The error of a command line, and how to get its help."""
     context = getattr(error, "ctx", None)
     program = context.command_path if context is not None else "ddoctor"
     return f"{error.format_message()} See `{program} --help`."
@@ -108,7 +108,7 @@ def explained(error: typer.TyperException) -> str:
 def _signed(kind: type[Any], run: Callable[..., Result]) -> Callable[..., Result]:
     """A function that takes the fields of a dataclass, as typer reads it."""
     hints = get_type_hints(kind, include_extras=True)
-    ordered = [name for one in kind.__mro__ for name in inspect.get_annotations(one)]
+    ordered = [name for base in kind.__mro__ for name in inspect.get_annotations(base)]
     defaults = inspect.signature(kind).parameters
 
     def signed(**given: Any) -> Result:

@@ -13,7 +13,7 @@ LOCAL_RANK = ("--local-rank=", "--local_rank=")
 
 
 def main() -> int:
-    """One rank: measure, or record a script; a mistake is one line and exit code 2."""
+    """Run one rank: measure, or record a script; a wrong option prints one line and returns 2."""
     # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
@@ -53,7 +53,7 @@ def _complain(message: str) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """torchrun passes Ctrl-C on as SIGTERM or SIGINT: end the same way, leaving nothing."""
+    """torchrun forwards Ctrl-C as SIGTERM or SIGINT: end like Ctrl-C, with all cleanup."""
     raise KeyboardInterrupt
 
 

@@ -82,11 +82,11 @@ FILES = {
     "acme_fans/wrong.py": '"""Wrong."""\n\n\ndef wrong(number: int):\n    yield number\n',
 }
 BROKEN = {
-    "compute-bound (acme-fans)": "ddoctor already has one of this name",
+    "compute-bound (acme-fans)": "ddoctor already offers this name",
     "fan-silent (acme-fans)": "",
     "fan-unknown (acme-fans)": "ModuleNotFoundError: No module named 'acme_fans.not_there'",
     "fan-wrong (acme-fans)": "TypeError: acme_fans.wrong.wrong: <class 'int'> is no kind",
-    "probe matmul (acme-fans)": "ddoctor already has one of this name",
+    "probe matmul (acme-fans)": "ddoctor already offers this name",
 }
 
 

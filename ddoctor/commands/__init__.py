@@ -1,1 +1,1 @@
-"""One module a command of `ddoctor`, named as the command."""
+"""The commands of `ddoctor`: one module per command, with the same name."""

@@ -18,12 +18,13 @@ class AttachOptions(ReportOptions):
     pids: Annotated[
         list[int] | None,
         typer.Argument(
-            metavar="PID", help="Ranks or their launcher; default: all ranks on this host."
+            metavar="PID",
+            help="Process IDs of ranks or their launcher; default: all ranks on this host.",
         ),
     ] = None
     job: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Job to sample, if several run on this host."),
+        typer.Option(metavar="NAME", help="Job to sample if several run on this host."),
     ] = None
     seconds: Annotated[
         float | None,
@@ -57,7 +58,7 @@ class AttachOptions(ReportOptions):
 
 
 def attach(options: AttachOptions) -> int:
-    """Sample a slow or hanging run without changing it."""
+    """Sample a slow or hanging run without changing it (py-spy)."""
     from ddoctor.errors import DoctorError
     from ddoctor.live import sampling_rate, watching
     from ddoctor.live.attach import SamplingOptions

@@ -1,4 +1,4 @@
-"""`ddoctor diagnose`: examine evidence bundles."""
+"""`ddoctor diagnose`: diagnose evidence bundles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def diagnose(
     markdown: MarkdownPath = None,
     html: HtmlPath = None,
 ) -> int:
-    """Examine evidence bundles of other hosts or earlier runs."""
+    """Diagnose evidence bundles of other hosts or earlier runs."""
     from ddoctor import engine
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report.output import Outputs

@@ -1,4 +1,4 @@
-"""`ddoctor doctor`: examine this machine and measure it."""
+"""`ddoctor doctor`: check the settings of this machine and measure it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddoctor.evidence.section import Evidence, Section
 
 PROBE_LIMIT_SECONDS = 45.0
-"""For all probes together: the whole command stays under a minute."""
+"""Limit for all probes together; it keeps the whole command under a minute."""
 
 
 def _complete(typed: str) -> list[str]:
@@ -35,7 +35,7 @@ class DoctorOptions(ReportOptions):
         ),
     ] = None
     no_probes: Annotated[
-        bool, typer.Option("--no-probes", help="Read the settings only; measure nothing.")
+        bool, typer.Option("--no-probes", help="Read settings only; measure nothing.")
     ] = False
     data: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Training data whose read speed is measured.")
@@ -46,7 +46,7 @@ class DoctorOptions(ReportOptions):
 
 
 def doctor(options: DoctorOptions) -> int:
-    """Examine this machine: settings, GPUs, network, storage."""
+    """Check this machine: settings, GPUs, network, storage."""
     from ddoctor import engine
     from ddoctor.errors import DoctorError
     from ddoctor.probing import catalog
@@ -66,10 +66,10 @@ def doctor(options: DoctorOptions) -> int:
 def _observe(
     probes: Sequence[str], data: Path, force: bool, started: Callable[[str], None]
 ) -> Evidence:
-    """Collect, then run the probes; an interruption keeps the sections made so far.
+    """Collect sections, then run the probes; Ctrl-C keeps the sections made so far.
 
     Raises:
-        DoctorError: there is no such data folder.
+        DoctorError: the data folder does not exist.
     """
     import socket
 

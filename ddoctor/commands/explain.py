@@ -17,7 +17,7 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Cause, as findings name it.", autocompletion=_complete
+            metavar="NAME", help="Name of a cause, as in findings.", autocompletion=_complete
         ),
     ],
 ) -> None:
@@ -49,10 +49,10 @@ def list_all() -> None:
         typer.echo(f"  {probe:{width}}  {catalog.describe(probe)}{package}")
     if broken := engine.broken():
         typer.echo("\nBroken, not used\n")
-        for one in broken:
-            typer.echo(f"  {one.check}: {one.error}")
+        for crash in broken:
+            typer.echo(f"  {crash.check}: {crash.error}")
 
 
 def _from(package: str) -> str:
-    """The installed package that offers it; empty for what ships with ddoctor."""
+    """The installed package that offers a check or probe; empty: it ships with ddoctor."""
     return f" (from {package})" if package else ""

@@ -1,4 +1,4 @@
-"""`ddoctor plan`: forecast memory and time of a training."""
+"""`ddoctor plan`: forecast GPU memory and step time of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddoctor.report.options import ReportOptions
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """The launch files to write."""
+    """Options for the launch files that ``ddoctor plan`` writes."""
 
     write: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""`ddoctor probe`: torchrun's options and the probe's."""
+"""`ddoctor probe`: measure all hosts of a run, with torchrun's options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClusterOptions(TorchrunOptions, ProbeOptions):
 
 
 def probe(options: ClusterOptions) -> int:
-    """Measure all hosts of a run together, before it starts."""
+    """Measure all hosts of a run together before it starts."""
     from ddoctor.cluster import start
 
     return start.start(options, options)

@@ -1,4 +1,4 @@
-"""`ddoctor report`: the page of evidence bundles."""
+"""`ddoctor report`: write the report of evidence bundles as a file."""
 
 from __future__ import annotations
 
