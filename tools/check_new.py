@@ -1,4 +1,4 @@
-"""Begin a check and its test: ``make check-new NAME=some-cause``."""
+"""Create a check and its test: ``make check-new NAME=some-cause``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ddoctor import engine
 
-CHECK = '''"""Describe here in one full sentence what is wrong.
+CHECK = '''"""Write here in one full sentence what is wrong.
 
 Describe what happens and why it hurts: which rank waits for what, or which memory fills. Then
 describe how it looks from outside: the lines of the log, the message of the exception, the numbers
-that a user sees. Say last how to fix it. `ddoctor explain` shows this page under the name
+that a user sees. End with the fix. `ddoctor explain` shows this page under the name
 {name}.
 """
 
@@ -25,8 +25,8 @@ from ddoctor.models import Finding
 
 
 def found(memory: Memory) -> Iterator[Finding]:
-    # Ask for the sections that show it (docs/evidence.md lists them), and yield a Finding where
-    # they do. checks/shm_too_small.py is a good one to copy.
+    # Request the sections that show the fault (docs/evidence.md lists them), and yield a Finding
+    # where they show it. checks/shm_too_small.py is a good example.
     yield from ()
 '''
 
@@ -48,12 +48,14 @@ def write(root: Path, name: str) -> tuple[Path, Path]:
     """Write both files below the root of a checkout, and return them.
 
     Raises:
-        ValueError: the name is no slug, or there is such a check.
+        ValueError: the name is malformed, or a check already has it.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", name):
-        raise ValueError(f"'{name}' is no name of a cause: use lower-case words with hyphens")
+        raise ValueError(
+            f"'{name}' is no valid name of a cause: use lower-case words with hyphens"
+        )
     if name in engine.names():
-        raise ValueError(f"there is a check of the name {name}")
+        raise ValueError(f"a check with the name {name} already exists")
     module = name.replace("-", "_")
     files = {
         root / "checks" / f"{module}.py": CHECK,

@@ -1,4 +1,4 @@
-"""Write the pages of the docs that the code determines: ``make docs``."""
+"""Write the pages of the docs that are generated from the code: ``make docs``."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ GENERIC = {"host", "unseen"}
 
 EVIDENCE = f"""{GENERATED}
 
-# The evidence
+# Evidence sections
 
-Each section is one kind of evidence about one host. A check asks for sections by the types of its
-parameters. The commands that can make a section are named first; `diagnose` reads all of them from
-bundles. `host` and `unseen`, which every section has, are left out below. A field that is `None`
-could not be read; it never means zero.
+Each section is one kind of evidence about one host. A check requests sections by the types of its
+parameters. The first table lists the sections that each command makes; `diagnose` reads all of
+them from bundles. Every section also has the fields `host` and `unseen`, which the tables omit. The
+value `None` means that a field could not be read; it never means zero.
 """
 
 CAUSES = f"""{GENERATED}
 
-# The causes
+# Causes
 
-`ddoctor explain NAME` shows the page of a cause. The last column names the commands that make the
-evidence which at least one way to find the cause needs.
+`ddoctor explain NAME` shows the page of a cause. The last column lists the commands that can find
+the cause; `ddoctor diagnose` finds it in their bundles.
 
 | cause | what is wrong | commands |
 | --- | --- | --- |
@@ -42,7 +42,7 @@ evidence which at least one way to find the cause needs.
 
 
 def evidence() -> str:
-    """The page of all sections."""
+    """The page `evidence.md`, which lists all sections."""
     kinds = sorted(section_types(), key=lambda kind: kind.label())
     users = _users()
     pages = [_section(kind, users.get(kind, {})) for kind in kinds]
@@ -50,7 +50,7 @@ def evidence() -> str:
 
 
 def causes() -> str:
-    """The page of all causes."""
+    """The page `causes.md`, which lists all causes of ddoctor."""
     return CAUSES + "".join(
         f"| `{check.name}` | {_cell(check.title)} | {_code(_commands(check))} |\n"
         for check in engine.discover()
@@ -78,7 +78,7 @@ def _section(kind: type[Section], users: dict[str, bool]) -> str:
     used = [f"`{name}`" for name, optional in users.items() if optional]
     rows += [f"Needed by {', '.join(needed)}.\n"] * bool(needed)
     rows += [f"Used where present by {', '.join(used)}.\n"] * bool(used)
-    rows += ["No check asks for it.\n"] * (not users)
+    rows += ["No check uses it.\n"] * (not users)
     for part in _parts(kind):
         fields = _fields(part)
         rows += [f"**{part.__name__}**: {_summary(part)}\n"] * (part is not kind)
@@ -91,7 +91,7 @@ def _section(kind: type[Section], users: dict[str, bool]) -> str:
 
 
 def _parts(kind: object) -> dict[type[Part] | type[Section], None]:
-    """A section and the types of its rows, however deep, each once."""
+    """A section and the types of its rows at any depth, each once."""
     found: dict[type[Part] | type[Section], None] = {}
     if isinstance(kind, type) and issubclass(kind, Part | Section):
         found[kind] = None
@@ -105,7 +105,7 @@ def _parts(kind: object) -> dict[type[Part] | type[Section], None]:
 
 
 def _fields(kind: type) -> list[tuple[str, str, str]]:
-    """Name, type and docstring of each field, also those that it inherits from another part."""
+    """Name, type and docstring of each field, including inherited ones."""
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Part | Section) and base not in (Part, Section):
@@ -130,7 +130,7 @@ def _own_fields(kind: type) -> dict[str, tuple[str, str]]:
 
 
 def _users() -> dict[type[Section], dict[str, bool]]:
-    """The checks that ask for each section, and whether each can do without it."""
+    """The checks that use each section, and whether the section is optional for each."""
     found: dict[type[Section], dict[str, bool]] = {}
     for check in engine.discover():
         for way in check.ways:

@@ -67,8 +67,8 @@ class Loader(Part, frozen=True, kw_only=True):
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0
-    """Seconds per batch that the training process itself works on it between the loader and the
-    model, say to tokenise, transform or pad; 0: the model receives what the loader returned."""
+    """Seconds per batch in which the training process changes it between the loader and the model,
+    say to tokenise or pad. 0: the model receives the loader's batch unchanged."""
 
     taken: int = 0
     """Batches that the judged steps used."""

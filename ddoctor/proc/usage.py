@@ -26,8 +26,8 @@ DATA_WORKER = "pt_data_worker"
 
 Number = TypeVar("Number", int, float)
 Counters = tuple[float, float, float, float | None, int | None, int | None]
-"""Time, CPU seconds of the rank, CPU seconds of the host, seconds that the rank waited for a CPU,
-periods of its CPU quota, throttled periods."""
+"""Time, CPU seconds of the rank and of the host, and seconds that the rank waited for a CPU. Then
+the periods of its CPU quota: all, and throttled ones."""
 
 
 class HostUse:
