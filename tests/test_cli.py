@@ -249,7 +249,7 @@ def test_probe_help_fits_80_columns() -> None:
         ("--nnodes 2:4 --rdzv_endpoint a:1", "is a range, and the probes need one number"),
         ("--nnodes 2 --rdzv-endpoint :29400", "names no host"),
         ("--nnodes 2 --rdzv-endpoint a:65536", "a number from 1 to 65535, not '65536'"),
-        ("--nnodes 2 --rdzv-endpoint localhost:1", "means a different machine on each of 2 hosts"),
+        ("--nnodes 2 --rdzv-endpoint localhost:1", "is a different machine on each of 2 hosts"),
         ("--nnodes 2 --rdzv-endpoint a:1 --node-rank 2", "a number from 0 to 1, not '2'"),
         ("--nnodes 2 --rdzv-endpoint a:1 --master-addr a", "exclude each other"),
         ("--nnodes 2 --rdzv-endpoint a:1 matmull", "did you mean 'matmul'?"),

@@ -29,7 +29,6 @@ NOT_YET = frozenset(
     {
         "checks",
         "ddoctor/analysis",
-        "ddoctor/cluster",
         "ddoctor/engine.py",
         "ddoctor/forecast",
         "ddoctor/live",

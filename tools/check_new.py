@@ -51,9 +51,7 @@ def write(root: Path, name: str) -> tuple[Path, Path]:
         ValueError: the name is malformed, or a check already has it.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", name):
-        raise ValueError(
-            f"'{name}' is no valid name of a cause: use lower-case words with hyphens"
-        )
+        raise ValueError(f"'{name}' is no valid name of a cause: use lower-case words with hyphens")
     if name in engine.names():
         raise ValueError(f"a check with the name {name} already exists")
     module = name.replace("-", "_")

@@ -1,1 +1,1 @@
-"""The ranks and hosts of a probe or a recorded run: how they meet, and how rank 0 leads them."""
+"""Rendezvous of the hosts, and coordination of the ranks of a probe or a recorded run."""

@@ -1,4 +1,4 @@
-"""Rank 0: wait for all ranks, have every host collect its sections, and run the probes."""
+"""Rank 0's coordinator: wait for all ranks, collect from every host, and run the probes."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from ddoctor.evidence.joining import Joining, JoiningRank
 from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
-# The limit of all collectors, and the time to send what they found.
+# The limit of all collectors, and the time to send their sections.
 COLLECT_SECONDS = 45.0
 FIND_SECONDS = 5.0
 FINISH_SECONDS = 5.0
 LIMIT_SECONDS = 280.0
-"""For all probes together but a burn: a full run stays under five minutes."""
+"""Limit for all probes except a burn; it keeps a full run under five minutes."""
 
 ARM = "allreduce"
-"""The probe by which a change is tried."""
+"""The probe that measures control runs."""
 TURNS = 2
-# All ranks are known to be there: who does not join now is kept from it by what is tried.
+# All ranks joined before: a rank that does not join now is blocked by the tried change.
 ARM_JOIN_SECONDS = 30.0
 
 LAUNCHED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Variables that hold how many processes the scheduler started."""
+"""Variables in which schedulers store the number of processes that they started."""
 
 
 class Coordinator:
-    """Gives orders to all ranks, and gathers the results."""
+    """Sends orders to all ranks and gathers their results."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Coordinator:
     ) -> None:
         self._store, self._me, self._data = store, me, data
         self.options: Sequence[str] = ()
-        """Words for the processes that measure."""
+        """Options for the measuring processes."""
         self._join_limit = join_limit
         self._limit = LIMIT_SECONDS + burn
         self._tick_seconds = tick_seconds(me.world_size)
@@ -76,7 +76,7 @@ class Coordinator:
         self._sections: list[Section] = []
         self._absences: list[Absence] = []
         self._runs: list[ProbeRun] = []
-        """Of probes that no rank began, because ranks are missing."""
+        """Results of probes that no rank began, because ranks are missing."""
         self._series: ProbeSeries | None = None
         self._found: tuple[FoundProcess, ...] = ()
         self._backend = ""
@@ -84,17 +84,17 @@ class Coordinator:
         self._deadline = time.monotonic() + self._limit
 
     def examine(self, probes: Sequence[str], started: Callable[[str], None]) -> Evidence:
-        """All sections of all hosts, and all measurements; a failure keeps what came before it.
+        """Return the sections of all hosts and all measurements; a failure keeps the earlier ones.
 
         Raises:
-            DoctorError: the probes cannot be run on these hosts; the message says why.
+            DoctorError: the probes cannot run on these hosts; the message says why.
         """
         try:
             self._wait_for_ranks(started)
             self._collect(started)
             if self._missing:
                 self._find_missing()
-                why = f"rank {_listed(self._missing)} did not join within {self._join_limit:.0f} s"
+                why = f"{_listed(self._missing)} did not join within {self._join_limit:.0f} s"
                 self._runs = [ProbeRun(probe=probes[0], outcome="hung", reason=why)]
                 self._runs += skipped(probes[1:], why)
             else:
@@ -106,10 +106,10 @@ class Coordinator:
         return Evidence(self._all())
 
     def prove(self, candidates: Sequence[Candidate], started: Callable[[str], None]) -> Evidence:
-        """Measure alternately without and with each change, A B A B, while time is left.
+        """Run control runs: alternately without and with each change (A B A B), while time is left.
 
-        Returns all evidence. Every measurement has new processes: libraries read their variables
-        once.
+        Returns all evidence. Every measurement starts new processes, because libraries read their
+        variables only once.
         """
         whole = not self._missing and not any(one.crashed for one in self._absences)
         arms: list[ControlArm] = []
@@ -147,12 +147,12 @@ class Coordinator:
         return sweep
 
     def finish(self) -> None:
-        """Order all other ranks to end, and wait for that."""
-        # torchrun waits for minutes for the other hosts, unless a rank of its own has failed.
+        """Order all other ranks to end, and wait until they have."""
+        # torchrun waits minutes for the other hosts, unless a rank on its host has failed.
         code = 1 if self._missing or any(one.status for one in self._states.values()) else 0
         try:
             self._order(Order(kind="finish", code=code))
-            # Until all ranks are known, all may still come: not every launcher ends them.
+            # A missing rank may still join: not every launcher ends the others.
             others = (len(self._ranks) or self._me.world_size) - 1
             self._store.wait_until(
                 FINISHED, others, seconds=FINISH_SECONDS, tick=self._tick_seconds
@@ -185,9 +185,9 @@ class Coordinator:
             self._tick()
         self._ranks = sorted(infos.values(), key=lambda one: one.rank)
         self._missing = tuple(sorted(set(range(size)) - came))
-        self._demand_equals()
+        self._check_ranks()
 
-    def _demand_equals(self) -> None:
+    def _check_ranks(self) -> None:
         for one in self._ranks:
             if one.unfit:
                 raise DoctorError(f"rank {one.rank} on {one.host}: {one.unfit}")
@@ -272,12 +272,12 @@ class Coordinator:
             world_size=self._me.world_size,
         )
         here = Absent(host=common, sections=tuple(self._absences))
-        mine = next(
+        collected = next(
             (one for one in self._sections if isinstance(one, Absent) and one.host == common),
             None,
         )
-        if mine is not None:
-            here = msgspec.structs.replace(here, sections=(*mine.sections, *here.sections))
+        if collected is not None:
+            here = msgspec.structs.replace(here, sections=(*collected.sections, *here.sections))
         measured = (
             one if one.host else msgspec.structs.replace(one, host=common)
             for one in (*self._sections, *sections)
@@ -332,4 +332,5 @@ class Coordinator:
 
 def _listed(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+    name = "rank" if len(ranks) == 1 else "ranks"
+    return f"{name} {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

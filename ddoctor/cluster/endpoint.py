@@ -1,4 +1,4 @@
-"""The rendezvous of the hosts, from torchrun's options."""
+"""The rendezvous endpoint, from torchrun's options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 from ddoctor.errors import DoctorError
 
 PORT = 29400
-"""Default port of --rdzv-endpoint, as in torchrun."""
+"""Default port of --rdzv-endpoint, the same as torchrun's."""
 MASTER_PORT = 29500
 KINDS_OF_RANKS = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """The rendezvous of the hosts, as this host was started."""
+    """The rendezvous endpoint and its settings, from the options on this host."""
 
     address: str
     port: int
@@ -28,9 +28,9 @@ class Endpoint:
     """None: the host of the endpoint assigns it."""
     run: str
     limit: float
-    """Seconds to wait for the others."""
+    """Seconds to wait for the other hosts."""
     host_it: bool
-    """The endpoint is on this host."""
+    """Whether the endpoint is on this host."""
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
@@ -38,7 +38,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunOptions:
-    """The options of torchrun that `ddoctor probe` has, too."""
+    """The options of torchrun that `ddoctor probe` also takes."""
 
     nnodes: Annotated[str, typer.Option(metavar="N", help="torchrun: number of hosts.")] = "1"
     nproc_per_node: Annotated[
@@ -50,7 +50,7 @@ class TorchrunOptions:
     rdzv_endpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="torchrun: rendezvous; one of the hosts and a free port."
+            metavar="HOST:PORT", help="torchrun: rendezvous on one of the hosts, at a free port."
         ),
     ] = None
     master_addr: Annotated[
@@ -67,7 +67,7 @@ class TorchrunOptions:
         str | None,
         typer.Option(
             metavar="N",
-            help="torchrun: number of this host, 0 at the endpoint; default: assigned.",
+            help="torchrun: number of this host; 0 is the endpoint. Default: assigned.",
         ),
     ] = None
     rdzv_id: Annotated[str, typer.Option(metavar="NAME", help="torchrun: name of the run.")] = (
@@ -75,7 +75,7 @@ class TorchrunOptions:
     )
     rdzv_backend: Annotated[
         Literal["c10d", "static"] | None,
-        typer.Option(help="torchrun: accepted, and without effect here."),
+        typer.Option(help="torchrun: accepted, but has no effect here."),
     ] = None
     standalone: Annotated[bool, typer.Option("--standalone", help="torchrun: this host only.")] = (
         False
@@ -83,14 +83,14 @@ class TorchrunOptions:
 
 
 def arranged(arguments: TorchrunOptions, join_timeout: float) -> Endpoint | None:
-    """The rendezvous; None: there is only this host.
+    """The endpoint of the rendezvous; None: the run has only this host.
 
     Raises:
         DoctorError: a number or the endpoint is wrong or missing.
     """
     if ":" in arguments.nnodes:
         raise DoctorError(
-            f"--nnodes {arguments.nnodes} is a range, and the probes need one number: all hosts"
+            f"--nnodes {arguments.nnodes} is a range, but the probes need the number of all hosts"
         )
     hosts = _number("--nnodes", arguments.nnodes, 1)
     ranks = arguments.nproc_per_node
@@ -105,13 +105,13 @@ def arranged(arguments: TorchrunOptions, join_timeout: float) -> Endpoint | None
         return None
     if endpoint is None:
         raise DoctorError(
-            f"--nnodes {hosts} needs a rendezvous: --rdzv-endpoint HOST:PORT, where HOST is one of "
-            "the hosts"
+            f"--nnodes {hosts} needs a rendezvous: give --rdzv-endpoint HOST:PORT, where HOST is "
+            "one of the hosts"
         )
     address, port = endpoint
     if address == "localhost" or address.startswith("127.") or address == "::1":
         raise DoctorError(
-            f"{address} means a different machine on each of {hosts} hosts: give the host name or "
+            f"{address} is a different machine on each of {hosts} hosts: give the host name or "
             "address that the other hosts use"
         )
     by_number = arguments.master_addr is not None and node_rank is not None
@@ -157,7 +157,7 @@ def _number(name: str, text: str, least: int, most: int | None = None) -> int:
 
 
 def is_here(address: str) -> bool:
-    """Whether a name or address belongs to this host: whether it can be bound."""
+    """Whether a name or address belongs to this host, so that a socket can bind to it."""
     for found in resolved(address):
         family = socket.AF_INET6 if ":" in found else socket.AF_INET
         with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -167,7 +167,7 @@ def is_here(address: str) -> bool:
 
 
 def resolved(name: str) -> tuple[str, ...]:
-    """The addresses that a name resolves to here; empty: it does not resolve."""
+    """The addresses of a name on this host; empty: it does not resolve."""
     try:
         rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""Why a probe hung or crashed, in one sentence, by the states of its ranks."""
+"""One sentence that says why a probe hung or crashed, from the states of its ranks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from ddoctor.evidence.probes import RankState
 
 HELD = ("stopped", "tracing-stop", "disk-sleep")
-"""psutil's names for a process that a signal, a debugger or the kernel holds."""
+"""psutil's names for a process that a signal or debugger stopped, or that waits for a disk."""
 
 STARTING = ("starting", "loading torch")
-"""What a rank does before it can join the others."""
+"""The steps of a rank before it joins the process group."""
 
 
 def why_crashed(states: Sequence[RankState]) -> str:
-    """Which rank failed first, and how."""
+    """Names the rank that failed first, and its error or signal."""
     dead = [state for state in states if state.words or state.exit_code is not None]
     if not dead:
         return "a rank ended without an error message"
-    # A killed rank writes no error; the errors of the others say that it is gone.
+    # A killed rank writes no error; the errors of the other ranks only follow from its end.
     first = max(dead, key=lambda state: ((state.exit_code or 0) < 0, state.age))
     return f"rank {first.rank} {_how_it_ended(first)}, at: {first.last}"
 
 
 def why_hung(states: Sequence[RankState]) -> str:
-    """Which rank is held or behind."""
+    """Names the rank that is stopped or lags."""
     held = [state for state in states if state.status in HELD]
     if held:
         ranks = ", ".join(f"rank {one.rank} (pid {one.pid}) is {one.status}" for one in held)
@@ -37,14 +37,14 @@ def why_hung(states: Sequence[RankState]) -> str:
     fastest = max(states, key=lambda state: state.steps)
     if slowest.steps < fastest.steps:
         return (
-            f"rank {slowest.rank} is behind, at: {slowest.last}; "
+            f"rank {slowest.rank} lags, at: {slowest.last}; "
             f"rank {fastest.rank} was at: {fastest.last}"
         )
     return f"all ranks wait, at: {slowest.last}"
 
 
 def last_line(path: Path) -> str:
-    """The last line of a file that is not empty."""
+    """The last non-empty line of a file."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

@@ -1,4 +1,4 @@
-"""Which rank this process is, by the variables of its launcher."""
+"""The rank of this process, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DIALECTS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 
-# For rank 0 to come up and to say what is wrong.
+# Time for rank 0 to start and to print its error.
 SPEAKING_SECONDS = 20.0
 START = "start it as `torchrun --nproc-per-node 2 -m ddoctor.probe`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedRank:
-    """One rank among all, and where they meet."""
+    """The rank of this process, and the address of the rendezvous store."""
 
     rank: int
     world_size: int
@@ -42,30 +42,32 @@ class LaunchedRank:
     address: str
     port: int
     hosts_store: bool
-    """torchrun has a store already; elsewhere rank 0 makes one."""
+    """Whether this rank opens the store: rank 0, unless torchrun has opened one."""
     run: str
-    """What tells this run from others that use the same store."""
+    """Name that separates this run from others that use the same store."""
 
 
 def leave_it_to_rank_0() -> None:
-    """Before a rank ends with nothing to say: the launcher ends all others as soon as one ends,
-    and rank 0 would be ended before it has said what is wrong. In turn, its end ends this one."""
+    """Wait, so that rank 0 can print its error before this rank ends.
+
+    A launcher ends all ranks as soon as one ends; the end of rank 0 ends this rank, too.
+    """
     with suppress(KeyboardInterrupt):
         time.sleep(SPEAKING_SECONDS)
 
 
 def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
-    """The place of this process.
+    """The rank of this process.
 
     Raises:
-        DoctorError: no launcher started it, or the launcher's variables make no sense.
+        DoctorError: no launcher started it, or its variables contradict each other.
     """
     names = dialect(environment)
     if names is None:
-        raise DoctorError(f"no launcher started this (RANK is not set): {START}")
+        raise DoctorError(f"no launcher started this process (RANK is not set): {START}")
     rank, size = _number(environment, names[0]), _number(environment, names[1])
     if not 0 <= rank < size:
-        raise DoctorError(f"{names[0]}={rank} is no rank of a world of {names[1]}={size}")
+        raise DoctorError(f"{names[0]}={rank} is not a rank of a world of {names[1]}={size}")
     local_size = _number(environment, names[3], 1) if names[3] else _tasks_here(environment)
     address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
     if not address:
@@ -88,18 +90,18 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
 
 
 def dialect(environment: Mapping[str, str]) -> tuple[str, str, str, str] | None:
-    """The variables in which a launcher gives a process its rank; None: there are none."""
+    """The variables from which to read the rank; None: no launcher has set them."""
     return next((names for names in DIALECTS if _sets(names, environment)), None)
 
 
 def _sets(names: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    # srun tells PMI_RANK too, where it brings up MPI, but then not the number on this host.
+    # srun also sets PMI_RANK when it starts MPI, but not the local rank.
     wanted = names[::2] if names[0] == "PMI_RANK" else names[:1]
     return all(environment.get(name) for name in wanted if name)
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int:
-    """Slurm's tasks of this step on this host, of ``2(x3),1`` for all hosts."""
+    """Slurm's tasks of this step on this host, from a list for all hosts such as ``2(x3),1``."""
     names = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
     text = next((environment[name] for name in names if environment.get(name)), "1")
     each = [
@@ -112,12 +114,12 @@ def _tasks_here(environment: Mapping[str, str]) -> int:
 
 
 def _first_host(environment: Mapping[str, str], *, alone: bool) -> str:
-    """Where rank 0 runs, as far as the launcher tells; Slurm's first task is on the first node."""
+    """The host of rank 0, if the launcher names it; Slurm's first task is on the first node."""
     if alone:
         return "localhost"
     nodes = environment.get("SLURM_STEP_NODELIST", "") if "SLURM_STEP_ID" in environment else ""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    # gpu[017-019,021]-a: of each range its beginning
+    # gpu[017-019,021]-a: take the beginning of each range
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else ""
 
 
@@ -127,11 +129,11 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int | None = N
         return int(text)
     if not text and otherwise is not None:
         return otherwise
-    raise DoctorError(f"{name}={text!r} should be a number: {START}")
+    raise DoctorError(f"{name}={text!r} must be a number: {START}")
 
 
 def explain_failure(message: str) -> None:
-    """Leave a message for torchrun, which shows it for a rank whose exit code is not 0."""
+    """Write a message for torchrun, which prints it for a rank whose exit code is not 0."""
     import json
     import time
     from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The probes on this host alone: one rank per GPU, or two ranks on gloo without."""
+"""Run probes on this host alone: one rank per GPU, or two gloo ranks without GPUs."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from ddoctor.evidence.section import Section
 from ddoctor.probing.usable_gpus import UsableGpus
 from ddoctor.proc import cgroup, processes
 
-# Probes stop within 8 s; a loaded machine may need somewhat longer.
+# Probes stop within 8 s; a loaded machine may need longer.
 PROBE_LIMIT_SECONDS = 15.0
-# To measure the rest of the probes, torch has to be imported again.
+# Measuring the rest of the probes takes another import of torch.
+# Measuring the rest of the probes takes another import of torch.
 RELAUNCH_SECONDS = 10.0
 GRACE_SECONDS = 2.0
 
 RANKS_WITHOUT_GPU = 2
-# Of the drivers of NVIDIA, of NVIDIA in WSL, and of AMD: torch sees no GPU where all are missing.
+# Device files of NVIDIA, NVIDIA in WSL, and AMD: torch sees no GPU if all are missing.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-# Not the host's name: one that does not resolve is a finding, and must not hang the probes.
+# Not the host's name: if it does not resolve, that is a finding and must not block the probes.
 LOOPBACK = "127.0.0.1"
 
 
 class _CannotStart(Exception):
-    """Which outcome the first probe has, and why."""
+    """The ranks cannot start; holds the outcome of the first probe and the reason."""
 
 
 def measure(
@@ -54,9 +55,9 @@ def measure(
 ) -> tuple[Section, ...]:
     """Run probes on every GPU of this host, or on two CPU ranks, within ``limit`` seconds.
 
-    A name with a dot is a module of the user's own. Returns what was measured in any case: a probe
-    that hangs or crashes is ended, and the others run in new processes. An interruption (Ctrl-C)
-    ends all of them, and the rest of the probes count as interrupted.
+    A name with a dot is a module of the user. Returns all measurements in any case: a probe that
+    hangs or crashes is ended, and the others run in new processes. Ctrl-C ends all processes, and
+    the rest of the probes count as interrupted.
     """
     deadline = time.monotonic() + limit
     host = socket.gethostname()
@@ -100,7 +101,7 @@ def measure(
 
 def _usable_gpus(deadline: float) -> UsableGpus:
     if find_spec("torch") is None:
-        why = "torch is not installed here: pip install torch, or use the run's own environment"
+        why = "torch is not installed here: pip install torch, or use the training's environment"
         raise _CannotStart("crashed", why)
     if not any(map(os.path.exists, GPU_DEVICES)):
         return UsableGpus(count=0, in_use="")
@@ -148,7 +149,7 @@ def _rank_info(rank: int, size: int, host: str) -> RankInfo:
 
 
 def _threads(ranks: int) -> str:
-    """For each rank, as many as there are CPUs to keep busy."""
+    """OMP_NUM_THREADS of each rank: an equal share of the usable CPUs."""
     allowed = float(len(os.sched_getaffinity(0)))
     groups = cgroup.controller("cpu")
     quota = cgroup.quota(groups) if groups is not None else None

@@ -1,4 +1,4 @@
-"""One order to measure, followed by rank 0 until every rank has reported for the last time."""
+"""One measurement order: rank 0 follows it until every rank has sent its final report."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
 
 STALL_SECONDS = 20.0
-"""No rank of a probe works longer on one step, unless it hangs."""
-# After a rank has failed, the others report their errors within this.
+"""Limit for one step of a probe; a rank that exceeds it hangs."""
+# Time for the other ranks to report their errors after a rank has failed.
 ECHO_SECONDS = 1.0
-# A rank's process is sampled and ended within this, and then the rank reports for the last time.
+# Time to sample and end a rank's process and to send the final report.
 FINAL_REPORT_SECONDS = 10.0
 
 SILENT = "silent"
-"""The status of a rank that does not report any more."""
+"""Status of a rank that no longer reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long ranks and probes are waited for, in seconds."""
+    """Time limits of ranks and probes, in seconds."""
 
     deadline: float
-    """The end of all probes, by the monotonic clock."""
+    """End of all probes on the monotonic clock."""
     join: float = inf
-    """Until all ranks have joined."""
+    """Limit until all ranks have joined."""
     stall: float = STALL_SECONDS
-    """Between two steps of any rank."""
+    """Limit between two steps of any rank."""
     probe: float = inf
-    """One probe."""
+    """Limit of one probe."""
     relaunch: float = STALL_SECONDS
-    """What must be left for the rest of the probes to run in new processes."""
+    """Time that must be left to run the rest of the probes in new processes."""
 
 
 class MeasurementRun:
-    """One order to measure, from its beginning to the final report of every rank."""
+    """One measurement order, from its start to the final report of every rank."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class MeasurementRun:
     def watch(self, data: Path, limits: Limits, started: Callable[[str], None]) -> None:
         """Run the processes of the ranks that are ``here``, and follow all ranks.
 
-        It ends when all is done, a rank has died, or a limit is over.
+        Returns when all probes are done, a rank has died, or a limit is over.
         """
         moved = begun = time.monotonic()
         died: float | None = None
@@ -110,8 +110,8 @@ class MeasurementRun:
                     if died is not None and now - died > ECHO_SECONDS:
                         self.outcome = "crashed"
                         break
-                    everybody = len(self.joined) == len(self._hosts)
-                    limit = moved + limits.stall if everybody else begun + limits.join
+                    complete = len(self.joined) == len(self._hosts)
+                    limit = moved + limits.stall if complete else begun + limits.join
                     probe_limit = self.began.get(self.pending, inf) + limits.probe
                     if now > min(limit, probe_limit, limits.deadline):
                         self.outcome = "hung"
@@ -127,7 +127,7 @@ class MeasurementRun:
             self.outcome = "crashed"
 
     def runs(self) -> list[ProbeRun]:
-        """What became of the probes that began, and of the one that was next if none did."""
+        """Results of the probes that began; if none did, of the first pending probe."""
         runs = []
         for name in self._order.probes:
             if name == self.pending:
@@ -148,7 +148,7 @@ class MeasurementRun:
         return runs
 
     def sections(self) -> list[Section]:
-        """What was measured."""
+        """All measured sections."""
         kinds: Any = reduce(or_, section_types())
         keys = [
             section_key(self._number, rank, name)
@@ -159,7 +159,7 @@ class MeasurementRun:
         return list(self._store.get_all(keys, kinds).values())
 
     def _read_progress(self) -> bool:
-        """Read the progress of all ranks; whether any has made a step since."""
+        """Read the progress of all ranks; return whether any rank has made a step."""
         keys = {progress_key(self._number, rank): rank for rank in self._hosts}
         moved = False
         now = time.monotonic()
@@ -176,7 +176,7 @@ class MeasurementRun:
         return moved
 
     def _pending(self) -> str | None:
-        """The first probe that some rank has not ended; None: all are done."""
+        """The first probe that not all ranks have ended; None: all are done."""
         ended: Counter[str] = Counter()
         for progress in self._progress.values():
             ended.update(progress.ended.keys())
@@ -190,7 +190,7 @@ class MeasurementRun:
         )
 
     def _stop(self, mine: Measuring) -> None:
-        """Have every process ended, and wait for the final reports."""
+        """End every process, and wait for the final reports."""
         if self.outcome != "completed":
             self._store.set(stop_key(self._number), True)
             mine.end()
@@ -240,7 +240,7 @@ class MeasurementRun:
         killed = any((one.exit_code or 0) < 0 for one in states)
         if silent and (self.outcome == "hung" or not killed):
             first = silent[0]
-            return f"rank {first.rank} on {first.host} does not answer any more"
+            return f"rank {first.rank} on {first.host} no longer answers"
         why = why_crashed(states) if self.outcome == "crashed" else why_hung(states)
         survivors = [str(pid) for one in self._progress.values() for pid in one.survivors]
         if survivors:

@@ -1,4 +1,4 @@
-"""The processes that measure, one per rank: when one hangs or crashes, its supervisor says so."""
+"""The measuring processes, one per rank; a supervisor reports each hang and crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTERRUPTED = "interrupted by Ctrl-C or a signal on its host"
 """The error of a rank whose supervisor was interrupted."""
 
 MARK = "DDOCTOR_SUPERVISED"
-"""The environment variable that the processes of one order carry."""
+"""Environment variable that identifies the processes of one order."""
 
 GRACE_SECONDS = 0.5
 
@@ -91,18 +91,18 @@ class Measuring:
             if one.exit_code is None:
                 one.report_progress()
             else:
-                # Processes that it started must not outlive it.
+                # Processes that the rank started must not outlive it.
                 mark = self._mark | {"RANK": str(one.rank)}
                 one.close(code=one.exit_code, survivors=processes.end(0.0, **mark))
 
     def end(self, why: str = "") -> None:
-        """Sample the state of all processes, then end them with all that they started."""
+        """Sample the states of all processes, then end them and all that they started."""
         running = [one for one in self._processes if not one.over]
         codes = {one.rank: one.exit_code for one in running}
         survivors: tuple[int, ...] = ()
         states: Mapping[int, str] = {}
         try:
-            # All before the first one ends: its end changes what the others do.
+            # Sample all before the first one ends: its end changes the states of the others.
             states = processes.statuses([one.pid for one in running if codes[one.rank] is None])
         finally:
             if running or not self._processes:
@@ -117,7 +117,7 @@ class Measuring:
 
 
 class _MeasuringProcess:
-    """The process of one rank, and what its journal says."""
+    """The measuring process of one rank, and its progress from the journal."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class _MeasuringProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs."""
+        """Exit code; None: the process runs."""
         return self._process.poll()
 
     def report_progress(self) -> None:
-        """Report what is new in the journal, and at least each second that the process runs."""
+        """Report new steps of the journal, and at least once per second that the process runs."""
         if self._read() or time.monotonic() - self._reported > BEAT_SECONDS:
             self._report()
 
@@ -171,7 +171,7 @@ class _MeasuringProcess:
         why: str = "",
         survivors: tuple[int, ...] = (),
     ) -> None:
-        """Report for the last time, once the process has ended."""
+        """Send the final report once the process has ended."""
         self.over = True
         self._process.poll()
         self._read()
@@ -234,8 +234,8 @@ class _MeasuringProcess:
 
 
 def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
-    """For a measuring process: torch uses the store that there is, as under torchrun."""
-    ours = {
+    """The environment of a measuring process: torch uses the open store, as under torchrun."""
+    launched = {
         "RANK": str(me.rank),
         "LOCAL_RANK": str(me.local_rank),
         "WORLD_SIZE": str(me.world_size),
@@ -244,10 +244,10 @@ def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, s
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         # A queue.py in the user's folder must not be imported instead of Python's own. Python 3.10
-        # does not know the variable; the working folder, which is ours, serves it as well.
+        # does not know the variable; there, the temporary working folder prevents it.
         "PYTHONSAFEPATH": "1",
     }
     changes = order.environment if me.host in (order.hosts or [me.host]) else {}
-    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **ours}
+    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **launched}
     changed.update(changes)
     return {name: value for name, value in changed.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Probes one after the other: when one hangs or crashes, the rest run in new processes."""
+"""Run probes one after the other; after a hang or crash, the rest run in new processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
 
 GiveOrder = Callable[[Sequence[str]], tuple[int, Order]]
-"""Orders every rank to measure these probes; returns the number of the order, and the order."""
+"""Orders every rank to run these probes; returns the order's number and the order."""
 
 
 class ProbeSeries:
-    """What became of the probes so far."""
+    """Runs probes and keeps their results so far."""
 
     def __init__(
         self, store: ClusterStore, here: Sequence[RankInfo], ranks: Sequence[RankInfo]
@@ -27,7 +27,7 @@ class ProbeSeries:
         self.sections: list[Section] = []
         self.joined: set[int] = set()
         self.states: dict[int, RankState] = {}
-        """Of all ranks, when the last probe hung or crashed."""
+        """States of all ranks when the last probe hung or crashed."""
 
     def measure(
         self,
@@ -40,8 +40,8 @@ class ProbeSeries:
         """Run the probes.
 
         Raises:
-            KeyboardInterrupt: what was measured before is kept.
-            StoreLost: the store is gone.
+            KeyboardInterrupt: the user interrupted; earlier results are kept.
+            StoreLost: the store no longer answers.
         """
         waiting = list(probes)
         while waiting:
@@ -66,7 +66,7 @@ class ProbeSeries:
 
 
 def skipped(probes: Sequence[str], reason: str) -> list[ProbeRun]:
-    """These probes were not run, for this reason."""
+    """Results of probes that did not run, for this reason."""
     return [ProbeRun(probe=name, outcome="skipped", reason=reason) for name in probes]
 
 
@@ -77,7 +77,7 @@ def _why_not(run: MeasurementRun, last: ProbeRun, limits: Limits) -> str:
     if time.monotonic() > limits.deadline - limits.relaunch:
         return f"no time was left after {last.probe} {last.outcome}"
     if any(one.status == SILENT for one in run.states.values()):
-        return f"a rank does not answer any more, see {last.probe}"
+        return f"a rank no longer answers, see {last.probe}"
     if any(one.words == INTERRUPTED for one in run.states.values()):
         return f"a rank was interrupted, see {last.probe}"
     return ""

@@ -1,4 +1,4 @@
-"""One rank of `torchrun … -m ddoctor.probe`: it supervises what measures; rank 0 reports."""
+"""One rank of `torchrun … -m ddoctor.probe`: it supervises the measurement; rank 0 reports."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ddoctor.probing.world import usable_gpus
 from ddoctor.report.output import progress
 
 PROGRAM = "torchrun … -m ddoctor.probe"
-# For the probe burn without --burn: the GPU is warm, but not as hot as after hours of training.
+# Length of the probe burn without --burn: warms the GPU, but less than hours of training.
 BURN_SECONDS = 60.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Supervise the process that measures; on rank 0 also coordinate and write the report.
+    """Supervise the measuring process; rank 0 also coordinates and writes the report.
 
     Raises:
         DoctorError: an option is wrong, or the ranks cannot reach each other.
@@ -71,17 +71,17 @@ def _supervise(mine: LaunchedRank, options: ProbeOptions) -> int:
 
 
 def _quieten_torch() -> None:
-    """Its C++ side logs a stack for every try to reach a store, which one line reports."""
+    """Silence torch's C++ log, which prints a stack for every failed connection to a store."""
     name = "TORCH_CPP_LOG_LEVEL"
     if name not in os.environ:
-        # Read once, when torch is loaded; the measuring process must see the user's environment.
+        # torch reads it once, at import; the measuring process must see the user's environment.
         os.environ[name] = "FATAL"
         import_module("torch")
         del os.environ[name]
 
 
 def _join(mine: LaunchedRank, store: ClusterStore, options: ProbeOptions) -> RankInfo:
-    """Announce this rank."""
+    """Announce this rank in the store."""
     address = own_address(mine.address)
     leads = mine.local_rank == 0
     count = usable_gpus()
@@ -142,5 +142,5 @@ def _lead(store: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
     finally:
         coordinator.finish()
     if code:
-        explain_failure("ddoctor found something: see its report above or in its files")
+        explain_failure("ddoctor has findings: see its report above or in its files")
     return code

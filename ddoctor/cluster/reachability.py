@@ -1,4 +1,4 @@
-"""Which hosts reach one another: connections between ports that are opened for the trial."""
+"""Test which hosts reach each other, with connections to ports opened for the test."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ddoctor.evidence.joining import Attempt, Outcome
 
 ATTEMPT_SECONDS = 3.0
 
-# Up to here each host tries every other one; beyond, those at distances 1, 2, 4, 8, … in the order
-# of their ranks, so that every host is tried by log2(hosts) others.
+# Up to this number, each host tries every other one. Above it, each host tries those at distances
+# 1, 2, 4, 8, … in the order of their ranks, so log2(hosts) hosts try each one.
 ALL_UP_TO = 16
 
 NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 
 
 def listen(address: str) -> int:
-    """Take connections, and let them go, for as long as this process lives; the port."""
+    """Accept and close connections while this process lives; return the port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = socket.create_server((address, 0), family=family, backlog=1024)
 
@@ -35,7 +35,7 @@ def listen(address: str) -> int:
 
 
 def own_address(towards: str) -> str:
-    """The address that packets from here to there would carry; empty: there is no way."""
+    """The source address of packets from this host to that address; empty: no route."""
     try:
         rows = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -49,7 +49,7 @@ def own_address(towards: str) -> str:
 
 
 def attempts(me: RankInfo, hosts: Sequence[RankInfo]) -> tuple[Attempt, ...]:
-    """Try the ports of other hosts, all at once."""
+    """Try to connect to the ports of other hosts, all at once."""
     results: list[Attempt] = []
     tasks = [
         Thread(target=lambda one=one: results.append(attempt(one.host, one.address, one.port)))
@@ -63,7 +63,7 @@ def attempts(me: RankInfo, hosts: Sequence[RankInfo]) -> tuple[Attempt, ...]:
 
 
 def attempt(host: str, address: str, port: int, limit: float = ATTEMPT_SECONDS) -> Attempt:
-    """Try one connection."""
+    """Try one connection, for at most ``limit`` seconds."""
 
     def ended(outcome: Outcome, error: str = "") -> Attempt:
         return Attempt(host=host, address=address, port=port, outcome=outcome, error=error)

@@ -1,4 +1,4 @@
-"""The hosts of a run meet over a store before any launcher is started, and agree on its numbers."""
+"""Rendezvous of the hosts over a store, before any launcher starts; assigns node ranks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ddoctor.evidence.joining import HostCaller, HostJoining, Reach
 from ddoctor.evidence.section import Section
 
 TICK_SECONDS = 0.2
-# Hosts that were started together come within it.
+# Hosts that start together join within this time.
 SETTLE_SECONDS = 10.0
-# Connections are tried for three seconds, all at once.
+# All connections are tried at once, for three seconds.
 TRIAL_SECONDS = 10.0
 
 JOINED = "joined"
@@ -31,7 +31,7 @@ RECEIVED = "received"
 
 
 class JoiningHost(RankInfo, frozen=True, kw_only=True):
-    """A host that joins; its rank is the order in which it came, from 0."""
+    """A host that joins; its rank is its position in the order of joining, from 0."""
 
     node_rank: int | None
     endpoint_addresses: tuple[str, ...]
@@ -41,26 +41,26 @@ class RendezvousResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the rendezvous."""
 
     node_ranks: Mapping[str, int] = {}
-    """By the order in which the hosts came."""
+    """Node rank by the position in the order of joining."""
     refusal: str = ""
 
 
 class HostsMissing(Exception):
-    """The hosts did not come together; the sections say how, as seen from this one."""
+    """Hosts are missing; the sections hold what this host has seen of the others."""
 
     def __init__(self, *sections: Section, first: bool) -> None:
         super().__init__()
         self.sections = sections
         self.first = first
-        """It is the host of the endpoint, which reports for all that came."""
+        """Whether this is the host of the endpoint, which reports for all hosts that joined."""
 
 
 def gather(endpoint: Endpoint) -> int:
-    """Meet the other hosts; the number of this one. The port is free again afterwards.
+    """Wait for the other hosts; return the node rank of this one. The port is free afterwards.
 
     Raises:
-        HostsMissing: hosts are missing, or cannot be reached.
-        DoctorError: the options of the hosts make no run; or another host has the report.
+        HostsMissing: hosts are missing or unreachable.
+        DoctorError: the options of the hosts do not match, or another host has the report.
     """
     _load_torch()
     try:
@@ -70,25 +70,25 @@ def gather(endpoint: Endpoint) -> int:
 
 
 def _load_torch() -> None:
-    """With its warnings off: it shows its stack for each connection that ends."""
+    """Import torch without its warnings: it prints a stack for each connection that ends."""
     name = "TORCH_CPP_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "ERROR")
     import torch  # noqa: F401
 
-    # It has been read, and the ranks are not to inherit it.
+    # torch has read it, and the ranks must not inherit it.
     if before is None:
         del os.environ[name]
 
 
 def _lead(endpoint: Endpoint) -> int:
     try:
-        # By its own name a host may not even reach itself.
+        # A host may not reach itself by its own name.
         store = _open("localhost", endpoint, host_it=True, limit=endpoint.limit)
     except StoreLost as error:
         raise DoctorError(
             f"port {endpoint.port} cannot be opened here: `ss -ltnp 'sport = :{endpoint.port}'` "
-            f"shows who has it, or take another one on all hosts ({error})"
+            f"shows the process that uses it, or give another port on all hosts ({error})"
         ) from error
     me = _announce(store, endpoint)
     callers = _wait(store, endpoint)
@@ -105,9 +105,9 @@ def _lead(endpoint: Endpoint) -> int:
     reaches = _try_connections(store, me, callers)
     names = ", ".join(sorted(one.host for one in callers))
     if len(sizes) == 1:
-        what = f"{len(callers)} of {endpoint.hosts} hosts came to {endpoint}: {names}"
+        what = f"{len(callers)} of {endpoint.hosts} hosts joined at {endpoint}: {names}"
     else:
-        what = f"the hosts were given different --nnodes ({_listed(sorted(sizes))})"
+        what = f"the hosts have different values of --nnodes ({_listed(sorted(sizes))})"
     _close(store, RendezvousResult(refusal=f"{what}; the report is on {me.host}"), len(callers))
     raise HostsMissing(_joining(endpoint, me, callers), *reaches, first=True)
 
@@ -116,7 +116,7 @@ def _follow(endpoint: Endpoint) -> int:
     store = _connect(endpoint)
     me = _announce(store, endpoint)
     tried = False
-    # The endpoint's host was there before, so its own limit ends before this.
+    # The endpoint's host started earlier, so its limit ends before this one.
     deadline = time.monotonic() + endpoint.limit + TRIAL_SECONDS + ATTEMPT_SECONDS
     while (result := store.get(RESULT, RendezvousResult)) is None:
         peers = None if tried else store.get(TRIAL, tuple[JoiningHost, ...])
@@ -125,8 +125,9 @@ def _follow(endpoint: Endpoint) -> int:
             tried = True
         elif time.monotonic() > deadline:
             raise DoctorError(
-                f"{endpoint} took the call and did not decide within {endpoint.limit:.0f} s:"
-                " look at the output there, and give all hosts the same --join-timeout"
+                f"{endpoint} accepted the connection but sent no result within "
+                f"{endpoint.limit:.0f} s: read the output there, and give all hosts the same "
+                "--join-timeout"
             )
         else:
             time.sleep(TICK_SECONDS)
@@ -136,14 +137,14 @@ def _follow(endpoint: Endpoint) -> int:
     number = result.node_ranks.get(str(me.rank))
     if number is None:
         raise DoctorError(
-            f"--nnodes is {endpoint.hosts}, and as many hosts came to {endpoint} before "
-            "this one: start fewer, or give all of them the number"
+            f"--nnodes is {endpoint.hosts}, but {endpoint.hosts} other hosts joined at {endpoint} "
+            "before this one: start fewer hosts, or raise --nnodes on all of them"
         )
     return number
 
 
 def _connect(endpoint: Endpoint) -> ClusterStore:
-    """Try until the endpoint opens: torch's own client logs each failure without its cause."""
+    """Try until the endpoint opens; torch's client would log each failure without its cause."""
     deadline = time.monotonic() + endpoint.limit
     while True:
         left = deadline - time.monotonic()
@@ -167,8 +168,8 @@ def _connect(endpoint: Endpoint) -> ClusterStore:
         return _open(endpoint.address, endpoint, host_it=False, limit=max(ATTEMPT_SECONDS, left))
     except StoreLost as error:
         raise DoctorError(
-            f"{endpoint} takes connections and is not where the hosts meet: there, "
-            f"`ss -ltnp 'sport = :{endpoint.port}'` shows who has the port"
+            f"{endpoint} accepts connections, but another program listens there: on that host, "
+            f"`ss -ltnp 'sport = :{endpoint.port}'` shows its process"
         ) from error
 
 
@@ -198,7 +199,7 @@ def _announce(store: ClusterStore, endpoint: Endpoint) -> JoiningHost:
 
 
 def _wait(store: ClusterStore, endpoint: Endpoint) -> list[JoiningHost]:
-    """All that come, in the order of their calls, until there are enough or the limit is over."""
+    """The hosts in the order of joining, once all have joined or the limit is over."""
     deadline = time.monotonic() + endpoint.limit
     disagreed = False
     while True:
@@ -214,8 +215,10 @@ def _wait(store: ClusterStore, endpoint: Endpoint) -> list[JoiningHost]:
 
 
 def _numbers(callers: Sequence[JoiningHost], me: JoiningHost, endpoint: Endpoint) -> dict[str, int]:
-    """Node ranks: those that were given to all, or the order of the names after the endpoint's
-    host; empty where two hosts were given the same."""
+    """Node ranks by order of joining; empty: two hosts have the same --node-rank.
+
+    If any host lacks --node-rank, the endpoint's host is 0, and the others follow by name.
+    """
     first = callers[: endpoint.hosts]
     given = [one.node_rank for one in first if one.node_rank is not None]
     if len(given) == len(first) and me.node_rank == 0:
@@ -229,21 +232,21 @@ def _twice(callers: Sequence[JoiningHost], hosts: int) -> str:
     times = Counter(one.node_rank for one in callers[:hosts])
     number = next(rank for rank, count in times.items() if count > 1)
     names = ", ".join(sorted(one.host for one in callers if one.node_rank == number))
-    return f"--node-rank {number} was given to {names}: give each host a number of its own"
+    return f"{names} have the same --node-rank {number}: give each host a different one"
 
 
 def _try_connections(
     store: ClusterStore, me: JoiningHost, callers: Sequence[JoiningHost]
 ) -> tuple[Reach, ...]:
-    """Have the hosts that came try to connect to one another."""
+    """Have the hosts that joined try to connect to each other."""
     store.set(TRIAL, callers)
-    mine = Reach(host=me.host, attempts=attempts(me, callers))
+    own = Reach(host=me.host, attempts=attempts(me, callers))
     keys = [f"reach/{one.rank}" for one in callers if one.rank != me.rank]
-    return (mine, *store.wait_for(keys, Reach, seconds=TRIAL_SECONDS).values())
+    return (own, *store.wait_for(keys, Reach, seconds=TRIAL_SECONDS).values())
 
 
 def _close(store: ClusterStore, result: RendezvousResult, callers: int) -> None:
-    """Publish the result, and keep the store open until all others have read it."""
+    """Publish the result, and keep the store open until all other hosts have read it."""
     store.set(RESULT, result)
     store.wait_until(RECEIVED, callers - 1, seconds=TRIAL_SECONDS)
 

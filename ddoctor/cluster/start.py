@@ -1,4 +1,4 @@
-"""`ddoctor probe`: the hosts join within a limit, then each host starts torchrun."""
+"""`ddoctor probe`: the hosts join within --join-timeout, then each starts torchrun."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ddoctor.proc import processes
 from ddoctor.report.output import STDOUT, Outputs, progress
 
 MARK = "DDOCTOR_PROBE"
-"""The environment variable that all processes of one start carry."""
+"""Environment variable that identifies all processes of one start."""
 
 RANKS_WITHOUT_GPU = 2
-# Rank 0 still writes the report of what was measured.
+# Time for rank 0 to write the report.
 GRACE_SECONDS = 20.0
 
 
 def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
-    """Join the other hosts and run torchrun; its exit code.
+    """Join the other hosts and run torchrun; return its exit code.
 
     Raises:
-        DoctorError: the options make no run, or another host writes the report.
+        DoctorError: the options do not match, or another host writes the report.
     """
     sweep_request.asked(options, catalog.choose(options.probes or catalog.usual()))
     meeting = arranged(torchrun, options.join_timeout)
@@ -54,7 +54,7 @@ def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
 
 
 def _join(meeting: Endpoint) -> list[str]:
-    """Torchrun's options for this host, once all hosts have joined."""
+    """The options of torchrun on this host, once all hosts have joined."""
     with progress() as started:
         started(f"waiting for {meeting.hosts} hosts at {meeting}")
         number = rendezvous.gather(meeting)
@@ -83,7 +83,7 @@ def _report(apart: HostsMissing, options: ProbeOptions) -> int:
     if apart.first:
         options.outputs().write(report, evidence)
     else:
-        # Files are the first host's: their folder may be a shared one.
+        # Only the first host writes files: their folder may be shared.
         Outputs(json=STDOUT if options.json == STDOUT else None).write(report, evidence)
     return report.exit_code
 
@@ -105,7 +105,7 @@ def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> i
             [*torchrun, "-m", "ddoctor.probe", *rest],
             env=environment,
             stdin=subprocess.DEVNULL,
-            # Ctrl-C in the terminal is for ddoctor, which then ends the tree in order.
+            # ddoctor receives Ctrl-C, and then ends the process tree cleanly.
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
@@ -113,5 +113,5 @@ def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> i
     finally:
         processes.end(GRACE_SECONDS, **{MARK: mark})
     if code < 0:
-        raise DoctorError(f"torchrun was ended by {signal.Signals(-code).name}")
+        raise DoctorError(f"torchrun was killed by {signal.Signals(-code).name}")
     return code

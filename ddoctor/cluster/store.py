@@ -1,7 +1,7 @@
-"""Messages between the supervisors of the ranks: over a store, never by a collective.
+"""Messages between the supervisors of the ranks, over a store and without collectives.
 
-Rank 0 gives numbered orders, and every rank, rank 0 included, carries them out. The progress of a
-rank replaces its earlier one. No call waits for another rank, and none waits long for the store.
+Rank 0 sends numbered orders, and every rank, including rank 0, carries them out. A rank's progress
+replaces its earlier progress. No call waits for another rank, and none waits long for the store.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-# The store answers in under a millisecond; a host that has gone answers never.
+# The store answers in under a millisecond; a host that is down never answers.
 ANSWER_SECONDS = 20.0
 CONNECT_EVERY_SECONDS = 0.5
 ATTEMPT_SECONDS = 5.0
 
 TICK_SECONDS = 0.1
-# The store answers about 100,000 questions a second, and every rank asks at each tick.
+# The store answers about 100,000 requests per second, and every rank asks at each tick.
 RANKS_PER_TICK = 500
-# A rank reports when something is new, and at least this often.
+# A rank reports every change, and at least this often.
 BEAT_SECONDS = 1.0
 
 
 HEARTBEAT = "heartbeat"
-"""The number that rank 0 counts up while it runs."""
+"""Key of the counter that rank 0 increments while it runs."""
 JOINED = "joined"
-"""How many ranks have joined."""
+"""Key of the number of ranks that have joined."""
 FINISHED = "finished"
-"""How many ranks have read the last order."""
+"""Key of the number of ranks that have read the last order."""
 
 
 def tick_seconds(ranks: int) -> float:
-    """How long a rank sleeps before it asks again: of many ranks each asks less often."""
+    """Seconds between two requests of a rank; the more ranks, the less often each one asks."""
     return TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
 
 
@@ -76,11 +76,11 @@ def found_key(rank: int) -> str:
 
 
 class StoreLost(Exception):
-    """The store does not answer, or no longer."""
+    """The store does not answer."""
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank as it announces itself when it joins."""
+    """The announcement of a rank that joins."""
 
     rank: int
     local_rank: int
@@ -90,54 +90,54 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     address: str
-    """Its address on the route to the store."""
+    """Address of the rank's host on the route to the store."""
     port: int = 0
-    """Where the first rank of a host listens, so that others can try to connect."""
+    """Port on which the first rank of a host listens for test connections of other hosts."""
     visible_gpus: int = 0
     visible_devices: str | None = None
     gpus_in_use: str = ""
-    """Why the GPUs of this host must not be touched."""
+    """Why probes must not use the GPUs of this host; empty: they may."""
     unfit: str = ""
-    """Why the probes cannot run there at all."""
+    """Why the probes cannot run on this rank; empty: they can."""
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first rank of its host."""
+        """Whether this is the first rank of its host."""
         return self.local_rank == 0
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What every rank is to do next."""
+    """Rank 0's order to every rank."""
 
     kind: Literal["collect", "find", "measure", "finish"]
     peers: tuple[RankInfo, ...] = ()
-    """collect: the first ranks of all hosts, which listen."""
+    """collect: the first ranks of all hosts, which listen for test connections."""
     missing: tuple[int, ...] = ()
-    """find: the ranks whose processes are looked for."""
+    """find: the ranks whose processes to find."""
     probes: tuple[str, ...] = ()
     gpus_in_use: str = ""
     options: tuple[str, ...] = ()
-    """measure: further options of the processes that measure."""
+    """measure: further options of the measuring processes."""
     environment: Mapping[str, str | None] = {}
-    """measure: variables for the processes that measure; null: not even those that are set."""
+    """measure: environment variables of the measuring processes; null: unset the variable."""
     hosts: tuple[str, ...] = ()
-    """measure: where the environment is changed; empty: everywhere."""
+    """measure: hosts on which the environment changes; empty: all hosts."""
     code: int = 0
-    """finish: the exit code of every rank but rank 0."""
+    """finish: the exit code of every rank except rank 0."""
 
 
 class ProbeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank ended one probe."""
+    """The end of one probe on one rank."""
 
     outcome: Literal["completed", "skipped"]
     reason: str
     seconds: float
     section: bool
-    """Whether this rank holds what was measured."""
+    """Whether this rank has sent a section."""
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the measuring process of a rank has come."""
+    """The progress of a rank's measuring process."""
 
     beat: int
     pid: int
@@ -148,16 +148,16 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     began: tuple[str, ...] = ()
     ended: Mapping[str, ProbeEnd] = {}
     over: bool = False
-    """The final report: the process has ended."""
+    """Whether the process has ended; then this is the final report."""
     status: str = ""
     exit_code: int | None = None
     error: str = ""
     survivors: tuple[int, ...] = ()
-    """Processes that could not be ended."""
+    """PIDs of processes that SIGKILL did not end."""
 
 
 class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of a rank that never joined, as its host sees it."""
+    """The process of a rank that never joined, as found on its host."""
 
     rank: int
     host: str
@@ -167,7 +167,7 @@ class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """Of torch's stores the methods that are used here, where all ranks have one supervisor."""
+    """In-memory substitute for torch's stores, for ranks that share one supervisor."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -187,7 +187,7 @@ class MemoryStore:
 
 
 class ClusterStore:
-    """The connection of one rank with the others."""
+    """The connection of one rank to the store."""
 
     def __init__(self, store: Store | MemoryStore, address: str, port: int) -> None:
         self._store = store
@@ -195,15 +195,15 @@ class ClusterStore:
         self.port = port
 
     def set(self, key: str, value: object) -> None:
-        """Store a value under a key, instead of the earlier one."""
+        """Store a value under a key; it replaces the earlier one."""
         self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
 
     def get(self, key: str, kind: type[Value]) -> Value | None:
-        """The value under a key; None: there is none yet."""
+        """The value under a key; None: no rank has stored one yet."""
         return self.get_all([key], kind).get(key)
 
     def get_all(self, keys: Iterable[str], kind: type[Value]) -> dict[str, Value]:
-        """The values under those of these keys that have one."""
+        """The values of these keys, without the keys that have none yet."""
 
         def call() -> dict[str, Any]:
             wanted = list(keys)
@@ -222,7 +222,7 @@ class ClusterStore:
     def wait_for(
         self, keys: Iterable[str], kind: type[Value], *, seconds: float, tick: float = TICK_SECONDS
     ) -> dict[str, Value]:
-        """The values that come under these keys within so many seconds; rank 0 waits for them."""
+        """Wait up to ``seconds`` for the values of these keys; return those that arrived."""
         wanted = set(keys)
         deadline = time.monotonic() + seconds
         while (
@@ -235,13 +235,13 @@ class ClusterStore:
     def wait_until(
         self, key: str, number: int, *, seconds: float, tick: float = TICK_SECONDS
     ) -> None:
-        """Until a shared number is reached, or so many seconds are over."""
+        """Wait until a shared number is reached, for at most ``seconds``."""
         deadline = time.monotonic() + seconds
         while self.add(key, 0) < number and time.monotonic() < deadline:
             time.sleep(tick)
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """In a thread, because a connection to a host that has gone blocks for ever."""
+        """Call the store in a thread, because a connection to a dead host blocks forever."""
         try:
             return _within(ANSWER_SECONDS, call)
         except Exception as error:
@@ -257,12 +257,12 @@ def compressed(value: object) -> str:
 
 
 def decompressed(text: str, kind: type[Value]) -> Value:
-    """The value that ``compressed`` made short."""
+    """The value from the text that ``compressed`` returned."""
     return msgspec.json.decode(zlib.decompress(b64decode(text)), type=kind)
 
 
 def free_port() -> int:
-    """A port of this host that nothing listens on."""
+    """A free port of this host."""
     with socket.socket() as one:
         one.bind(("", 0))
         return int(one.getsockname()[1])
@@ -274,9 +274,9 @@ def connect(
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
 
     Raises:
-        StoreLost: it could not be opened or reached; the message says why.
+        StoreLost: the store cannot be opened or reached; the message says why.
     """
-    # torch offers it there, and does not say so to type checkers.
+    # torch has it there, but its type stubs do not.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -290,7 +290,7 @@ def connect(
             return TCPStore(address, port, None, host_it, timeout, wait_for_workers=False)
 
         try:
-            # Where something else has the port, torch waits for its answer for ever.
+            # If another program has the port, torch waits forever for its answer.
             store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
             if host_it or left < CONNECT_EVERY_SECONDS:
@@ -303,10 +303,10 @@ def connect(
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call comes to, in a thread that is left alone if it takes longer.
+    """Return the result of a call in a thread, which is abandoned after ``seconds``.
 
     Raises:
-        TimeoutError: it did not end; otherwise what the call raises.
+        TimeoutError: the call did not return; its other exceptions are raised unchanged.
     """
     results: list[Any] = []
     errors: list[Exception] = []

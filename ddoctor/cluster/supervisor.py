@@ -1,4 +1,4 @@
-"""A rank's supervisor: it carries out rank 0's orders, and measures nothing itself."""
+"""A rank's supervisor: carries out rank 0's orders and measures nothing itself."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from ddoctor.evidence.joining import Reach
 from ddoctor.evidence.section import Absence, Absent, Section, Unseen
 from ddoctor.proc import processes
 
-# Rank 0 is busy for as long as its collectors may take, and no longer.
+# Rank 0 sends no heartbeat while its collectors run; their limit is shorter than this.
 COORDINATOR_SILENCE_SECONDS = 60.0
 
-# What all hosts send must fit the store of rank 0; a host's sections are some 100 kB.
+# The sections of all hosts must fit rank 0's store; one host's sections take some 100 kB.
 MOST_BYTES = 4 * 2**20
 
 
 class CoordinatorLost(Exception):
-    """Rank 0, which writes the report, does not answer any more."""
+    """Rank 0, which writes the report, no longer answers."""
 
 
 def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
-    """Carry out rank 0's orders until the last one; the exit code that it gives.
+    """Carry out rank 0's orders; return the exit code of the last one.
 
     Raises:
-        CoordinatorLost: rank 0 does not answer any more.
-        StoreLost: the store is gone.
+        CoordinatorLost: rank 0 no longer answers.
+        StoreLost: the store no longer answers.
     """
     coordinator = CoordinatorHeartbeat(store)
     tick = tick_seconds(me.world_size)
@@ -82,7 +82,7 @@ def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
 
 
 class CoordinatorHeartbeat:
-    """The number that rank 0 counts up while it runs."""
+    """Watches the counter that rank 0 increments while it runs."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class CoordinatorHeartbeat:
         self._heard = self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Once a second at most; rank 0 must have counted on within its time."""
+        """Read the counter, at most once a second; raise CoordinatorLost if it stays the same."""
         now = time.monotonic()
         if now - self._asked < BEAT_SECONDS:
             return
@@ -101,12 +101,12 @@ class CoordinatorHeartbeat:
         elif now - self._heard > COORDINATOR_SILENCE_SECONDS:
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
-                f"{COORDINATOR_SILENCE_SECONDS:.0f} s: check its process (stopped? gone?)"
+                f"{COORDINATOR_SILENCE_SECONDS:.0f} s: check whether its process is stopped or dead"
             )
 
 
 def collect_host(peers: Sequence[RankInfo], me: RankInfo) -> str:
-    """All sections of this host, packed."""
+    """All sections of this host, packed by ``pack``."""
     sections: list[Section] = [Reach(attempts=attempts(me, peers))]
     absences: list[Absence] = []
     for outcome in collect(lambda label: None):
@@ -118,12 +118,12 @@ def collect_host(peers: Sequence[RankInfo], me: RankInfo) -> str:
 
 
 def pack(sections: Sequence[Section], host: str) -> str:
-    """Sections of a host as a short text; what would make it too long is left out, and named."""
+    """The sections of a host as a compressed text; the largest are dropped if it is too long."""
     placed = [msgspec.structs.replace(section, host=host) for section in sections]
     packed = compressed(placed)
     while len(packed) > MOST_BYTES:
         largest = max(placed, key=lambda section: len(msgspec.json.encode(section)))
-        why = Unseen(what=largest.label(), why="too large to be sent to rank 0")
+        why = Unseen(what=largest.label(), why="too large to send to rank 0")
         placed = [
             msgspec.structs.replace(one, unseen=(*one.unseen, why))
             if isinstance(one, Absent)
@@ -142,7 +142,7 @@ def unpack(packed: str) -> tuple[Section, ...]:
 
 
 def find_processes(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
-    """The processes on this host of ranks of this run that never joined."""
+    """The processes on this host of ranks that never joined."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run is None:
         return ()

@@ -114,8 +114,8 @@ def test_a_torchrun_that_srun_started_is_torchrun() -> None:
     ("environment", "message"),
     [
         ({}, "no launcher started this"),
-        (TORCHRUN | {"RANK": "4"}, "RANK=4 is no rank of a world of WORLD_SIZE=4"),
-        (TORCHRUN | {"LOCAL_RANK": "one"}, "LOCAL_RANK='one' should be a number"),
+        (TORCHRUN | {"RANK": "4"}, "RANK=4 is not a rank of a world of WORLD_SIZE=4"),
+        (TORCHRUN | {"LOCAL_RANK": "one"}, "LOCAL_RANK='one' must be a number"),
     ],
 )
 def test_words_that_make_no_sense(environment: dict[str, str], message: str) -> None:

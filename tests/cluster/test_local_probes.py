@@ -107,7 +107,7 @@ def test_a_rank_that_is_behind_is_named(run: Launch, monkeypatch: pytest.MonkeyP
     runs, _ = run([LATE])
     (hung,) = runs.runs
     assert hung.outcome == "hung"
-    assert hung.reason.startswith("rank 1 is behind")
+    assert hung.reason.startswith("rank 1 lags")
     assert hung.ranks[0].last == "the collective"
     assert hung.ranks[1].steps < hung.ranks[0].steps
 
