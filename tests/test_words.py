@@ -35,7 +35,6 @@ NOT_YET = frozenset(
         "ddoctor/memory_sweep",
         "ddoctor/memory_tracking",
         "ddoctor/report",
-        "ddoctor/training",
     }
 )
 

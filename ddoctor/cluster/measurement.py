@@ -91,10 +91,10 @@ class MeasurementRun:
         died: float | None = None
         announced = 0
         try:
-            with Measuring(self._store, self._here, self._number, self._order, data) as mine:
+            with Measuring(self._store, self._here, self._number, self._order, data) as measuring:
                 while True:
                     self._store.add(HEARTBEAT)
-                    mine.tick()
+                    measuring.tick()
                     now = time.monotonic()
                     if self._read_progress():
                         moved = now
@@ -117,7 +117,7 @@ class MeasurementRun:
                         self.outcome = "hung"
                         break
                     time.sleep(self._tick_seconds)
-                self._stop(mine)
+                self._stop(measuring)
         except KeyboardInterrupt:
             self._store.set(stop_key(self._number), True)
             self._read_progress()
@@ -189,14 +189,14 @@ class MeasurementRun:
             for progress in self._progress.values()
         )
 
-    def _stop(self, mine: Measuring) -> None:
+    def _stop(self, measuring: Measuring) -> None:
         """End every process, and wait for the final reports."""
         if self.outcome != "completed":
             self._store.set(stop_key(self._number), True)
-            mine.end()
+            measuring.end()
         deadline = time.monotonic() + FINAL_REPORT_SECONDS
         while time.monotonic() < deadline:
-            mine.tick()
+            measuring.tick()
             self._read_progress()
             if sum(progress.over for progress in self._progress.values()) == len(self._hosts):
                 return

@@ -235,7 +235,7 @@ class _MeasuringProcess:
 
 def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
     """The environment of a measuring process: torch uses the open store, as under torchrun."""
-    launched = {
+    variables = {
         "RANK": str(me.rank),
         "LOCAL_RANK": str(me.local_rank),
         "WORLD_SIZE": str(me.world_size),
@@ -248,6 +248,6 @@ def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, s
         "PYTHONSAFEPATH": "1",
     }
     changes = order.environment if me.host in (order.hosts or [me.host]) else {}
-    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **launched}
+    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **variables}
     changed.update(changes)
     return {name: value for name, value in changed.items() if value is not None}

@@ -40,34 +40,34 @@ def main(words: Sequence[str]) -> int:
     Raises:
         DoctorError: an option is wrong, or the ranks cannot reach each other.
     """
-    mine = place()
+    launched = place()
     try:
-        options = parse(ProbeOptions, words, PROGRAM, quiet=mine.rank > 0)
+        options = parse(ProbeOptions, words, PROGRAM, quiet=launched.rank > 0)
     except DoctorError:
         # Rank 0 finds the same mistake; one message is enough.
-        if mine.rank == 0:
+        if launched.rank == 0:
             raise
         leave_it_to_rank_0()
         return 2
-    return 0 if options is None else _supervise(mine, options)
+    return 0 if options is None else _supervise(launched, options)
 
 
-def _supervise(mine: LaunchedRank, options: ProbeOptions) -> int:
+def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
     _quieten_torch()
     try:
         store = connect(
-            mine.address,
-            mine.port,
-            host_it=mine.hosts_store,
+            launched.address,
+            launched.port,
+            host_it=launched.hosts_store,
             limit=options.join_timeout,
-            prefix=mine.run,
+            prefix=launched.run,
         )
-        me = _join(mine, store, options)
-        if mine.rank:
+        me = _join(launched, store, options)
+        if launched.rank:
             return serve(store, me, options.data)
         return _lead(store, me, options)
     except (StoreLost, CoordinatorLost) as error:
-        raise DoctorError(f"rank {mine.rank}: {error}") from error
+        raise DoctorError(f"rank {launched.rank}: {error}") from error
 
 
 def _quieten_torch() -> None:
@@ -80,17 +80,17 @@ def _quieten_torch() -> None:
         del os.environ[name]
 
 
-def _join(mine: LaunchedRank, store: ClusterStore, options: ProbeOptions) -> RankInfo:
+def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) -> RankInfo:
     """Announce this rank in the store."""
-    address = own_address(mine.address)
-    leads = mine.local_rank == 0
+    address = own_address(launched.address)
+    leads = launched.local_rank == 0
     count = usable_gpus()
     unfit = "" if options.data.is_dir() else f"there is no folder {options.data}: give --data"
     me = RankInfo(
-        rank=mine.rank,
-        local_rank=mine.local_rank,
-        local_size=mine.local_size,
-        world_size=mine.world_size,
+        rank=launched.rank,
+        local_rank=launched.local_rank,
+        local_size=launched.local_size,
+        world_size=launched.world_size,
         host=socket.gethostname(),
         pid=os.getpid(),
         version=version("ddoctor"),

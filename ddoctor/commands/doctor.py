@@ -79,9 +79,7 @@ def _observe(
     from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
     if not data.is_dir():
-        raise DoctorError(
-            f"there is no folder {data}: give --data the folder of the training data"
-        )
+        raise DoctorError(f"there is no folder {data}: give --data the folder of the training data")
     sections: list[Section] = []
     absences: list[Absence] = []
     try:

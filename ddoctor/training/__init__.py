@@ -1,1 +1,1 @@
-"""`ddoctor.probe run`: the user's own script under observation, on every rank, to its end."""
+"""`ddoctor run`: start the training script on every rank, record it, and report on rank 0."""

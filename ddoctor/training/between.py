@@ -1,8 +1,8 @@
-"""Waiting and transfer: what the ranks' times in the same collectives tell together.
+"""Split the ranks' times in the same collectives into waiting and transfer.
 
-The rank that comes last waits for nobody, so the shortest time of all ranks in a collective is the
-transfer, and what the others took longer is waiting for that rank (TraceLens and DeepSpeed's logger
-use the same minimum). No clock of one host is compared with another's.
+The rank that arrives last does not wait, so the shortest time of all ranks in a collective is the
+transfer. The rest of the other ranks' times is waiting for that rank (TraceLens and DeepSpeed's
+logger use the same minimum). It never compares the clocks of two hosts.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from dataclasses import dataclass, field
 from ddoctor.recorder.tape import StepRow
 
 Meetings = Mapping[int, Sequence[tuple[float, float, float, float]]]
-"""Of each rank: arrival, seconds, group, operation."""
+"""Collectives of each rank: arrival, seconds, group, operation."""
 
 
 @dataclass
 class Between:
-    """What came of the meetings of all ranks."""
+    """The waiting times of all ranks."""
 
     waiting: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of each rank, seconds in each step."""
+    """Seconds that each rank waited, per step."""
     waits: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds of (waiter, late), over all steps."""
+    """Seconds by (waiting rank, last rank), summed over all steps."""
 
 
 def between(steps: Sequence[Mapping[int, StepRow]]) -> Between:
-    """Split the time in collectives of each step; each is given by rank."""
+    """Compute the waiting times of these steps, each a row per rank."""
     found = Between()
     for rows in steps:
         step: dict[int, float] = defaultdict(float)
         for met in _matched({rank: row.meetings for rank, row in rows.items()}):
-            late = min(met, key=lambda rank: met[rank])
+            last = min(met, key=lambda rank: met[rank])
             for rank, seconds in met.items():
-                if rank != late:
-                    step[rank] += seconds - met[late]
-                    found.waits[rank, late] += seconds - met[late]
+                if rank != last:
+                    step[rank] += seconds - met[last]
+                    found.waits[rank, last] += seconds - met[last]
         for rank in rows:
             found.waiting[rank].append(step[rank])
     return found
 
 
 def _matched(meetings: Meetings) -> list[dict[int, float]]:
-    """Seconds by rank of each collective that several ranks were in."""
+    """Seconds by rank of each collective that several ranks joined."""
     by_group: dict[float, dict[int, list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -64,6 +64,6 @@ def _matched(meetings: Meetings) -> list[dict[int, float]]:
                 {rank: rows[place][1] for rank, rows in ranks.items()} for place in range(count)
             ]
         else:
-            # They called different ones: only the sums can be compared.
+            # The ranks called different collectives: compare only the sums.
             found.append({rank: sum(one for _, one in rows) for rank, rows in ranks.items()})
     return found

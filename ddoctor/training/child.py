@@ -1,4 +1,4 @@
-"""The script of one rank: a process of its own, which is only watched."""
+"""The script of one rank, in a separate process that the supervisor only observes."""
 
 from __future__ import annotations
 
@@ -51,27 +51,33 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 MARK = "DDOCTOR_TRAINING"
-"""The environment variable that all processes of one script carry."""
+"""Environment variable that identifies all processes of one script."""
 
-# A script that has been told to end may save what it has; torchrun itself leaves it 30 s.
+# After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
 STACK_SECONDS = 10.0
 MOST_ROWS = 2000
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
-"""Of a CPU; less is waiting, with the threads of torch that turn over now and then."""
+"""Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
 
 
 class Child:
-    """Starts the script, reads its tape, passes signals on, and ends it where it must be ended."""
+    """Starts the script, reads its tape, forwards signals, and ends it if necessary."""
 
     def __init__(
-        self, words: Sequence[str], mine: LaunchedRank, *, turn: int, order: TurnOrder, host: str
+        self,
+        words: Sequence[str],
+        launched: LaunchedRank,
+        *,
+        turn: int,
+        order: TurnOrder,
+        host: str,
     ) -> None:
         self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
         self._tape = Tape(self.folder / recorded.TAPE, create=True)
-        self.mine, self.host = mine, host
+        self.launched, self.host = launched, host
         self._mark = {MARK: f"{os.getpid()}-{turn}-{time.time_ns()}"}
         self._began = perf_counter()
         self._over_at: float | None = None
@@ -91,16 +97,16 @@ class Child:
                 *words,
             ],
             env=_environment(turn, order) | self._mark,
-            # Signals reach it once: from here.
+            # A signal must reach the script once: from this process.
             start_new_session=True,
             stderr=None if os.isatty(STDERR) else subprocess.PIPE,
         )
         self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
         self.pid = self._process.pid
         self._exit = os.pidfd_open(self.pid) if sys.platform == "linux" else None
-        # Another turn of the script tells nothing new of its host.
-        self._surroundings = None if turn or mine.local_rank else HostSections()
-        self.use = HostUse(self.pid, mine.rank, host, mine.local_size)
+        # Later turns of the script add nothing to the sections of the host.
+        self._surroundings = None if turn or launched.local_rank else HostSections()
+        self.use = HostUse(self.pid, launched.rank, host, launched.local_size)
 
     @property
     def over(self) -> bool:
@@ -111,19 +117,19 @@ class Child:
 
     @property
     def done(self) -> int:
-        """Steps so far."""
+        """Number of finished steps."""
         return int(self._tape.head[DONE])
 
     def step_times(self) -> list[float]:
-        """Seconds of the steps so far."""
+        """Seconds of each finished step."""
         return [row.end - row.begin for row in self._tape.rows()]
 
     def stop_at(self, step: int) -> None:
-        """Have the script stop itself after so many steps."""
+        """Have the script stop itself after this step."""
         self._tape.head[STOP_AT] = step
 
     def now(self, *, warm: bool = False) -> Now:
-        """How it is."""
+        """The current state of the script."""
         over = self.over
         moment = perf_counter()
         used = usage.busy(self.pid) if not over else self._last_busy[1]
@@ -146,14 +152,14 @@ class Child:
             warm=warm,
         )
 
-    def look(self) -> None:
-        """At what it started, from time to time."""
+    def sample(self) -> None:
+        """Sample the processes that the script started."""
         self.use.look()
         if not self.done:
             self.use.sample_children()
 
     def forward(self, number: int, frame: FrameType | None = None) -> None:
-        """A signal handler: what this process is told, the script is told."""
+        """Signal handler that forwards the signal to the script."""
         if number in ENDING_SIGNALS:
             self.interrupted = True
             self._signalled = self._signalled or perf_counter()
@@ -162,28 +168,28 @@ class Child:
 
     @property
     def overdue(self) -> bool:
-        """It was told to end by a signal, and has not."""
+        """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""
         waited = perf_counter() - self._signalled
         return bool(self._signalled) and waited > GRACE_SECONDS and not self.over
 
     def wait(self, seconds: float) -> None:
-        """Until it is over, but not longer."""
-        # Popen.wait looks twenty times a second.
+        """Wait for the end of the script, for at most ``seconds``."""
+        # Popen.wait polls twenty times a second.
         if self._exit is not None:
             select.select([self._exit], [], [], seconds)
         else:
             time.sleep(seconds)
 
-    def end(self, *, look: bool) -> None:
-        """End it with all that it started; ``look``: see first where it stands."""
+    def end(self, *, sample: bool) -> None:
+        """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
         if not self.over:
             self.ended_by_us = True
-            if look:
+            if sample:
                 self.stack = _stack(self.pid)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Whatever carries the mark, but not the script's own words at its end."""
+        """End all processes of the script; a grace period lets it print its last lines."""
         from ddoctor.proc import processes
 
         with suppress(ProcessLookupError):
@@ -195,11 +201,11 @@ class Child:
         self._process.wait()
 
     def record(self) -> Record:
-        """All that is known, once it is over."""
+        """The complete record of the script, once it has ended."""
         from ddoctor.proc import processes
 
         assert self.over
-        # DataLoader workers of a rank that was killed, say.
+        # Such as DataLoader workers of a killed rank.
         processes.end(0.0, **self._mark)
         head = self._tape.head
         facts = recorded.read(self.folder, recorded.FACTS, Facts)
@@ -208,7 +214,7 @@ class Child:
         ending = recorded.read(self.folder, recorded.ENDING, Ending)
         native = bool(self._process.returncode) and not (ending and ending.exception)
         record = Record(
-            rank=self.mine.rank,
+            rank=self.launched.rank,
             host=self.host,
             pid=self.pid,
             exit_code=self._process.returncode,
@@ -260,12 +266,12 @@ class Child:
         return list(self._tape.rows())[-MOST_ROWS:]
 
     def _crash(self) -> tuple[Frame, ...]:
-        """Where the process was as a signal of its own ended it."""
+        """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
         try:
             text = (self.folder / recorded.CRASH).read_text(errors="replace")
         except OSError:
             return ()
-        # The thread that it happened in, as faulthandler shows it: the innermost frame first.
+        # The thread that crashed, as faulthandler prints it: the innermost frame first.
         thread = text.partition("Current thread")[2].partition("\n\n")[0]
         return tuple(
             Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
@@ -275,7 +281,7 @@ class Child:
 
 
 def _interpreter_options() -> list[str]:
-    """What Python itself was told, say -u or -X."""
+    """The options of the Python interpreter, such as -u or -X."""
     words = sys.orig_argv[1:]
     return words[: words.index("-m")] if "-m" in words else []
 
@@ -301,7 +307,7 @@ def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
 
 
 def _stack(pid: int) -> tuple[Frame, ...]:
-    """Where the main thread of a process stands, seen from outside."""
+    """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
     spy = which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if spy is None:
         return ()

@@ -1,4 +1,4 @@
-"""Every rank but rank 0: watch the own script, and do what rank 0 says."""
+"""Every rank except rank 0: watch the script of this rank, and obey rank 0."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from ddoctor.training.messages import (
     turn_key,
 )
 
-# The steps must not feel it: each look takes about a millisecond.
+# Each sample takes about a millisecond, which must not slow the steps.
 TICK_SECONDS = 0.5
 
 NewChild = Callable[[int, TurnOrder], Child]
 
 
 def pause(ranks: int) -> float:
-    """Seconds between two looks."""
+    """Seconds between two samples."""
     return max(TICK_SECONDS, tick_seconds(ranks))
 
 
 def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None:
-    """Until rank 0 says that it is over; the exit code of the script in its first turn.
+    """Run turns until rank 0 ends the run; return the script's exit code of the first turn.
 
     Raises:
-        CoordinatorLost: rank 0 does not answer any more.
-        StoreLost: the store is gone.
+        CoordinatorLost: rank 0 no longer answers.
+        StoreLost: the store no longer answers.
     """
-    rank, first_code = child.mine.rank, None
+    rank, first_code = child.launched.rank, None
     coordinator = CoordinatorHeartbeat(store)
     turn = 0
     while True:
-        _attend(store, child, turn, coordinator)
+        _watch(store, child, turn, coordinator)
         record = child.record()
         store.set(record_key(turn, rank), compressed(record))
         if turn == 0:
@@ -55,10 +55,8 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None
         child = new_child(turn, order)
 
 
-def _attend(
-    store: ClusterStore, child: Child, turn: int, coordinator: CoordinatorHeartbeat
-) -> None:
-    key, wait = now_key(turn, child.mine.rank), pause(child.mine.world_size)
+def _watch(store: ClusterStore, child: Child, turn: int, coordinator: CoordinatorHeartbeat) -> None:
+    key, wait = now_key(turn, child.launched.rank), pause(child.launched.world_size)
     stopping = False
     while not child.over:
         store.set(key, child.now())
@@ -69,10 +67,10 @@ def _attend(
                 child.use.measure_worker()
             stopping = True
             child.use.mark()
-        child.look()
+        child.sample()
         if store.get(end_key(turn), bool):
-            child.end(look=True)
+            child.end(sample=True)
         elif child.overdue:
-            child.end(look=False)
+            child.end(sample=False)
         child.wait(wait)
     store.set(key, child.now())

@@ -1,7 +1,7 @@
-"""`run --memory`: the script once more, with more and more samples at a time.
+"""`run --memory`: run the script again with growing micro-batches.
 
-A GPU without memory left ends the script. What is missing then, the rates at least, is seen in
-another turn, which begins at the largest size that fitted.
+Running out of GPU memory ends the script. Another turn, which begins at the largest size that fits,
+then measures the missing quantities, at least the rates.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ddoctor.training.lead import Lead
 from ddoctor.training.messages import Record
 
 MOST_TURNS = 4
-# The script is stopped by what grows its batches.
+# The recorder stops the script when it has grown the batches.
 ENDLESS = 10**9
 OUT_OF_MEMORY = "OutOfMemoryError"
 
 
 def worth_it(records: Sequence[Record]) -> bool:
-    """Whether the script got through what was recorded, or ended for want of memory alone."""
+    """Whether the script ran without an error, or failed only by running out of memory."""
     endings = [one.ending.exception for one in records if one.ending is not None]
     return not any(endings) or OUT_OF_MEMORY in endings
 
@@ -31,10 +31,10 @@ def worth_it(records: Sequence[Record]) -> bool:
 def grow(
     leader: Lead, request: SweepRequest, seconds: float, started: Callable[[str], None]
 ) -> Section:
-    """What came of it, or why nothing did."""
+    """Run the memory sweep; return its section, or an absence with the reason."""
     found: MemoryHeadroom | None = None
     for turn in range(MOST_TURNS):
-        started("the script once more, with more samples at a time")
+        started("rerunning the script with growing micro-batches")
         records = leader.again((), ENDLESS, seconds, request)
         seen = _seen(records)
         if seen is None:
@@ -47,14 +47,14 @@ def grow(
             return found
         too_large = _failed(found.trials)
         if turn + 2 == MOST_TURNS:
-            # The rates are missing yet: no further size is worth another end.
+            # The rates are still missing: do not risk running out of memory again.
             too_large.add(found.largest + 1)
         request = replace(
             request, micro_batch=found.largest or None, too_large=tuple(sorted(too_large))
         )
     if found is not None:
         return found
-    why = _why(records) or leader.limit or "the script ended before"
+    why = _why(records) or leader.limit or "the script ended before the sweep"
     return Absent(
         sections=(Absence(section=MemoryHeadroom.label(), why=why, crashed=True),),
     )
@@ -65,7 +65,7 @@ def _failed(trials: Sequence[MemoryTrial]) -> set[int]:
 
 
 def _short(records: Sequence[Record]) -> dict[int, int]:
-    """The ranks that a size has ended, and which."""
+    """The size at which each rank ran out of memory, by rank."""
     return {
         record.rank: record.grown.trying
         for record in records
@@ -75,9 +75,9 @@ def _short(records: Sequence[Record]) -> dict[int, int]:
 
 
 def _seen(records: Sequence[Record]) -> MemoryHeadroom | None:
-    """What the ranks have written down, with the size that ended some of them."""
-    told = [one.grown.headroom for one in records if one.grown is not None]
-    known = [one for one in told if one is not None]
+    """The sweep that the ranks recorded, with the size at which some ran out of memory."""
+    written = [one.grown.headroom for one in records if one.grown is not None]
+    known = [one for one in written if one is not None]
     if not known:
         return None
     latest = max(known, key=lambda one: (len(one.trials), len(one.rates)))
@@ -98,14 +98,14 @@ def _seen(records: Sequence[Record]) -> MemoryHeadroom | None:
 
 
 def _joined(before: MemoryHeadroom, after: MemoryHeadroom) -> MemoryHeadroom:
-    """Of two turns."""
+    """Join the sweeps of two turns."""
     trials = (*before.trials, *after.trials)
     rates = {one.micro_batch: one for one in (*before.rates, *after.rates)}
     return replace(
         after,
         largest=max(before.largest, after.largest),
         safe=max(before.safe, after.safe),
-        # Of what was tried: the later turn takes more for too large.
+        # From the trials only: the later turn assumes that further sizes are too large.
         too_large=min(_failed(trials), default=None),
         trials=trials,
         ranks=tuple(map(_rank, before.ranks, after.ranks)),

@@ -17,11 +17,11 @@ from ddoctor.evidence.host import Memory
 from ddoctor.evidence.section import Absence, Absent, Section
 
 LIMIT_SECONDS = 10.0
-"""For each of the two collections: rank 0 waits for the records of all ranks, for 30 s."""
+"""Limit of each of the two collections; rank 0 waits 30 s for the records of all ranks."""
 
 
 class HostSections:
-    """Collects in the background from now on, and again when ``packed`` is called."""
+    """Collects in the background from its creation, and again when ``packed`` is called."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -32,7 +32,7 @@ class HostSections:
     def _begin(self) -> None:
         from ddoctor.collect import disks, environment, gpus, host, kernel
 
-        # To import torch takes seconds, and a look at RDMA or at names tells a run nothing new.
+        # Importing torch takes seconds, and RDMA and host names add nothing to a run.
         self._first = _collected(
             (
                 host.memory,
@@ -47,7 +47,7 @@ class HostSections:
         )
 
     def packed(self, name: str) -> str:
-        """Every section of the host of this name, with what changed during the run."""
+        """All sections of the host, with the changes of its counters during the run."""
         from ddoctor.cluster.supervisor import pack
         from ddoctor.collect import gpus, host, kernel_log
 
@@ -57,14 +57,14 @@ class HostSections:
         self._thread.join(LIMIT_SECONDS)
         last = _collected((host.memory, log))
         if any(isinstance(one, KernelLog) and one.xids for one in last):
-            # A GPU may have fallen off the bus.
+            # A GPU may have failed and left the PCIe bus.
             last += _collected((gpus.gpus,))
         sections: dict[type[Section], Section] = {}
         for one in (*self._first, *last):
             if isinstance(one, Section):
                 sections[type(one)] = _since(one, sections.get(type(one)))
         absences = tuple(
-            # The training can be judged without it.
+            # The report of the training does not need it.
             replace(one, crashed=False)
             for one in (*self._first, *last)
             if isinstance(one, Absence)
@@ -73,7 +73,7 @@ class HostSections:
 
 
 def _since(section: Section, before: Section | None) -> Section:
-    """A section with what the counters of the kernel showed when the run began."""
+    """A section with the kernel's counters from the start of the run."""
     if isinstance(section, Memory) and isinstance(before, Memory):
         return replace(section, kills_before=before.kills_in_limit)
     return section

@@ -1,4 +1,4 @@
-"""Rank 0: watch the own script, decide for all when to stop, and gather what all recorded."""
+"""Rank 0: watch the script, decide when all ranks stop, and gather all records."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from ddoctor.training.messages import (
 )
 from ddoctor.training.warm_up import settled, warm_up
 
-# Until every rank has heard at which step to stop, the fastest may be so far ahead.
+# Every rank must know the step at which to stop before the fastest rank reaches it.
 NEWS_SECONDS = 2.0
-# The others fail by themselves as soon as their connections break, with gloo; with NCCL they hang.
+# With gloo, the other ranks fail as soon as their connections break; with NCCL they hang.
 AFTER_FAILURE_SECONDS = 8.0
-# All ranks wait for one another, and none of them works: no collective takes so long.
+# All ranks wait for each other, and none uses a CPU: no collective takes longer.
 STUCK_SECONDS = 30.0
-# A rank that stands still outside of collectives may be waiting for a disk or a download.
-STANDING_SECONDS = 90.0
-# After the step at which to stop: the loader alone, and the script's own way out.
+# A rank that is blocked outside of collectives may wait for a disk or a download.
+BLOCKED_SECONDS = 90.0
+# After the last step: measuring the loader alone, and the exit of the script.
 LEAVE_SECONDS = 60.0
 RECORDS_SECONDS = 30.0
 FINISH_SECONDS = 5.0
 
 
 class Lead:
-    """One turn after the other, on all ranks."""
+    """Runs the script on all ranks, one turn after the other."""
 
     def __init__(self, store: ClusterStore, child: Child, new_child: NewChild) -> None:
         self._store, self._child, self._new_child = store, child, new_child
-        self._size = child.mine.world_size
+        self._size = child.launched.world_size
         self._turn = 0
         self.limit = ""
         """Why the first turn ended before its steps were done."""
         self.warm_up = 0
         self.hung = False
-        """Whether the first turn was ended because it made no progress."""
-        self.stood: Mapping[int, Now] = {}
-        """How each rank was then: the first one that is ended sets the others free."""
+        """Whether ddoctor ended the first turn because it made no progress."""
+        self.hang_states: Mapping[int, Now] = {}
+        """State of each rank then; ending the first rank unblocks the others."""
         self.lost: tuple[int, ...] = ()
         """Ranks that sent no record."""
 
     def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> list[Record]:
-        """The turn that has begun, to its end."""
+        """Follow the current turn to its end, and return the records of all ranks."""
         watch = _Watch(self._child, self._turn, steps, seconds, self._store, started)
-        watch.attend()
-        self.limit, self.hung, self.stood = watch.limit, watch.hung, watch.stood
+        watch.run()
+        self.limit, self.hung, self.hang_states = watch.limit, watch.hung, watch.hang_states
         records = self._records()
-        # A script that came to its end first was never told where to stop.
+        # A script that finished earlier never received a step at which to stop.
         self.warm_up = watch.warm_up or settled(
             [row.end - row.begin for row in records[0].rows], steps
         )
@@ -72,7 +72,7 @@ class Lead:
     def again(
         self, change: Sequence[str], steps: int, seconds: float, grow: SweepRequest | None = None
     ) -> list[Record]:
-        """The script once more, with a change of its settings, or more samples at a time."""
+        """Run the script again, with changed settings or growing micro-batches."""
         self._turn += 1
         order = TurnOrder(change=tuple(change), grow=grow, port=free_port())
         self._store.set(turn_key(self._turn), order)
@@ -81,11 +81,11 @@ class Lead:
 
     @property
     def interrupted(self) -> bool:
-        """Somebody asked for the end."""
+        """Whether a signal has requested the end of the run."""
         return self._child.interrupted
 
     def finish(self) -> None:
-        """End the other ranks, and wait for that: torchrun ends them with rank 0."""
+        """End the other ranks and wait for them, because torchrun kills them with rank 0."""
         self._store.set(turn_key(self._turn + 1), TurnOrder(over=True))
         others = self._size - 1 - len(self.lost)
         self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS)
@@ -99,7 +99,7 @@ class Lead:
 
 
 class _Watch:
-    """One turn."""
+    """Follows one turn."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Watch:
         self._started = started
         self._deadline = perf_counter() + seconds
         self._seconds = seconds
-        self._size = child.mine.world_size
+        self._size = child.launched.world_size
         self._nows: dict[int, Now] = {}
         self._moved: dict[int, float] = {}
         self._stop_at: int | None = None
@@ -125,28 +125,28 @@ class _Watch:
         self._most_steps = 0
         self.limit = ""
         self.hung = False
-        self.stood: Mapping[int, Now] = {}
+        self.hang_states: Mapping[int, Now] = {}
         self.warm_up = 0
 
-    def attend(self) -> None:
-        """Until the script has ended on every rank."""
+    def run(self) -> None:
+        """Follow the turn until the script has ended on every rank."""
         wait = pause(self._size)
         while True:
-            self._look()
+            self._read_states()
             if self._child.over and all(
                 rank in self._nows and self._nows[rank].over for rank in range(self._size)
             ):
                 return
             self._decide()
             if self._child.overdue:
-                self._child.end(look=False)
-            self._child.look()
+                self._child.end(sample=False)
+            self._child.sample()
             if self._child.over:
                 time.sleep(0.1)
             else:
                 self._child.wait(wait)
 
-    def _look(self) -> None:
+    def _read_states(self) -> None:
         self._store.add(HEARTBEAT)
         keys = {now_key(self._turn, rank): rank for rank in range(1, self._size)}
         for key, now in self._store.get_all(keys, Now).items():
@@ -168,11 +168,11 @@ class _Watch:
         if failed and self._failed_at is None:
             self._failed_at = moment
         if self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
-            self._end("a rank had failed, and the others waited for it", hung=True)
+            self._end("a rank failed, and the other ranks waited for it", hung=True)
         elif self._stuck(moment):
-            self._end("no rank made any progress", hung=True)
+            self._end("no rank made progress", hung=True)
         elif self._stop_at is not None and self._past_stop(moment):
-            self._end("the script did not end when it was stopped")
+            self._end("the script did not end after its last step")
         elif moment > self._deadline and self._stop_at is None:
             self._out_of_time(moment)
 
@@ -187,7 +187,7 @@ class _Watch:
         self._stop(max(first + self._steps, self._ahead(times)))
 
     def _ahead(self, times: Sequence[float]) -> int:
-        """A step that no rank has done when it hears of it."""
+        """A step that no rank has reached when the order to stop arrives."""
         most = max(now.steps for now in self._nows.values())
         typical = median(times[-20:]) if times else 1.0
         return most + ceil(NEWS_SECONDS / max(typical, 1e-4)) + 1
@@ -205,7 +205,7 @@ class _Watch:
         late = bool(self._stop_seen) and moment - self._stop_seen > LEAVE_SECONDS
         slow = moment > self._deadline and not self._stop_seen
         if slow:
-            # The steps asked for take longer than the time asked for: stop at the next that comes.
+            # --steps would take longer than --seconds: stop at the next possible step.
             times = self._child.step_times()
             at = self._ahead(times)
             if at < (self._stop_at or 0):
@@ -229,7 +229,7 @@ class _Watch:
             )
 
     def _stuck(self, moment: float) -> bool:
-        """No rank moves: none works, each is where it was."""
+        """Whether all ranks are blocked: none uses a CPU, and none changes its phase."""
         for rank, now in self._nows.items():
             before = self._moved.get(rank)
             if before is None or now.over or now.busy or now.age < moment - before:
@@ -241,11 +241,11 @@ class _Watch:
             return False
         still = min(moment - self._moved[rank] for rank in alive)
         waiting = all(now.phase == COLLECTIVE for now in alive.values())
-        return still > (STUCK_SECONDS if waiting else STANDING_SECONDS)
+        return still > (STUCK_SECONDS if waiting else BLOCKED_SECONDS)
 
     def _end(self, why: str, *, hung: bool = False) -> None:
         self._ended, self.hung = True, hung
         self.limit = why
-        self.stood = dict(self._nows) if hung else {}
+        self.hang_states = dict(self._nows) if hung else {}
         self._store.set(end_key(self._turn), True)
-        self._child.end(look=True)
+        self._child.end(sample=True)

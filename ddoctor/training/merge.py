@@ -1,4 +1,4 @@
-"""The records of all ranks, made into evidence."""
+"""Merge the records of all ranks into evidence sections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MOST_GROWTH_POINTS = 200
 
 
 def sections(run: Run) -> tuple[Section, ...]:
-    """All evidence of a run; of what was not seen there is none."""
+    """All sections of a run; a quantity that nothing recorded has no section."""
     hosts = {record.host for record in run.records}
     host = hosts.pop() if len(hosts) == 1 else ""
     found: list[Section] = [
@@ -63,7 +63,7 @@ def sections(run: Run) -> tuple[Section, ...]:
 
 
 def _hosts(run: Run) -> Iterator[Section]:
-    """What local rank 0 of each host collected there."""
+    """The host sections that local rank 0 collected on each host."""
     for record in run.records:
         if record.host_sections:
             yield from unpack(record.host_sections)
@@ -90,16 +90,16 @@ def _outcome(run: Run, record: Record) -> Outcome:
         return "interrupted"
     if record.exit_code == 0:
         return "stopped" if record.leaving else "finished"
-    # Python ends itself by a signal when it was interrupted, and a library may at the very end.
+    # Python ends itself by SIGINT after Ctrl-C, and a library may crash during the exit.
     raised = record.ending is not None and record.ending.exception
     return "killed" if (record.exit_code or 0) < 0 and not raised else "failed"
 
 
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = record.ending
-    stood = run.stood.get(record.rank)
-    if stood is not None and not stood.over:
-        doing, doing_seconds = stood.doing, stood.age
+    state = run.hang_states.get(record.rank)
+    if state is not None and not state.over:
+        doing, doing_seconds = state.doing, state.age
     else:
         doing, doing_seconds = record.doing, record.doing_seconds
     return RankEnding(
@@ -107,7 +107,7 @@ def _ending(run: Run, record: Record) -> RankEnding:
         host=record.host,
         pid=record.pid,
         outcome=_outcome(run, record),
-        # The first is before anything is known of the optimizer, and none of the recorded ones.
+        # The first one precedes the optimizer's first step and belongs to no recorded step.
         steps=record.done + 1 if record.done else 0,
         exit_code=record.exit_code,
         exception=ending.exception if ending else "",
@@ -143,13 +143,13 @@ def _steps(run: Run) -> Steps:
 def _rank_steps(run: Run, record: Record) -> RankSteps:
     rows = [step[record.rank] for step in run.steps]
     waiting = run.together.waiting[record.rank]
-    # A rank that is always the last never waits, and that was seen.
+    # A rank that always arrives last never waits: 0 is a measured value.
     met = run.together.waits
     seconds: dict[str, list[float]] = {}
     for number, name in enumerate(tape.PHASES):
         seconds[name] = [row.phases[number] for row in rows]
     collective = seconds.pop("collective")
-    # A garbage collection within a collective is not in its phase, but in its meeting.
+    # A garbage collection during a collective belongs to the collective, not to its phase.
     seconds["waiting"] = [min(w, c) for w, c in zip(waiting, collective, strict=True)]
     seconds["transfer"] = [c - w for w, c in zip(seconds["waiting"], collective, strict=True)]
     return RankSteps(
@@ -300,8 +300,11 @@ def _loading(run: Run) -> Loading:
 
 
 def _preparing(one: LoaderFacts, rows: Mapping[int, StepRow]) -> float:
-    """Of a batch in the typical step. What the host does while the GPU is busy costs no time: the
-    time that the stream spends outside of all phases is the most that it can be."""
+    """Seconds per batch in the typical step.
+
+    Host work costs no time while the GPU is busy. So it counts at most as the time that the stream
+    spends outside of all phases.
+    """
     steps: dict[int, list[float]] = defaultdict(list)
     for step, seconds in one.preparing:
         if step in rows:
@@ -360,7 +363,7 @@ def _host(run: Run, record: Record, neighbours: float | None) -> RankHost:
 
 
 def _neighbours(records: Sequence[Record]) -> float | None:
-    """CPUs that others took on a host: of the busy ones what the ranks themselves did not."""
+    """CPUs of a host that other processes used: busy CPUs minus those of the ranks."""
     seconds = max(record.watched_seconds for record in records)
     if seconds <= 0:
         return None

@@ -1,4 +1,4 @@
-"""What the ranks of a recorded run tell each other, over the store."""
+"""Messages between the ranks of a recorded run, over the store."""
 
 from __future__ import annotations
 
@@ -32,57 +32,57 @@ def turn_key(turn: int) -> str:
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank is."""
+    """The state of a rank."""
 
     beat: int
     steps: int
     phase: int
-    """Of the recorder's PHASES."""
+    """Index in the recorder's PHASES."""
     age: float
     """Seconds since the phase changed."""
     doing: str
     """The phase, or the operation of the collective."""
     busy: bool
-    """Whether its processes used a CPU since the last word."""
+    """Whether its processes used a CPU since the last message."""
     over: bool = False
     exit_code: int | None = None
     ended: float = 0.0
-    """Seconds from its start to its end."""
+    """Seconds from the start of the script to its end, or to now."""
     interrupted: bool = False
     warm: bool = False
-    """The steps have found their pace."""
+    """Whether the warm-up is over."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """At which step to stop."""
+    """Rank 0's order to stop at a step."""
 
     at: int
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The script once more, or nothing more."""
+    """Rank 0's order to run the script again, or to end."""
 
     change: tuple[str, ...] = ()
-    """As in ``Fix.settings``."""
+    """Settings to change, in the format of ``Fix.settings``."""
     grow: SweepRequest | None = None
-    """With more and more samples at a time."""
+    """The memory sweep, which grows the micro-batches; None: no sweep."""
     port: int = 0
-    """Where the scripts meet: each turn at a port of its own, because a store keeps its words."""
+    """Port of the script's store; each turn has a new one, because a store keeps its keys."""
     over: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """All that there is of one rank when its script has ended."""
+    """The complete record of one rank whose script has ended."""
 
     rank: int
     host: str
     pid: int
     exit_code: int | None
     ended_by_us: bool
-    """It was ended, because it could not go on."""
+    """Whether ddoctor ended the script, because it could not continue."""
     interrupted: bool
     leaving: bool
-    """It was at the step at which it was told to stop."""
+    """Whether the script reached the step at which to stop."""
     seconds: float
     done: int
     rows: tuple[StepRow, ...]
@@ -94,21 +94,21 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     use: RankHost
     cpu_seconds: float
-    """Of its processes, in the time of ``busy_seconds``."""
+    """CPU seconds of its processes, in the period of ``busy_seconds``."""
     busy_seconds: float
-    """Of all CPUs of its host together; 0: not told."""
+    """Busy seconds of all CPUs of its host together; 0: unknown."""
     watched_seconds: float
     memory: int = 0
-    """Bytes that the host has, or grants to its cgroup."""
+    """Bytes of host memory, or the cgroup limit if it is lower."""
     workers_memory: tuple[tuple[float, float], ...] = ()
-    """Time, and MiB of all its DataLoader workers."""
+    """Times, each with the MiB of all its DataLoader workers."""
     worker_memory: float | None = None
-    """MiB of its own, of one worker."""
+    """Unshared MiB of a typical DataLoader worker."""
     world: int = 0
-    """Ranks in the script's process group; 0: not known."""
+    """Ranks in the script's process group; 0: unknown."""
     children_seconds: float = 0.0
-    """CPU seconds of the Python processes that may have trained in its place."""
+    """CPU seconds of Python subprocesses that may have trained instead of the script."""
     stack: tuple[Frame, ...] = ()
     printed: str = ""
     host_sections: str = ""
-    """Of its host, packed; only local rank 0 collects them."""
+    """Packed sections of its host; only local rank 0 collects them."""

@@ -12,12 +12,12 @@ from ddoctor.options import seconds
 from ddoctor.report.options import ReportOptions
 
 TRIAL_SECONDS = 120.0
-"""The time that control runs may take without --prove."""
+"""Time limit of control runs without --prove."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ReportOptions):
-    """What to record, for how long, and what to try afterwards."""
+    """How long to record, and which control runs to make afterwards."""
 
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Stop this many steps after the warm-up.")
@@ -57,19 +57,19 @@ class RunOptions(ReportOptions):
         """Refuse options that exclude or need each other.
 
         Raises:
-            DoctorError: there are such options.
+            DoctorError: the options have such a conflict.
         """
         from ddoctor.probing.sweep_request import sizes
 
         if self.prove and self.no_prove:
             raise DoctorError("--prove and --no-prove exclude each other: give one of them")
         if self.device_memory is not None and not self.memory:
-            raise DoctorError("--device-memory goes with --memory")
+            raise DoctorError("--device-memory needs --memory")
         sizes(self.device_memory)
 
 
 def refuse_options(words: list[str]) -> None:
-    """Words before a command that look like options are options that ddoctor does not have.
+    """Refuse an unknown option of ddoctor before the command.
 
     Raises:
         DoctorError: the first of ``words`` is one.

@@ -47,15 +47,15 @@ Asked = tuple[RankOptions, tuple[str, ...], "Outputs | None"]
 
 
 def main(words: Sequence[str], given: Sequence[str]) -> int:
-    """The exit code of the script if it failed; otherwise on rank 0 that of the report.
+    """Run one rank; return the script's exit code if it failed, else on rank 0 the report's.
 
-    ``given``: arguments that the launcher adds to those of the script.
+    ``given``: arguments of the launcher for the script.
 
     Raises:
         DoctorError: an option is wrong, or the ranks cannot reach each other.
     """
-    mine = _place()
-    asked = _asked(words, given, mine)
+    launched = _place()
+    asked = _asked(words, given, launched)
     if asked is None:
         leave_it_to_rank_0()
         return 2
@@ -64,7 +64,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     current: list[Child] = []
 
     def new_child(turn: int, order: TurnOrder) -> Child:
-        child = Child(command, mine, turn=turn, order=order, host=host)
+        child = Child(command, launched, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
@@ -72,8 +72,8 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:
-        store = _connect(mine)
-        if mine.rank or outputs is None:
+        store = _connect(launched)
+        if launched.rank or outputs is None:
             return _follow(store, child, new_child)
         from ddoctor.cluster.store import StoreLost
         from ddoctor.training.report import lead
@@ -83,7 +83,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         except StoreLost as error:
             raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
     finally:
-        current[0].end(look=False)
+        current[0].end(sample=False)
     return _like(code)
 
 
@@ -102,33 +102,35 @@ def _place() -> LaunchedRank:
     )
 
 
-def _asked(words: Sequence[str], given: Sequence[str], mine: LaunchedRank) -> Asked | None:
-    """The options, the script and the files; None: another rank reports what is wrong."""
+def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -> Asked | None:
+    """The options, the script and the output files; None: another rank reports the error."""
     try:
-        options = parse(RankOptions, words, PROGRAM, quiet=mine.rank > 0, settings=BEFORE_A_COMMAND)
+        options = parse(
+            RankOptions, words, PROGRAM, quiet=launched.rank > 0, settings=BEFORE_A_COMMAND
+        )
         if options is None:
             sys.exit(0)
         options.check()
         command = _script(options.script or [], given)
-        # The files are on the host of rank 0: its other ranks find the same mistake.
-        outputs = options.outputs() if mine.rank == mine.local_rank else None
+        # The output files are on the host of rank 0: its other ranks find the same error.
+        outputs = options.outputs() if launched.rank == launched.local_rank else None
         if options.memory:
-            _check_memory(options.device_memory, mine)
+            _check_memory(options.device_memory, launched)
     except DoctorError:
-        if mine.rank:
+        if launched.rank:
             return None
         raise
     try:
         script.check(command)
     except script.Failed as error:
-        if mine.local_rank:
+        if launched.local_rank:
             return None
         raise DoctorError(str(error)) from error
     return options, command, outputs
 
 
 def _script(words: list[str], given: Sequence[str]) -> tuple[str, ...]:
-    """The script, or ``-m`` and a module, then its arguments, those of the launcher first."""
+    """The script, or ``-m`` and a module; then its arguments, the launcher's first."""
     refuse_options(words)
     begin = 2 if words[:1] == ["-m"] else 1
     if len(words) < begin:
@@ -136,30 +138,30 @@ def _script(words: list[str], given: Sequence[str]) -> tuple[str, ...]:
     return (*words[:begin], *given, *words[begin:])
 
 
-def _check_memory(sizes_given: str | None, mine: LaunchedRank) -> None:
+def _check_memory(sizes_given: str | None, launched: LaunchedRank) -> None:
     limits = SweepRequest(device_memory=sizes(sizes_given))
-    if limits.memory_of(mine.local_rank, mine.local_size) is None and not usable_gpus():
+    if limits.memory_of(launched.local_rank, launched.local_size) is None and not usable_gpus():
         raise DoctorError(
-            "--memory: there is no GPU to measure: give the memory of one: --device-memory 24GiB"
+            "--memory finds no GPU: give the memory limit of one, such as --device-memory 24GiB"
         )
 
 
-def _connect(mine: LaunchedRank) -> ClusterStore:
+def _connect(launched: LaunchedRank) -> ClusterStore:
     from ddoctor.cluster.store import StoreLost, connect
 
-    # Without a store of the launcher, the script itself opens one at MASTER_PORT.
+    # If the launcher has no store, the script opens one at MASTER_PORT.
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    port = mine.port + 1 if own and mine.port else mine.port
+    port = launched.port + 1 if own and launched.port else launched.port
     try:
         return connect(
-            mine.address,
+            launched.address,
             port,
-            host_it=mine.hosts_store,
+            host_it=launched.hosts_store,
             limit=JOIN_SECONDS,
-            prefix=f"run/{mine.run}",
+            prefix=f"run/{launched.run}",
         )
     except StoreLost as error:
-        raise DoctorError(f"rank {mine.rank}: {error}") from error
+        raise DoctorError(f"rank {launched.rank}: {error}") from error
 
 
 def _follow(store: ClusterStore, child: Child, new_child: NewChild) -> int:
@@ -170,11 +172,11 @@ def _follow(store: ClusterStore, child: Child, new_child: NewChild) -> int:
     try:
         return _like(follow(store, child, new_child) or 0)
     except (StoreLost, CoordinatorLost) as error:
-        raise DoctorError(f"rank {child.mine.rank}: {error}") from error
+        raise DoctorError(f"rank {child.launched.rank}: {error}") from error
 
 
 def _like(code: int) -> int:
-    """End as the script did: a signal that ended it ends this process, too."""
+    """Exit like the script: the signal that ended it also ends this process."""
     if code >= 0:
         return code
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What rank 0 does with all records: judge, try the fixes, write the report."""
+"""Rank 0's report: judge the records, try the fixes in control runs, write the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lead(
     script: tuple[str, ...],
     outputs: Outputs,
 ) -> int:
-    """The exit code: the script's own where it failed, else the report's."""
+    """Lead the run and report; return the script's exit code if it failed, else the report's."""
     leader = Lead(store, child, new_child)
     try:
         with progress() as started:
@@ -58,15 +58,15 @@ def lead(
         outputs.write(report, evidence)
         sys.stdout.flush()
     finally:
-        # Once the others leave, the launcher asks for this end, too; it comes, with its own code.
+        # Once the other ranks end, the launcher sends SIGTERM; this rank still exits with its code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         leader.finish()
-    (own,) = (record for record in records if record.rank == child.mine.rank)
+    (own,) = (record for record in records if record.rank == child.launched.rank)
     if own.exit_code and not own.ended_by_us:
         return own.exit_code
     if report.exit_code:
-        told = "could not judge the run" if not report.findings else "found something"
-        explain_failure(f"ddoctor {told}: see its report above or in its files")
+        outcome = "has findings" if report.findings else "could not judge the run"
+        explain_failure(f"ddoctor {outcome}: see its report above or in its files")
     return report.exit_code
 
 
@@ -79,12 +79,12 @@ def _run(leader: Lead, records: Sequence[Record], script: tuple[str, ...], steps
         asked_steps=steps,
         lost=leader.lost,
         hung=leader.hung,
-        stood=leader.stood,
+        hang_states=leader.hang_states,
     )
 
 
 def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:
-    """What is worth trying, as far as it does not cost more than was allowed."""
+    """The changes to try in control runs, as many as the time limit allows."""
     if prove is False or not run.judged:
         return ()
     changes = trial_candidates(report)
@@ -105,16 +105,19 @@ def _try(
     seconds: float,
     started: Callable[[str], None],
 ) -> tuple[Trial, ...]:
-    """In turns without and with it, A B A B; the run itself is the first A."""
+    """Run control runs: alternately without and with each change (A B A B).
+
+    The recorded run is the first A.
+    """
     trials: list[Trial] = []
     without = [_turn(run)]
     for change in changes:
         with_it: list[TrialTurn] = []
         for turn in range(TURNS):
             if len(without) <= turn:
-                started(f"the script once more, unchanged ({turn + 1} of {TURNS})")
+                started(f"rerunning the script unchanged ({turn + 1} of {TURNS})")
                 without.append(_again(leader, (), seconds))
-            started(f"the script with {', '.join(change)} ({turn + 1} of {TURNS})")
+            started(f"rerunning the script with {', '.join(change)} ({turn + 1} of {TURNS})")
             with_it.append(_again(leader, change, seconds))
             if leader.interrupted:
                 return tuple(trials)
@@ -130,8 +133,8 @@ def _again(leader: Lead, change: Sequence[str], seconds: float) -> TrialTurn:
     if turn.seconds is not None:
         return turn
     failed = next((one.ending for one in records if one.ending and one.ending.exception), None)
-    told = f"{failed.exception}: {failed.message}" if failed else run.limit or "no steps were seen"
-    return TrialTurn(failure=f"{told[:200]} (after {perf_counter() - began:.0f} s)")
+    why = f"{failed.exception}: {failed.message}" if failed else run.limit or "no steps recorded"
+    return TrialTurn(failure=f"{why[:200]} (after {perf_counter() - began:.0f} s)")
 
 
 def _turn(run: Run) -> TrialTurn:

@@ -18,7 +18,7 @@ from ddoctor.errors import DoctorError
 PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
-# Python's short options in one word; after one of these letters comes its value.
+# Python's short options can share a word; these letters take a value.
 SHORT_OPTIONS = re.compile(r"-([^cmWX]*)(?:([cmWX])(.*))?", re.DOTALL)
 # torchrun and accelerate refuse these options together with -m.
 NOT_WITH_MODULE = re.compile(r"--(no[-_]p|run[-_]p)\w*")
@@ -34,14 +34,14 @@ class Rewritten:
 
     words: tuple[str, ...]
     starter: int
-    """Index of the word that starts Python: python, torchrun or accelerate."""
+    """Index of the word that starts Python, such as python, torchrun or accelerate."""
     script: tuple[str, ...]
     """The script and its arguments; for a module, ``-m`` comes first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """The words after the one that starts Python."""
+    """The words after `python`, `torchrun` or `accelerate`."""
 
     head: Sequence[str]
     """The words before the module."""
@@ -55,10 +55,10 @@ class _Split:
 
 
 def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
-    """The command that runs the same script under ddoctor, with these options of ddoctor.
+    """Rewrite a launch command so that it runs the same script under ddoctor.
 
     Raises:
-        DoctorError: the command has no script, or no known launcher.
+        DoctorError: the command has no script, or its launcher is unknown.
     """
     words = list(command)
     if not words:
@@ -76,7 +76,7 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
 
 
 def _find(words: Sequence[str]) -> tuple[int, _Split]:
-    """The index of the word that starts Python, and the words after it."""
+    """The index of the word that starts Python, and the split of the words after it."""
     mistake: DoctorError | None = None
     for number, word in enumerate(words):
         read = _reader(word)
@@ -143,7 +143,7 @@ def _python(words: Sequence[str]) -> _Split:
 
 
 def _module(head: Sequence[str], words: Sequence[str]) -> _Split:
-    """``python -m`` of a launcher or of the training."""
+    """Split the words after ``python -m``: a launcher's or the training's."""
     if not words:
         raise DoctorError("python -m has no module to run: ddoctor run -- python -m package.train")
     launcher = MODULES.get(words[0])
@@ -173,7 +173,7 @@ def _distributed_launch(words: Sequence[str]) -> _Split:
 
 def _accelerate(words: Sequence[str]) -> _Split:
     if words[:1] != ["launch"]:
-        raise DoctorError("only `accelerate launch` starts a training, no other accelerate command")
+        raise DoctorError("`accelerate` starts a training only with `accelerate launch`")
     inner = _accelerate_launch(words[1:])
     return _Split(head=["launch", *inner.head], script=inner.script)
 
@@ -190,19 +190,19 @@ def _accelerate_launch(words: Sequence[str]) -> _Split:
 
 def _deepspeed(words: Sequence[str]) -> _Split:
     raise DoctorError(
-        "the deepspeed launcher cannot start ddoctor; scripts that use deepspeed also run under "
-        "torchrun: ddoctor run -- torchrun --nproc-per-node 8 train.py"
+        "the deepspeed launcher cannot start ddoctor: use torchrun, which also runs scripts that "
+        "use deepspeed: ddoctor run -- torchrun --nproc-per-node 8 train.py"
     )
 
 
 def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split:
-    """Split the words with the launcher's own parser, which names its positionals as torchrun."""
+    """Split the words with the launcher's parser, whose positionals have torchrun's names."""
 
     def complain(message: str) -> None:
         raise DoctorError(f"{name} refuses this command: {message}")
 
     def show_help() -> None:
-        raise DoctorError(f"{name} --help starts no training")
+        raise DoctorError(f"{name} --help does not start a training")
 
     setattr(parser, "error", complain)  # noqa: B010 - of this parser only
     setattr(parser, "print_help", show_help)  # noqa: B010
@@ -216,7 +216,7 @@ def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split
     if head[-1:] == ["--"]:
         del head[-1]
     if parsed.max_restarts:
-        # Exit code 1 means findings: torchrun must not restart the rank.
+        # ddoctor exits with 1 if it has findings: torchrun must not restart the rank.
         head.append("--max-restarts=0")
     if parsed.module:
         return _Split(head=head, script=["-m", *script])
@@ -228,7 +228,7 @@ def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split
 
 
 def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
-    """The Python in a command that a launcher executes; None: the command is the script."""
+    """The split of a Python command that a launcher executes; None: the command is the script."""
     try:
         return _find(words)
     except DoctorError:

@@ -1,4 +1,4 @@
-"""One turn of the script on all ranks, and which of its steps are judged."""
+"""The records of one turn of the script on all ranks, and its judged steps."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Run:
     asked_steps: int
     lost: tuple[int, ...] = ()
     hung: bool = False
-    """Whether it was ended because it made no progress."""
-    stood: Mapping[int, Now] = field(default_factory=dict)
-    """How each rank was when that was decided."""
+    """Whether ddoctor ended it because it made no progress."""
+    hang_states: Mapping[int, Now] = field(default_factory=dict)
+    """State of each rank at that decision."""
 
     @cached_property
     def steps(self) -> list[Mapping[int, StepRow]]:
-        """The judged steps: after the warm-up, recorded on all ranks, and on none looked into."""
+        """The judged steps: after the warm-up, recorded on all ranks, and inspected on none."""
         by_rank = [{row.number: row for row in record.rows} for record in self.records]
         common = set.intersection(*(set(rows) for rows in by_rank)) if by_rank else set()
         inspected, on_device = COUNT["inspected"], COUNT["on_device"]
@@ -42,18 +42,18 @@ class Run:
             for number in sorted(common)
             if number >= self.warm_up
             and not any(rows[number].counts[inspected] for rows in by_rank)
-            # Host and stream are two clocks: only one of them counts in a run.
+            # Host and GPU stream have separate clocks: a run uses only one of them.
             and (not self.on_device or all(rows[number].counts[on_device] for rows in by_rank))
         ]
 
     @cached_property
     def together(self) -> Between:
-        """Who waited for whom in these steps."""
+        """Which rank waited for which in the judged steps."""
         return between(self.steps)
 
     @property
     def on_device(self) -> bool:
-        """Whether the time is that of the GPUs."""
+        """Whether the times are GPU times."""
         return any(facts.device.startswith("cuda") for _, facts in self.facts)
 
     @property
@@ -62,11 +62,11 @@ class Run:
         return len(self.steps) >= FEWEST_STEPS
 
     def span(self, rank: int) -> tuple[float, float]:
-        """The judged time of a rank, by its own clock."""
+        """Begin and end of a rank's judged steps, by the clock of its host."""
         return self.steps[0][rank].begin, self.steps[-1][rank].end
 
     def place(self, record: Record) -> RankPlace:
-        """Where a rank ran."""
+        """Host and device of a rank."""
         facts = record.facts
         return RankPlace(
             rank=record.rank,
@@ -77,12 +77,12 @@ class Run:
 
     @property
     def step_seconds(self) -> float | None:
-        """Of a step, the mean over judged steps and ranks; None: there are none."""
+        """Mean seconds of a step over judged steps and ranks; None: no step is judged."""
         if not self.judged:
             return None
         return fmean(row.end - row.begin for rows in self.steps for row in rows.values())
 
     @property
     def facts(self) -> Iterator[tuple[Record, Facts]]:
-        """The ranks whose script wrote something down."""
+        """The records and facts of the ranks whose script wrote facts."""
         return ((one, one.facts) for one in self.records if one.facts is not None)

@@ -1,4 +1,4 @@
-"""`ddoctor run [OPTIONS] -- COMMAND`: rewrites the launch command and becomes it."""
+"""`ddoctor run [OPTIONS] -- COMMAND`: rewrite the launch command and execute it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ IMPORT_SECONDS = 30.0
 
 
 def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
-    """Run the launch command with ddoctor in it: this process becomes the launcher.
+    """Run the launch command under ddoctor: this process becomes the launcher.
 
     Raises:
-        DoctorError: the options or the command are wrong, or ddoctor is missing there.
+        DoctorError: the options or the command are wrong, or the command's Python lacks ddoctor.
     """
     options.check()
     changed = rewritten(command, words(RunOptions, options))
@@ -43,7 +43,7 @@ def _check(changed: Rewritten) -> None:
     if python is not None and Path(python).parent != Path(sys.executable).parent:
         _check_other(str(command), python)
         if changed.script[0] == "-m":
-            # Only that Python knows its modules.
+            # Only that Python can find its modules.
             return
     elif find_spec("torch") is None:
         raise DoctorError("torch is not installed here: use the environment of the training")
@@ -74,7 +74,7 @@ def _check_other(command: str, python: str) -> None:
 
 
 def _interpreter(command: str) -> str | None:
-    """The Python of a command: the command itself, or the one in its first line."""
+    """The Python of a command: the command itself, or the interpreter in its first line."""
     if PYTHON.fullmatch(Path(command).name):
         return command
     with open(command, "rb") as file:

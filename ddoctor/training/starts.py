@@ -1,4 +1,4 @@
-"""How the ranks got ready, before they trained."""
+"""The start of the ranks, before their first training step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ MIB = 2**20
 
 
 def starts(run: Run) -> Starts:
-    """Of the ranks whose script wrote something down."""
+    """The starts of the ranks whose script wrote facts."""
     return Starts(ranks=tuple(_start(*one) for one in run.facts))
 
 
 def _start(record: Record, facts: Facts) -> RankStart:
-    stood = facts.places[facts.samples[-1][2]] if facts.samples and not record.done else None
+    last = facts.places[facts.samples[-1][2]] if facts.samples and not record.done else None
     return RankStart(
         rank=record.rank,
         host=record.host,
         grown=round(facts.grown * MIB),
         memory=record.memory,
         fsdp=facts.fsdp,
-        place=f"{stood.file}:{stood.line}" if stood is not None else "",
-        text=stood.text if stood is not None else "",
-        inner=stood.inner if stood is not None else "",
+        place=f"{last.file}:{last.line}" if last is not None else "",
+        text=last.text if last is not None else "",
+        inner=last.inner if last is not None else "",
     )

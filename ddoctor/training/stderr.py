@@ -1,7 +1,7 @@
-"""What a script prints on stderr: passed on as it comes, and the last of it kept.
+"""Forward a script's stderr, and keep its last lines.
 
-What native code says before it gives up (gloo, CUDA, an allocator) is said there, and nowhere else.
-A terminal is left to the script itself, which may ask whether it is one.
+Native code (gloo, CUDA, an allocator) prints its last error only there. A script whose stderr is a
+terminal keeps it, because it may test for a terminal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import IO
 KEPT_CHUNKS = 64
 CHUNK_BYTES = 8192
 KEPT_CHARACTERS = 4000
-# After the last process has gone, what is in the pipe is read at once.
+# After the last process has ended, the rest of the pipe is read at once.
 END_SECONDS = 2.0
 STDERR = 2
 
 
 class Stderr:
-    """The reading end of a pipe that is a script's stderr."""
+    """Forwards the pipe of a script's stderr."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -30,7 +30,7 @@ class Stderr:
         self._thread.start()
 
     def last(self) -> str:
-        """The last words, once nobody prints any more."""
+        """The last lines, once all processes have closed the pipe."""
         self._thread.join(END_SECONDS)
         return b"".join(tuple(self._kept)).decode(errors="replace")[-KEPT_CHARACTERS:]
 
@@ -38,7 +38,7 @@ class Stderr:
         with self._pipe:
             while chunk := os.read(self._pipe.fileno(), CHUNK_BYTES):
                 self._kept.append(chunk)
-                # Nobody may read it any more; the script is not to be held up by that.
+                # If ddoctor's stderr is closed, the script must still not block.
                 with suppress(OSError):
                     while chunk:
                         chunk = chunk[os.write(STDERR, chunk) :]

@@ -259,8 +259,8 @@ def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--memory"], "--memory: there is no GPU to measure: give the memory of one"),
-        (["--device-memory=3GiB"], "--device-memory goes with --memory"),
+        (["--memory"], "--memory finds no GPU: give the memory limit of one"),
+        (["--device-memory=3GiB"], "--device-memory needs --memory"),
         (["--memory", "--device-memory=3"], "--device-memory 3: give it as 10GB or 24GiB"),
         (["--memory", "--device-memory=3GiB,3GiB,3GiB"], "has 3 sizes, but 2 ranks run on a"),
     ],
