@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 import msgspec
 
 from ddoctor.cluster.measurement import Limits
-from ddoctor.cluster.measuring import MARK
+from ddoctor.cluster.measuring import TAG
 from ddoctor.cluster.probe_series import ProbeSeries, skipped
 from ddoctor.cluster.store import ClusterStore, MemoryStore, Order, RankInfo, free_port
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
@@ -105,13 +105,13 @@ def _usable_gpus(deadline: float) -> UsableGpus:
         raise _CannotStart("crashed", why)
     if not any(map(os.path.exists, GPU_DEVICES)):
         return UsableGpus(count=0, in_use="")
-    mark = {MARK: uuid.uuid4().hex}
+    tag = {TAG: uuid.uuid4().hex}
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "ddoctor.probing.usable_gpus"],
             # Python 3.10 imports from the working folder whatever PYTHONSAFEPATH says.
             cwd="/",
-            env=os.environ | mark | {"PYTHONSAFEPATH": "1"},
+            env=os.environ | tag | {"PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -123,7 +123,7 @@ def _usable_gpus(deadline: float) -> UsableGpus:
             why = "the ranks did not start in time (importing torch from a slow disk?)"
             raise _CannotStart("hung", why) from None
         finally:
-            processes.end(0.0, **mark)
+            processes.end(0.0, **tag)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
         for file in (output, errors):

@@ -28,7 +28,7 @@ from ddoctor.proc import processes
 INTERRUPTED = "interrupted by Ctrl-C or a signal on its host"
 """The error of a rank whose supervisor was interrupted."""
 
-MARK = "DDOCTOR_SUPERVISED"
+TAG = "DDOCTOR_SUPERVISED"
 """Environment variable that identifies the processes of one order."""
 
 GRACE_SECONDS = 0.5
@@ -47,7 +47,7 @@ class Measuring:
     ) -> None:
         self._store, self._ranks, self._number = store, ranks, number
         self._order, self._data = order, data
-        self._mark = {MARK: uuid.uuid4().hex}
+        self._tag = {TAG: uuid.uuid4().hex}
         self._temporary = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
         self._processes: list[_MeasuringProcess] = []
@@ -63,7 +63,7 @@ class Measuring:
                     *self._order.options,
                     *self._order.probes,
                 )
-                environment = _environment(self._store, rank, self._order) | self._mark
+                environment = _environment(self._store, rank, self._order) | self._tag
                 self._processes.append(
                     _MeasuringProcess(
                         self._store, rank.rank, self._number, self._folder, options, environment
@@ -92,8 +92,8 @@ class Measuring:
                 one.report_progress()
             else:
                 # Processes that the rank started must not outlive it.
-                mark = self._mark | {"RANK": str(one.rank)}
-                one.close(code=one.exit_code, survivors=processes.end(0.0, **mark))
+                tag = self._tag | {"RANK": str(one.rank)}
+                one.close(code=one.exit_code, survivors=processes.end(0.0, **tag))
 
     def end(self, why: str = "") -> None:
         """Sample the states of all processes, then end them and all that they started."""
@@ -106,7 +106,7 @@ class Measuring:
             states = processes.statuses([one.pid for one in running if codes[one.rank] is None])
         finally:
             if running or not self._processes:
-                survivors = processes.end(GRACE_SECONDS if states else 0.0, **self._mark)
+                survivors = processes.end(GRACE_SECONDS if states else 0.0, **self._tag)
         for one in running:
             one.close(
                 code=codes[one.rank],

@@ -24,7 +24,7 @@ from ddoctor.probing.options import ProbeOptions
 from ddoctor.proc import processes
 from ddoctor.report.output import STDOUT, Outputs, progress
 
-MARK = "DDOCTOR_PROBE"
+TAG = "DDOCTOR_PROBE"
 """Environment variable that identifies all processes of one start."""
 
 RANKS_WITHOUT_GPU = 2
@@ -39,13 +39,13 @@ def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
         DoctorError: the options do not match, or another host writes the report.
     """
     sweep_request.asked(options, catalog.choose(options.probes or catalog.usual()))
-    meeting = arranged(torchrun, options.join_timeout)
-    if meeting is None or meeting.host_it:
+    endpoint = arranged(torchrun, options.join_timeout)
+    if endpoint is None or endpoint.host_it:
         options.outputs()
     if find_spec("torch") is None:
         raise DoctorError("torch is not installed here: use the environment of the training")
     try:
-        place = _join(meeting) if meeting is not None else ["--standalone"]
+        place = _join(endpoint) if endpoint is not None else ["--standalone"]
         return _torchrun(place, torchrun.nproc_per_node, words(ProbeOptions, options))
     except HostsMissing as apart:
         return _report(apart, options)
@@ -53,17 +53,17 @@ def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
         raise DoctorError("interrupted") from None
 
 
-def _join(meeting: Endpoint) -> list[str]:
+def _join(endpoint: Endpoint) -> list[str]:
     """The options of torchrun on this host, once all hosts have joined."""
     with progress() as started:
-        started(f"waiting for {meeting.hosts} hosts at {meeting}")
-        number = rendezvous.gather(meeting)
+        started(f"waiting for {endpoint.hosts} hosts at {endpoint}")
+        number = rendezvous.gather(endpoint)
     return [
-        f"--nnodes={meeting.hosts}",
+        f"--nnodes={endpoint.hosts}",
         f"--node-rank={number}",
-        f"--master-addr={meeting.address}",
-        f"--master-port={meeting.port}",
-        f"--rdzv-id={meeting.run}",
+        f"--master-addr={endpoint.address}",
+        f"--master-port={endpoint.port}",
+        f"--rdzv-id={endpoint.run}",
     ]
 
 
@@ -93,12 +93,12 @@ def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> i
     from ddoctor.proc.parent import end_with_parent
 
     count = ranks or usable_gpus() or RANKS_WITHOUT_GPU
-    mark = uuid.uuid4().hex
+    tag = uuid.uuid4().hex
     # PET_… are torchrun's own options, set by an outer launcher, say a Kubernetes operator.
     outer = ("PET_", "TORCHELASTIC_")
     environment = {name: v for name, v in os.environ.items() if not name.startswith(outer)}
     # A queue.py in the user's folder must not be imported instead of Python's own.
-    environment |= {MARK: mark, "PYTHONSAFEPATH": "1"}
+    environment |= {TAG: tag, "PYTHONSAFEPATH": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={count}"]
     try:
         agent = subprocess.Popen(
@@ -111,7 +111,7 @@ def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> i
         )
         code = agent.wait()
     finally:
-        processes.end(GRACE_SECONDS, **{MARK: mark})
+        processes.end(GRACE_SECONDS, **{TAG: tag})
     if code < 0:
         raise DoctorError(f"torchrun was killed by {signal.Signals(-code).name}")
     return code

@@ -39,7 +39,7 @@ def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair
     alone = {one.ranks: REPEATS for one in suspicion.slow if len(one.ranks) == 1}
     paths = {one.ranks: REPEATS for one in suspicion.slow if one.what in ("path", "link")}
     suspects = {rank for ranks in alone for rank in ranks}
-    met = Counter((flow.sender, flow.receiver) for flow in flows)
+    paired = Counter((flow.sender, flow.receiver) for flow in flows)
     rounds: list[list[Pair]] = []
     while (any(alone.values()) or any(paths.values())) and len(rounds) < MOST * REPEATS:
         free = dict.fromkeys(ends)
@@ -53,8 +53,8 @@ def further_rounds(ends: Sequence[int], flows: Iterable[Flow]) -> list[list[Pair
         good = [rank for rank in free if rank not in suspects]
         for (suspect,), left in sorted(alone.items(), key=lambda row: -row[1]):
             if left and suspect in free and good:
-                partner = min(good, key=lambda rank: met[suspect, rank])
-                met[suspect, partner] += 1
+                partner = min(good, key=lambda rank: paired[suspect, rank])
+                paired[suspect, partner] += 1
                 pairs.append((suspect, partner))
                 alone[suspect,] -= 1
                 good.remove(partner)
@@ -89,5 +89,5 @@ def _round(ends: Sequence[int], number: int) -> list[Pair]:
     *turning, fixed = places
     turned = [fixed, *turning[number:], *turning[:number]]
     half = len(turned) // 2
-    met = zip(turned[:half], reversed(turned[half:]), strict=True)
-    return [(a, b) for a, b in met if a is not None and b is not None]
+    pairs = zip(turned[:half], reversed(turned[half:]), strict=True)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]

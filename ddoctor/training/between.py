@@ -32,12 +32,12 @@ def between(steps: Sequence[Mapping[int, StepRow]]) -> Between:
     found = Between()
     for rows in steps:
         step: dict[int, float] = defaultdict(float)
-        for met in _matched({rank: row.meetings for rank, row in rows.items()}):
-            last = min(met, key=lambda rank: met[rank])
-            for rank, seconds in met.items():
+        for times in _matched({rank: row.meetings for rank, row in rows.items()}):
+            last = min(times, key=lambda rank: times[rank])
+            for rank, seconds in times.items():
                 if rank != last:
-                    step[rank] += seconds - met[last]
-                    found.waits[rank, last] += seconds - met[last]
+                    step[rank] += seconds - times[last]
+                    found.waits[rank, last] += seconds - times[last]
         for rank in rows:
             found.waiting[rank].append(step[rank])
     return found

@@ -50,7 +50,7 @@ from ddoctor.training.stderr import STDERR, Stderr
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-MARK = "DDOCTOR_TRAINING"
+TAG = "DDOCTOR_TRAINING"
 """Environment variable that identifies all processes of one script."""
 
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
@@ -78,7 +78,7 @@ class Child:
         self.folder = Path(self._folder.name)
         self._tape = Tape(self.folder / recorded.TAPE, create=True)
         self.launched, self.host = launched, host
-        self._mark = {MARK: f"{os.getpid()}-{turn}-{time.time_ns()}"}
+        self._tag = {TAG: f"{os.getpid()}-{turn}-{time.time_ns()}"}
         self._began = perf_counter()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
@@ -96,7 +96,7 @@ class Child:
                 str(self.folder),
                 *words,
             ],
-            env=_environment(turn, order) | self._mark,
+            env=_environment(turn, order) | self._tag,
             # A signal must reach the script once: from this process.
             start_new_session=True,
             stderr=None if os.isatty(STDERR) else subprocess.PIPE,
@@ -197,7 +197,7 @@ class Child:
                 self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
-        processes.end(0.0, **self._mark)
+        processes.end(0.0, **self._tag)
         self._process.wait()
 
     def record(self) -> Record:
@@ -206,7 +206,7 @@ class Child:
 
         assert self.over
         # Such as DataLoader workers of a killed rank.
-        processes.end(0.0, **self._mark)
+        processes.end(0.0, **self._tag)
         head = self._tape.head
         facts = recorded.read(self.folder, recorded.FACTS, Facts)
         used, busy, watched = self.use.used

@@ -144,7 +144,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
     rows = [step[record.rank] for step in run.steps]
     waiting = run.together.waiting[record.rank]
     # A rank that always arrives last never waits: 0 is a measured value.
-    met = run.together.waits
+    waited = run.together.waits
     seconds: dict[str, list[float]] = {}
     for number, name in enumerate(tape.PHASES):
         seconds[name] = [row.phases[number] for row in rows]
@@ -157,7 +157,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
         phases=tuple(
             Phase(name=name, seconds=tuple(round(one, 7) for one in seconds[name]))
             for name in PHASES
-            if any(seconds[name]) or (met and name in BETWEEN_RANKS)
+            if any(seconds[name]) or (waited and name in BETWEEN_RANKS)
         ),
         cpu=tuple(round(row.cpu, 7) for row in rows),
         samples=_counted(rows, "samples"),
@@ -179,9 +179,9 @@ def _lines(run: Run) -> Lines:
 
 def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
     begin, end = run.span(record.rank)
-    met = Counter((phase, place) for time, phase, place in facts.samples if begin <= time <= end)
+    counts = Counter((phase, place) for time, phase, place in facts.samples if begin <= time <= end)
     lines = []
-    for (phase, place), samples in met.most_common(MOST_LINES):
+    for (phase, place), samples in counts.most_common(MOST_LINES):
         where = facts.places[place]
         name = tape.PHASES[phase]
         lines.append(
@@ -195,7 +195,7 @@ def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
                 inner=where.inner,
             )
         )
-    return RankLines(rank=record.rank, samples=met.total(), lines=tuple(lines))
+    return RankLines(rank=record.rank, samples=counts.total(), lines=tuple(lines))
 
 
 def _memory(run: Run) -> MemoryOverTime:
@@ -230,8 +230,8 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
     )
 
 
-def _nearest(looks: Sequence[tuple[float, float]], time: float) -> float | None:
-    return min(looks, key=lambda one: abs(one[0] - time))[1] if looks else None
+def _nearest(samples: Sequence[tuple[float, float]], time: float) -> float | None:
+    return min(samples, key=lambda one: abs(one[0] - time))[1] if samples else None
 
 
 def _calls(run: Run) -> CollectiveCalls:
