@@ -1,4 +1,4 @@
-"""Hosts on a switch: network namespaces with names, addresses and an /etc/hosts of their own."""
+"""Hosts on a switch: network namespaces with separate names, addresses and /etc/hosts."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ MakeCluster = Callable[[int], Cluster]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """Make a cluster of so many hosts; whatever was started on it ends with the test."""
+    """Make a cluster of a number of hosts; all its processes end with the test."""
     with ExitStack() as stack:
         yield lambda count: stack.enter_context(switched(count, tmp_path))
 
 
 @contextmanager
 def switched(count: int, folder: Path) -> Iterator[Cluster]:
-    """So many hosts on one switch, with a folder for their files."""
+    """A number of hosts on one switch, with a folder for their files."""
     mark = uuid.uuid4().hex
     addresses = {f"node-{index}": f"10.77.0.{index + 1}" for index in range(count)}
     lines = "\n".join(f"{address} {name}" for name, address in addresses.items())
@@ -135,7 +135,7 @@ def switched(count: int, folder: Path) -> Iterator[Cluster]:
 
 
 def _cable(switch: Within, name: str, host: Within, address: str) -> None:
-    """Between the switch and a host, whose gateway to the world nobody needs to answer."""
+    """The link between the switch and a host, whose default gateway does not need to answer."""
     there = host[-1]
     for within, line in (
         (switch, f"link add {name} type veth peer name eth0 netns {there}"),

@@ -1,4 +1,4 @@
-"""Two hosts with two cables, of which the one that gloo takes by itself is the slow one."""
+"""Two hosts with two cables; gloo's default choice is the slow cable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A run on two hosts that stands still: each host is looked at, and the bundles are judged
-together."""
+"""A run on two hosts hangs: `attach` samples each host, and `diagnose` joins the bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over a network that end badly: what is told, and that nothing stays behind."""
+"""Runs over a network that end badly: the report, and that no process stays behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if "DDOCTOR_SUPERVISED" in os.environ:
 
 
 def midway(made: Cluster, rank: int) -> psutil.Process:
-    """The measuring process of a rank, when collectives go on."""
+    """The measuring process of a rank, once collectives run."""
     worker = process(made, rank, "ddoctor.probing.worker")
     lines = journal(worker, rank)
     while not (lines.exists() and "round" in lines.read_text()):
@@ -46,7 +46,7 @@ def midway(made: Cluster, rank: int) -> psutil.Process:
 
 
 def left(made: Cluster) -> list[list[str]]:
-    """What is still there of a run that is over; the dead that nobody buries do not count."""
+    """Processes that survive a finished run; zombies do not count."""
     marked = processes.carrying(**{MARK: made.mark})
     return [one.cmdline() for one in marked if one.status() != psutil.STATUS_ZOMBIE]
 
@@ -63,7 +63,7 @@ def first_finding(outputs: list[Output]) -> Mapping[str, Any]:
 
 
 def lines(output: Output) -> list[str]:
-    """What the rank itself complains of; torchrun repeats it in words of its own."""
+    """The error of the rank itself; torchrun repeats it in its log."""
     return [one for one in output.stderr.splitlines() if one.startswith("ddoctor: ")]
 
 

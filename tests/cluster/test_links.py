@@ -27,7 +27,7 @@ def examined(
     within: Mapping[int, Sequence[str]] | None = None,
     cgroup: Mapping[int, Path] | None = None,
 ) -> Mapping[str, Any]:
-    """The report of the pairs on all hosts, each within a command, or in a cgroup, of its own."""
+    """The report of the pairs on all hosts, each within a separate command or cgroup."""
     probe = ("-m", "ddoctor.probe", "pairs", "--data=/usr", f"--json={folder / 'report.json'}")
     started = [
         made.start(
@@ -72,7 +72,7 @@ def _shape(within: Within, interface: str) -> None:
 
 @contextmanager
 def neighbours(number: int, cpu: int) -> Iterator[None]:
-    """Others that keep a CPU busy; each a session of its own, as the scheduler groups them."""
+    """Processes that keep a CPU busy; each in its own session, because the scheduler groups those."""
     busy = ("taskset", "--cpu-list", str(cpu), sys.executable, "-c", "while True: pass")
     started = [subprocess.Popen(busy, start_new_session=True) for _ in range(number)]
     try:
@@ -132,7 +132,7 @@ def test_two_hosts_each_in_another_direction(cluster: MakeCluster, tmp_path: Pat
 def test_a_host_with_busy_neighbours(cluster: MakeCluster, tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
-        pytest.skip("the others need a CPU of their own")
+        pytest.skip("the busy processes need a separate CPU")
     confined = ("taskset", "--cpu-list", str(cpus[-1]))
     with neighbours(NEIGHBOURS, cpus[-1]):
         report = examined(cluster(4), tmp_path, within={3: confined})

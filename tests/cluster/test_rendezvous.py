@@ -1,4 +1,4 @@
-"""`ddoctor probe` on each host: they join first, within a limit, and who is missing is told."""
+"""`ddoctor probe` on each host: they join within a limit, and the report names missing hosts."""
 
 from __future__ import annotations
 

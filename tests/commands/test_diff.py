@@ -38,7 +38,7 @@ def one_slow(factor: float, spread: float = 7.0) -> Section:
 
 
 class Files:
-    """Bundles of a healthy host, with some sections in place of its own."""
+    """Bundles of a healthy host, with some sections replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What the template makes passes the tests and the linter as it is written."""
+"""The files of the template pass the tests and the linter unchanged."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ UNDER = ("-m", "ddoctor.probe", "run")
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """One training and what was told of it."""
+    """One training and its report."""
 
     exit_code: int
     stdout: str
@@ -57,7 +57,7 @@ class Trained:
 
     @property
     def alarms(self) -> list[str]:
-        """The causes told as a warning or an error."""
+        """The causes of warnings and errors."""
         return [one["cause"] for one in self.told["findings"] if one["severity"] != "note"]
 
     @property
@@ -67,7 +67,7 @@ class Trained:
 
 
 class Training:
-    """A script in a folder of its own."""
+    """A script in a separate folder."""
 
     def __init__(self, folder: Path, source: str | Path, words: Sequence[str]) -> None:
         self._folder, self._words = folder, words

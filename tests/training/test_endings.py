@@ -95,7 +95,7 @@ def test_the_first_rank_that_fell(
 @pytest.mark.ward
 @pytest.mark.ward
 def test_a_gpu_has_no_memory_left(training: MakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words are torch's; what they are told of is a run as any other."""
+    """The message is torch's, raised in an ordinary run."""
     monkeypatch.setenv("TOLD", error(device=1))
     trained = training(TRAIN, "out of memory").recorded("--no-prove", "--steps=10000")
     assert told(trained).ranks[1].exception == "OutOfMemoryError"

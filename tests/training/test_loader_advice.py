@@ -1,4 +1,4 @@
-"""A loader that needs three workers: the advice, the gain, and that nothing is told with them."""
+"""A loader that needs three workers: the advice, the gain, and no finding with three workers."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_it_is_said_although_rank_0_comes_last(
 
 @pytest.mark.ward
 def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
-    """``mp.spawn`` starts processes that nobody records: that nothing was seen is said."""
+    """``mp.spawn`` starts processes that ddoctor does not record; the report says so."""
     script = training(
         """
         import time

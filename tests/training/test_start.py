@@ -175,7 +175,7 @@ def test_another_environment_without_ddoctor_is_said(
 
 
 def test_a_module_is_looked_for_where_it_will_be_run(tmp_path: Path, elsewhere: Path) -> None:
-    """Which modules another environment has, is not told by this one."""
+    """This environment cannot check the modules of another one."""
     (tmp_path / "torchrun").write_text(f"#!{elsewhere / 'python3'}\n")
     (tmp_path / "torchrun").chmod(0o755)
     (elsewhere / "python3").write_text("#!/bin/sh\n[ $1 = -c ] || echo started\n")
