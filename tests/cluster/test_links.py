@@ -72,7 +72,7 @@ def _shape(within: Within, interface: str) -> None:
 
 @contextmanager
 def neighbours(number: int, cpu: int) -> Iterator[None]:
-    """Processes that keep a CPU busy; each in its own session, because the scheduler groups those."""
+    """Processes that keep a CPU busy, each in its own session: the scheduler groups by session."""
     busy = ("taskset", "--cpu-list", str(cpu), sys.executable, "-c", "while True: pass")
     started = [subprocess.Popen(busy, start_new_session=True) for _ in range(number)]
     try:
