@@ -1,11 +1,15 @@
-"""Saving a checkpoint takes so long that the others, who wait for it in a collective, time out.
+"""Saving a checkpoint takes so long that the waiting ranks run into the collective timeout.
 
-Where one rank writes the whole state, or gathers it from all before, every other rank stands in the
-next collective meanwhile. A slow or shared disk makes minutes of it, and the collective gives up
-after ten of them (NCCL) or thirty (gloo): the run dies at a checkpoint, with an error on ranks that
-did nothing but wait.
+One rank writes the whole state, or gathers it from all ranks first. Every other rank waits in the
+next collective meanwhile. On a slow or shared disk this takes minutes. The collective times out
+after ten minutes (NCCL) or thirty (gloo), so the run dies at a checkpoint, with an error on ranks
+that only waited.
 
-Seen from outside: the file grows slowly, all other ranks wait, and the timeout comes at each save.
+Symptoms: the checkpoint file grows slowly, all other ranks wait, and the timeout comes at each
+save.
+
+To fix it, save on all ranks and asynchronously (``torch.distributed.checkpoint``), write to a
+faster disk, or raise the timeout.
 """
 
 from __future__ import annotations
@@ -35,13 +39,13 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{one.who} has been saving{at} for all of the {one.seconds:.0f} s, "
+            f"{one.who} saved a checkpoint{at} for all of the {one.seconds:.0f} s, at "
             f"{one.seen.moved / one.seconds:.3g} MiB/s{others(live.ranks, [one])}, until that "
-            "collective's limit is over"
+            "collective times out"
         ),
         evidence=(
             Observation(
-                name="read and written, by the rank that saves",
+                name="read and written by the saving rank",
                 value=round(one.seen.moved, 1),
                 unit="MiB",
                 source=f"in {one.seconds:.0f} s",
@@ -50,7 +54,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         where=Where(hosts=(one.host,), ranks=(one.rank,)),
         fixes=(
             Fix(
-                summary="let all ranks write their parts, and train on meanwhile",
+                summary="save on all ranks, each its own part, and asynchronously",
                 paste=(
                     "import torch.distributed.checkpoint as dcp\n"
                     "\n"
@@ -58,10 +62,10 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                     'saved = dcp.async_save(state, checkpoint_id=f"checkpoints/{step}")'
                 ),
                 language="python",
-                caution='on every rank; needs init_process_group("cpu:gloo,cuda:nccl")',
+                caution='call it on every rank; needs init_process_group("cpu:gloo,cuda:nccl")',
             ),
             Fix(
-                summary=f"measure how fast {one.host} writes there",
+                summary=f"measure the write speed of {one.host} to that folder",
                 paste="df -h FOLDER; dd if=/dev/zero of=FOLDER/try bs=1M count=1024 conv=fsync",
             ),
             longer_limit(),

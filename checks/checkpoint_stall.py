@@ -1,10 +1,12 @@
-"""Saving checkpoints stops the training for a notable part of the time.
+"""Saving checkpoints stops the training for a notable share of the time.
 
-While rank 0 writes, or all ranks do, nobody computes: the state is copied to the host, serialised,
-written, and often brought to the disk at once. It comes every so many steps, so a median hides it
-and the mean does not. Asynchronous saving stops the training for the copy alone.
+While ranks save a checkpoint, no rank computes. The state is copied to the host, serialised,
+written, and often flushed to the disk at once. Only some steps save, so the median step hides the
+cost and the mean does not. Asynchronous saving stops the training only for the copy to the host.
 
-Seen from outside: at regular steps one takes seconds; the disk is busy while the GPUs are not.
+Symptoms: one step in every few hundred takes seconds; the disk is busy while the GPUs are idle.
+
+To fix it, save asynchronously on all ranks, or save less often.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import fmean
 
-from ddoctor.analysis.endings import place
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import AGAIN, named, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, recurs, saving
@@ -23,7 +25,7 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
-# Of the time of a look from outside: far from what a sample at the wrong moment makes of it.
+# Share of the samples of an attach: far above what a few samples at a bad moment amount to.
 NOTABLE = 0.1
 
 # Training at ByteDance pays less than 0.9 % for a checkpoint of every step (ByteRobust, SOSP'25).
@@ -48,14 +50,14 @@ def saving_stops_the_steps(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{_who(savers, everybody)} saved in {len(events)} of {steps.count} steps, "
-            f"{fmean(events):.3g} s each time{_at(lines, savers[0])}: {share:.0%} of all the time, "
-            f"in which the training stands still"
+            f"{_who(savers, everybody)} saved a checkpoint in {len(events)} of {steps.count} "
+            f"steps, {fmean(events):.3g} s each time{_at(lines, savers[0])}: the training is "
+            f"stopped for {share:.0%} of all the time"
         ),
         evidence=(
-            Observation(name="time of a checkpoint", value=round(fmean(events), 3), unit="s"),
+            Observation(name="time to save a checkpoint", value=round(fmean(events), 3), unit="s"),
             Observation(
-                name="part of the time",
+                name="share of the time",
                 value=round(100 * share, 1),
                 unit="%",
                 expected=100 * AFFORDABLE,
@@ -77,14 +79,14 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     most = max(savers, key=lambda rank: rank.seen.share("checkpoint"))
     share, visits = most.seen.share("checkpoint"), most.seen.visits("checkpoint")
     calls = most.seen.calls("checkpoint")
-    at = f" at {place(calls[-1])}" if calls else ""
+    at = endings.at(calls[-1]) if calls else ""
     again = visits >= AGAIN
     yield Finding(
         severity=Severity.WARNING if again else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{named(savers)} saved{at} in {share:.0%} of {most.seconds:.0f} s, "
-            + (f"{visits} times" if again else "too seldom to tell how often it comes")
+            f"{named(savers)} saved a checkpoint{at} for {share:.0%} of {most.seconds:.0f} s, "
+            + (f"{visits} times" if again else "too rarely to say how often this happens")
         ),
         evidence=tuple(
             Observation(
@@ -103,7 +105,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 def _who(savers: Sequence[RankSteps], everybody: bool) -> str:
     if everybody and len(savers) > 1:
         return "all ranks"
-    return " and ".join(f"rank {rank.place.rank}" for rank in savers)
+    return endings.ranks(rank.place.rank for rank in savers)
 
 
 def _at(lines: Lines | None, saver: RankSteps) -> str:
@@ -119,7 +121,7 @@ def _fixes(
     interval = ceil(fmean(events) / (AFFORDABLE * sound))
     hugging_face = run is not None and run.framework == "transformers"
     yield Fix(
-        summary=f"save every {interval} steps: then it costs {AFFORDABLE:.0%}",
+        summary=f"save every {interval} steps, which costs {AFFORDABLE:.0%} of the time",
         paste=(
             f'training_arguments = TrainingArguments(..., save_strategy="steps", '
             f"save_steps={interval})"
@@ -127,19 +129,19 @@ def _fixes(
             else f"if step % {interval} == 0:\n    save(step)"
         ),
         language="python",
-        caution=f"a failure then costs up to {interval * sound:.0f} s of work",
+        caution=f"a failure then loses up to {interval * sound:.0f} s of work",
         expected_gain=f"{share - AFFORDABLE:.0%} of the time",
     )
 
 
 def _asynchronously(share: float) -> Fix:
     return Fix(
-        summary="save asynchronously, on all ranks: only the copy to the host stops the training",
+        summary="save asynchronously on all ranks; only the copy to the host stops the training",
         paste=(
             "import torch.distributed.checkpoint as dcp\n"
             "\n"
             "saved = None\n"
-            "# in the loop, on every rank, at the steps at which it was saved so far:\n"
+            "# in the loop, on every rank, at the steps that save now:\n"
             "if saved is not None:\n"
             "    saved.result()\n"
             'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}\n'
@@ -147,8 +149,8 @@ def _asynchronously(share: float) -> Fix:
         ),
         language="python",
         caution=(
-            'needs a process group for the CPU: init_process_group("cpu:gloo,cuda:nccl"); the '
-            "state is held in memory twice"
+            'needs a process group for the CPU: init_process_group("cpu:gloo,cuda:nccl"); holds '
+            "the state in memory twice"
         ),
         expected_gain=f"up to {share:.0%} of the time",
     )

@@ -1,11 +1,15 @@
-"""A large part of each step is communication that no computing hides.
+"""A large part of each step is communication that no computation overlaps.
 
-All ranks have come, none waits for another, and still the gradients are on their way: there are too
-many bytes for the network, or too little work in a step to hide them behind. Where the network
-itself is slower than its kind, that is a cause of its own; here it may do what it can.
+All ranks have entered the collective, and no rank waits for another one, but the gradients are
+still in transfer. The step moves too many bytes for this network, or has too little computation to
+overlap them with. A network below the rate of its hardware is a separate cause
+(collective-slow-for-hardware); here the network may be healthy.
 
-Seen from outside: more ranks make the step longer, though all are equally busy; a larger batch
-hardly costs time.
+Symptoms: more ranks make the step longer, though all are equally busy; a larger batch costs hardly
+any extra time.
+
+To fix it, send fewer bytes (bf16 compression, another sharding), synchronise less often (gradient
+accumulation), or do more work per step.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
-# Published training keeps 90 % and more of its speed per GPU when it scales, and less than 85 % is
-# out of line (torchtitan and llm-foundry, benchmark tables); what is transferred in sight is lost.
+# Published training keeps 90 % and more of its speed per GPU when it scales; less than 85 % is
+# unusual (torchtitan and llm-foundry, benchmark tables). Exposed communication is that loss.
 NOTABLE = 0.15
 # A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, which takes 23 %
 # of the step, is what a public benchmark of fail-slow detection calls loud (probing's ladder).
 LARGE = 0.25
 
-# What so little takes is the way there and back, not its bytes: 64 KiB are 0.05 ms at 10 Gbit/s.
+# For so few bytes latency is the cost, not bandwidth: 64 KiB take 0.05 ms at 10 Gbit/s.
 SMALL_BYTES = 64 * 2**10
 
 MIB = 2**20
@@ -55,13 +59,13 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
         severity=Severity.WARNING if large else Severity.NOTE,
         confidence=Confidence.CERTAIN if large else Confidence.LIKELY,
         because=(
-            f"{1000 * transfer:.3g} ms of the median step of {1000 * typical_step(steps):.3g} ms "
-            f"are collectives that all {len(steps.ranks)} ranks have come to, {share:.0%} of it"
-            + _gradients(wrapper)
+            f"in {1000 * transfer:.3g} ms of the median step of "
+            f"{1000 * typical_step(steps):.3g} ms, {share:.0%} of it, all {len(steps.ranks)} ranks "
+            "are in collectives and none computes" + _gradients(wrapper)
         ),
         evidence=(
             Observation(
-                name="communication in sight",
+                name="exposed communication",
                 value=round(100 * share, 1),
                 unit="% of step",
                 expected=round(100 * NOTABLE),
@@ -82,7 +86,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"all {len(live.ranks)} ranks are in collectives for at least {share:.0%} of the time, "
-            "and none of them keeps the others waiting"
+            "and none of them is a straggler"
         ),
         evidence=tuple(
             Observation(
@@ -95,7 +99,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(
-                summary="measure the network between these hosts, once the run is over",
+                summary="measure the network between these hosts after the run",
                 paste="torchrun … -m ddoctor.probe  # on the same hosts, launched as the training",
             ),
             _seldom(share),
@@ -116,7 +120,7 @@ def _fixes(
     has_bytes = wrapper is not None and wrapper.kind == "ddp" and not is_small
     if wrapper is not None and wrapper.kind in ("fsdp1", "fsdp2"):
         yield Fix(
-            summary="gather each parameter once: keep it after the forward, where memory allows",
+            summary="gather each parameter once: keep it after the forward pass if memory allows",
             paste="fully_shard(module, reshard_after_forward=False)"
             if wrapper.kind == "fsdp2"
             else "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
@@ -126,29 +130,29 @@ def _fixes(
         )
     if is_small:
         yield Fix(
-            summary="more work between two exchanges: so few bytes take the way there and back",
+            summary="raise the batch size: for so few bytes, latency is the cost",
             paste="loader = DataLoader(dataset, batch_size=2 * batch_size, sampler=sampler)",
             language="python",
-            caution="takes more memory; the learning rate follows the batch",
-            expected_gain=f"up to {share / 2:.0%} of the time a sample takes",
+            caution="takes more memory; scale the learning rate with the batch",
+            expected_gain=f"up to {share / 2:.0%} of the time per sample",
         )
     dtypes = {flags.parameter_dtype for flags in use.flags} if use is not None else set()
     if has_bytes and dtypes <= {"", "float32"} and not (wrapper and wrapper.comm_hook):
         yield Fix(
-            summary="send the gradients as bfloat16: half of the bytes",
+            summary="send the gradients as bfloat16, half of the bytes",
             paste=(
                 "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
                 "\n"
                 "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
             ),
             language="python",
-            caution="on the DDP model, before the first step; gradients are rounded to 8 bits",
+            caution="call it on the DDP model before the first step; rounds gradients to 8 bits",
             expected_gain=f"up to {share / 2:.0%} of the step",
         )
     if has_bytes and wrapper is not None and wrapper.trainable_bytes:
         cap = _other_cap(wrapper)
         yield Fix(
-            summary="buckets of another size: smaller ones begin earlier, larger ones are fewer",
+            summary="try another bucket size: smaller buckets start earlier, larger ones are fewer",
             paste=f"model = DistributedDataParallel(model, bucket_cap_mb={cap})",
             language="python",
             settings=(f"ddp.bucket_cap_mb={cap}",),
@@ -159,7 +163,7 @@ def _fixes(
 
 def _seldom(share: float) -> Fix:
     return Fix(
-        summary="communicate in every fourth step only: accumulate gradients in between",
+        summary="accumulate gradients: communicate in every fourth step only",
         paste=(
             "from contextlib import nullcontext\n"
             "\n"
@@ -171,13 +175,14 @@ def _seldom(share: float) -> Fix:
             "    optimizer.zero_grad()"
         ),
         language="python",
-        caution="the batch is four times as large: learning rate and schedule follow it",
+        caution="the batch is four times as large: adapt learning rate and schedule",
         expected_gain=f"up to {0.75 * share:.0%} of the step",
     )
 
 
 def _other_cap(wrapper: Wrapper) -> int:
-    """Quarters of the whole where all went into one bucket or two; else four times as large."""
+    """MiB: a quarter of all gradients if they fill at most two buckets, else four times the
+    largest bucket."""
     if len(wrapper.bucket_bytes) <= 2:
         return max(1, round(wrapper.trainable_bytes / MIB / 4))
     return max(1, round(4 * max(wrapper.bucket_bytes) / MIB))

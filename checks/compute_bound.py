@@ -1,13 +1,13 @@
-"""The time of a step goes into computing, on all ranks alike.
+"""Computation takes almost all of the step, on all ranks alike.
 
-Nothing keeps the ranks from their work: the batches are there in time, no rank waits for another,
-and nothing is done beside the model. Then a step takes as long as its arithmetic, and it becomes
-shorter by less of that (another precision, fused operations, a smaller model) or by more hardware,
-not by repairs. That is how a training should be, so this is a note.
+Nothing blocks the ranks: batches arrive in time, no rank waits for another one, and the step has no
+extra work. The arithmetic of the model sets the step time. Only less arithmetic (another precision,
+fused operations, a smaller model) or more hardware makes the step shorter. A healthy training looks
+like this, so the finding is a note.
 
-Seen from outside: the main threads of all ranks are in the forward pass, the backward pass and the
-optimizer, and on a CPU. Of a run on GPUs the stacks tell only what is handed over to them; whether
-these compute or wait for one another, `ddoctor run` measures.
+Symptoms: the main threads of all ranks are in the forward pass, the backward pass or the optimizer,
+and on a CPU. For a run on GPUs, stacks only show what the host submits. ``ddoctor run`` measures
+whether the GPUs compute or wait.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-# Of the time of a look: of the rest, as much as counts as a slowdown (10 %) and as much again as is
-# noise of sampling.
+# Share of the samples; the rest allows for a notable slowdown (10 %) and for as much sampling
+# noise.
 MOST = 0.8
-# Of the time: less is not worth another optimizer.
+# Share of the time: less is not worth another optimizer.
 NOTABLE = 0.1
 
 
@@ -37,8 +37,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{ranks} for at least {min(shares):.0%} of the time, and wait for nothing: what makes "
-            "the step shorter is less to compute, or more to compute it with"
+            f"{ranks} for at least {min(shares):.0%} of the time and nothing blocks the step: only "
+            "less computation or more hardware makes it shorter"
         ),
         evidence=tuple(_rows(live.ranks, shares)),
         fixes=(_compiled(), _half(), *_fused(live.ranks)),
@@ -46,7 +46,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _computing(rank: LiveRankState) -> float:
-    """In what part of the time it was in the model or the optimizer; 0 to 1."""
+    """The share of the time in the model or the optimizer, 0 to 1."""
     return sum(rank.shares.get(phase, 0.0) for phase in IN_MODEL)
 
 
@@ -63,23 +63,23 @@ def _rows(every: Sequence[LiveRankState], shares: Sequence[float]) -> Iterator[O
 
 def _compiled() -> Fix:
     return Fix(
-        summary="let torch fuse the model's operations",
+        summary="compile the model, so that torch fuses its operations",
         paste="model = torch.compile(model)  # before DistributedDataParallel",
         language="python",
-        caution="the first steps compile; inputs of ever new shapes do so again and again",
+        caution="the first steps are slow; every new input shape compiles again",
     )
 
 
 def _half() -> Fix:
     return Fix(
-        summary="compute in bfloat16, where these CPUs have instructions for it",
+        summary="compute in bfloat16 if these CPUs have instructions for it",
         paste=(
             "# grep -o -m1 -w -e amx_bf16 -e avx512_bf16 /proc/cpuinfo\n"
             'with torch.autocast("cpu", dtype=torch.bfloat16):\n'
             "    loss = criterion(model(inputs), targets)"
         ),
         language="python",
-        caution="slower where grep finds none; compare the loss with that of float32",
+        caution="slower if grep finds none; compare the loss with that of float32",
     )
 
 
@@ -87,7 +87,7 @@ def _fused(every: Sequence[LiveRankState]) -> Iterator[Fix]:
     share = min(rank.seen.share("optimizer") for rank in every)
     if share >= NOTABLE:
         yield Fix(
-            summary=f"take a fused optimizer: the steps of this one are {share:.0%} of the time",
+            summary=f"use a fused optimizer: optimizer steps are {share:.0%} of the time",
             paste="torch.optim.AdamW(model.parameters(), fused=True)  # Adam, SGD, Adagrad, too",
             language="python",
         )

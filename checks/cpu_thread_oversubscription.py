@@ -1,10 +1,13 @@
-"""Ranks times threads far exceed the CPUs, so the threads wait for each other.
+"""The ranks run far more threads than there are CPUs, so the threads wait for each other.
 
-OMP_NUM_THREADS counts for every rank. The threads of one parallel loop wait for the slowest of them
-by spinning, so that too many threads are slower than few: data preparation, CPU optimizers and gloo
-suffer first. torchrun sets it to 1 where it is not set and there is more than one rank.
+OMP_NUM_THREADS applies to every rank. The threads of a parallel loop spin until the slowest thread
+finishes, so too many threads are slower than few. Data preparation, CPU optimizers and gloo suffer
+first. torchrun sets OMP_NUM_THREADS to 1 if it is unset and a node has more than one rank.
 
-Seen from outside: a load average far above the number of CPUs, and much system time in ``top``.
+Symptoms: a load average far above the number of CPUs, and much system time in ``top``.
+
+To fix it, set OMP_NUM_THREADS (or ``torch.set_num_threads``) to the CPUs of a host divided by its
+ranks.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ EXPLAINS = (
 # Measured with torch 2.13, two ranks on two CPUs: with two threads each (2 times the CPUs) a round
 # of matrix products took 1.7 to 3 times as long as with one thread each.
 TOO_MANY = 2.0
-# From a tenth of the time on a slowdown counts. So measured, two ranks with two threads each waited
-# for a CPU for half of the time, and for 3 % with one each.
+# A slowdown counts from a tenth of the time on. Measured this way, two ranks with two threads each
+# waited for a CPU for half of the time, and for 3 % with one thread each.
 HELD_UP = 0.1
 
 
@@ -45,24 +48,24 @@ def too_many_threads(
     use: RankUse | None,
 ) -> Iterator[Finding]:
     if use is not None and cpus.host in use.by_host:
-        return  # what was seen while it trained tells more
+        return  # what was measured during the training is better evidence
     # OpenMP takes a list, one number for each level of nesting.
-    told = (environment.get("OMP_NUM_THREADS") or "").partition(",")[0].strip()
+    threads = (environment.get("OMP_NUM_THREADS") or "").partition(",")[0].strip()
     ranks = local_ranks(gpus, environment, runs)
-    if not told.isdigit() or ranks is None:
+    if not threads.isdigit() or ranks is None:
         return
-    total = ranks.number * int(told)
+    total = ranks.number * int(threads)
     if total < TOO_MANY * cpus.usable:
         return
     fitting = max(1, int(cpus.usable / ranks.number))
-    if int(told) <= fitting:
+    if int(threads) <= fitting:
         return
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{ranks.number} ranks ({ranks.told_by}) with OMP_NUM_THREADS={told} make {total} "
-            f"threads for {cpus.usable:g} usable CPUs"
+            f"{ranks.number} ranks ({ranks.told_by}) with OMP_NUM_THREADS={threads} run {total} "
+            f"threads on {cpus.usable:g} usable CPUs"
         ),
         evidence=(
             Observation(
@@ -74,9 +77,9 @@ def too_many_threads(
         ),
         fixes=(
             Fix(
-                summary="share the CPUs out among the ranks",
+                summary="divide the CPUs among the ranks",
                 paste=f"export OMP_NUM_THREADS={fitting}",
-                caution="DataLoader workers need CPUs too: with many of them still fewer",
+                caution="DataLoader workers need CPUs too: use even fewer with many workers",
             ),
         ),
     )
@@ -104,25 +107,25 @@ def _crowded(
 ) -> Finding:
     total, most = sum(rank.threads for rank in ranks), max(rank.threads for rank in ranks)
     workers = sum(rank.workers for rank in ranks)
-    beside = f", and {workers} DataLoader workers," if workers else ""
-    told = (
+    and_workers = f", and {workers} DataLoader workers," if workers else ""
+    delay = (
         f": the main threads waited in the run queue for {waited:.0%} of the time"
         if waited is not None
-        else "; how long the main threads wait for one, /proc/PID/schedstat tells"
+        else "; /proc/PID/schedstat shows how long the main threads wait for one"
     )
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.POSSIBLE if waited is None else Confidence.LIKELY,
         because=(
-            f"{len(ranks)} ranks on {where.hosts[0]} with up to {most} threads each{beside} have "
-            f"{usable:g} usable CPUs{told}"
+            f"{len(ranks)} ranks on {where.hosts[0]} with up to {most} threads each{and_workers} "
+            f"have {usable:g} usable CPUs{delay}"
         ),
         evidence=(
             Observation(
                 name="threads of all ranks",
                 value=total,
                 expected=round(usable, 1),
-                source="threads that compute; affinity mask and cgroup quota",
+                source="compute threads; affinity mask and cgroup quota",
             ),
         ),
         where=where,
@@ -135,15 +138,15 @@ def _fewer(crowding: Sequence[RankHost], fitting: int) -> Fix:
     settings = (f"torch.threads={fitting}",)
     if any(rank.omp_threads not in (None, rank.threads) for rank in crowding):
         return Fix(
-            summary="share the CPUs out among the ranks, in the script: it sets the threads itself",
+            summary="divide the CPUs among the ranks in the script, which sets the threads itself",
             paste=f"torch.set_num_threads({fitting})",
             language="python",
-            caution="DataLoader workers need CPUs too: with many of them still fewer",
+            caution="DataLoader workers need CPUs too: use even fewer with many workers",
             settings=settings,
         )
     return Fix(
-        summary="share the CPUs out among the ranks",
+        summary="divide the CPUs among the ranks",
         paste=f"export OMP_NUM_THREADS={fitting}",
-        caution="DataLoader workers need CPUs too: with many of them still fewer",
+        caution="DataLoader workers need CPUs too: use even fewer with many workers",
         settings=settings,
     )

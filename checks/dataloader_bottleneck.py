@@ -1,14 +1,20 @@
-"""The training waits for its data: a loader does not bring the batches as fast as they are used.
+"""The DataLoader cannot keep up with the training step.
 
-A step can begin when its batch is there. Where the workers of the DataLoader are too few, or there
-are none and the training process reads the items itself, the accelerator stands idle meanwhile; and
-where that is so on one rank only, all the others wait for that rank in the next collective. How
-many workers are enough follows from the time that a batch takes one of them, held against the time
-between two batches without any waiting; more than that cost memory and bring nothing.
+A step can start only when its batch is there. With too few DataLoader workers, or with none (the
+training process then loads the items itself), the accelerator idles meanwhile. If this happens on
+one rank only, all other ranks wait for that rank in the next collective.
 
-Seen from outside: utilisation in bursts, often with the period of ``num_workers`` steps, and the
-main thread in ``next()`` of the loader.
+The right number of workers follows from two times: how long one worker takes for a batch, and how
+long a step takes without any wait for data. More workers than that cost memory and gain nothing.
+
+Symptoms: GPU utilisation in bursts, often with a period of ``num_workers`` steps, and the main
+thread in ``next()`` of the loader.
+
+To fix it, raise ``num_workers`` or ``prefetch_factor``, or make each item cheaper to load.
 """
+
+# Long: it judges a slow loader and an empty queue at each epoch, in a recorded run and in a live
+# one, and says how many workers would be enough.
 
 from __future__ import annotations
 
@@ -38,7 +44,7 @@ EXPLAINS = (
     "scaling-efficiency-low",
 )
 
-# The first epoch pays for what is done once; two after it that cost the same are no accident.
+# The first epoch pays for one-time work; two more with the same cost are no accident.
 EPOCHS = 3
 TOGETHER = 10
 
@@ -93,8 +99,8 @@ def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str)
     share = live_data_starvation.at_the_loader(first)
     who = first.who if len(rows) == 1 else live_ranks.named(rows)
     sure = live_data_starvation.again(rows)
-    doubt = "" if sure else "; look again: it was met there once, which may be one batch"
-    what = "waits for batches of its workers" if workers else "loads batches itself"
+    doubt = "" if sure else "; attach again: it was seen there once, which may be a single batch"
+    what = "waits for its DataLoader workers" if workers else "loads batches itself"
     return Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
@@ -107,17 +113,17 @@ def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str)
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
             Fix(
-                summary="load with more workers; how many are enough is measured by ddoctor run",
+                summary="raise num_workers; ddoctor run measures how many workers are enough",
                 paste=f"DataLoader(…, num_workers={max(2, 2 * workers)}, persistent_workers=True)",
                 language="python",
-                caution="no more workers than the host has cores for all its ranks",
+                caution="the workers of all ranks of a host together need a core each",
             ),
         ),
     )
 
 
 def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
-    """The workers live on, and yet each epoch begins with nothing in the queue."""
+    """The workers are persistent, and yet each epoch begins with an empty queue."""
     feed = max(
         throughput.feeds, key=lambda feed: (feed.edges - feed.restarts) / feed.step, default=None
     )
@@ -131,12 +137,12 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"each epoch{of_batches(loader)} at {loader.name} begins with an "
-            f"empty queue: its first batch comes after {first_batch(loader):.3f} s, and "
+            f"empty prefetch queue: its first batch takes {first_batch(loader):.3f} s, and "
             f"a step takes {feed.step:.3f} s"
         ),
         evidence=(
             Observation(
-                name="filling the queue again",
+                name="refilling the prefetch queue",
                 value=round(100 * filling / feed.step),
                 unit="% of the step",
                 expected=round(100 * NOTABLE),
@@ -146,7 +152,7 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
         cost=Cost(value=round(filling / feed.step, 3), unit="share of step"),
         fixes=(
             Fix(
-                summary="make one epoch of ten, so that the workers fetch ahead over the edges",
+                summary="join ten epochs into one, so that the workers prefetch across the borders",
                 paste=(
                     f"dataset = torch.utils.data.ConcatDataset([dataset] * {TOGETHER})"
                     f"  # for {loader.name}, and a tenth of the epochs"
@@ -154,7 +160,7 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
                 if loader.kind == "map"
                 else f"# in {loader.dataset}.__iter__, around what is there\nwhile True:\n    ...",
                 language="python",
-                caution="what is done at the end of each epoch is then done less often",
+                caution="code at the end of an epoch then runs a tenth as often",
             ),
         ),
     )
@@ -172,7 +178,8 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
     )
     if loader.batch_seconds:
         made = (
-            f"at {loader.name} {maker} takes {loader.batch_seconds:.3f} s for one, {_work(loader)}"
+            f"at {loader.name} {maker} takes {loader.batch_seconds:.3f} s per batch, "
+            f"{_work(loader)}"
         )
     else:
         made = f"the loader at {loader.name} has {workers}"
@@ -180,12 +187,12 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
     if others:
         waits = max(feed.wait for feed in others)
         compared = (
-            f"; the other ranks wait {waits:.3f} s a step for theirs, this one {worst.wait:.3f} s"
+            f"; the other ranks wait {waits:.3f} s per step for theirs, this one {worst.wait:.3f} s"
         )
     if worst.ample:
         return (
-            f"{needs}: {made}{compared}; that is soon enough: a busy CPU, or what hands it over, "
-            "is what takes the time"
+            f"{needs}: {made}{compared}; that is fast enough, so a busy CPU or the transfer to "
+            "the main process takes the time"
         )
     return f"{needs}: {made}{compared}{_honest(worst, advice)}"
 
@@ -213,8 +220,8 @@ def _honest(worst: Feed, advice: Advice) -> str:
     if advice.enough:
         return ""
     if advice.cpus is not None:
-        return f"; for that the loaders would need {advice.cpus:.3g} CPUs, which these ranks lack"
-    return f"; no number of workers brings one faster than every {advice.seconds:.3f} s"
+        return f"; the loaders would need {advice.cpus:.3g} CPUs, more than these ranks have"
+    return f"; no number of workers makes one faster than every {advice.seconds:.3f} s"
 
 
 def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observation]:
@@ -224,10 +231,10 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
         value=round(100 * worst.share),
         unit="% of the step",
         expected=round(100 * NOTABLE),
-        source="the median of five stretches of the run",
+        source="median of five parts of the run",
     )
     yield Observation(
-        name="between two batches",
+        name="time between two batches",
         value=round(worst.interval, 4),
         unit="s",
         expected=round(worst.need, 4),
@@ -235,21 +242,23 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
     )
     if loader.batch_seconds:
         yield Observation(
-            name="a batch", value=round(loader.batch_seconds, 4), unit="s of a worker"
+            name="time for a batch", value=round(loader.batch_seconds, 4), unit="s of a worker"
         )
     yield Observation(
-        name=f"between two batches with {advice.workers} workers",
+        name=f"time between two batches with {advice.workers} workers",
         value=round(advice.seconds, 4),
         unit="s",
         expected=round(worst.need, 4),
-        source="the loader alone, measured" if advice.measured else "time for a batch over workers",
+        source="measured with the loader alone"
+        if advice.measured
+        else "time for a batch divided by the workers",
     )
     hot = lines.of(worst.rank, "loader") if lines is not None else ()
     if hot and not loader.num_workers:
         yield Observation(
-            name="met most often at",
+            name="sampled most often at",
             value=f"{hot[0].file}:{hot[0].line} {hot[0].text}".rstrip(),
-            source=f"{hot[0].samples} of {sum(line.samples for line in hot)} looks at the loader",
+            source=f"{hot[0].samples} of {sum(line.samples for line in hot)} samples in the loader",
         )
 
 
@@ -263,17 +272,17 @@ def _fixes(
     if more and (helps or advice.enough):
         fix = worker_fix(worst, advice, sharing, run)
         if not helps:
-            # Another rank is as late: to mend one of the two changes nothing yet.
-            both = "the step is shorter only once what else holds it up is mended, too"
+            # Another rank lags as much: to fix one of the two changes nothing yet.
+            both = "the step gets shorter only after the other cause that delays it is fixed, too"
             fix = replace(fix, caution="; ".join(filter(None, (both, fix.caution))), settings=())
         yield fix
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix(
-            summary="let the workers run further ahead: on average they are fast enough",
+            summary="raise prefetch_factor: on average the workers are fast enough",
             paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
             language="python",
-            caution="it evens out items of unequal cost, and holds more batches in /dev/shm",
+            caution="holds more batches in /dev/shm",
             settings=(f"loader.prefetch_factor={ahead}",),
         )
     if not advice.enough and not worst.ample:
@@ -283,16 +292,16 @@ def _fixes(
 def _cheaper(loader: Loader) -> Fix:
     if loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
         return Fix(
-            summary="read from a faster place: more workers alone are not enough",
+            summary="read from a faster disk: more workers alone are not enough",
             paste="rsync -a FOLDER_OF_THE_DATA/ /var/tmp/data/  # on each host, before the run",
-            caution="point the dataset there; look at the disk meanwhile: iostat -x 5",
+            caution="point the dataset there; watch the disk meanwhile: iostat -x 5",
         )
     return Fix(
-        summary="compute the items once, before the run: more workers alone are not enough",
+        summary="compute the items once before the run: more workers alone are not enough",
         paste=(
-            f"# once: what {loader.dataset}.__getitem__ computes anew in every epoch\n"
+            f"# once: what {loader.dataset}.__getitem__ computes again in every epoch\n"
             'torch.save([dataset[index] for index in range(len(dataset))], "items.pt")\n'
-            "# in the training script, in place of that dataset\n"
+            "# in the training script, instead of that dataset\n"
             'dataset = torch.load("items.pt", mmap=True)\n'
         ),
         language="python",

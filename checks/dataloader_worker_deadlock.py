@@ -1,11 +1,16 @@
-"""A rank waits for a batch that its DataLoader workers never bring, and the others wait for it.
+"""A DataLoader worker is deadlocked, and all ranks wait for its batch.
 
-A worker that was forked while other threads held a lock (of OpenMP, OpenCV, a tokenizer, a
-database) waits for that lock for ever; one that reads from a dead file system, or waits for its
-turn on another process, does not come back either. The main process has no limit for it by default.
+A worker may be forked while another thread holds a lock (OpenMP, OpenCV, a tokenizer, a database).
+It then waits for that lock forever. A worker that reads from a dead file system, or waits for
+another process, does not return either. By default the main process waits without a timeout.
 
-Seen from outside: the run hangs, one rank in ``_try_get_data`` of the loader, its workers asleep.
+Symptoms: the run hangs, one rank is in ``_try_get_data`` of the DataLoader, and its workers sleep.
+
+To fix it, start workers with ``spawn``, give each worker one thread, and set ``timeout`` in the
+DataLoader.
 """
+
+# Long: it judges a run that ended and a live one, in which the stack of the worker is known.
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _works(worker: LiveWorker, rank: LiveRankState) -> bool:
-    """Whether it computes: the batch takes long, and comes."""
+    """Whether the worker computes: the batch is slow, but will arrive."""
     return worker.cpu_seconds > WORKS * rank.seconds
 
 
@@ -57,26 +62,26 @@ def _stuck(
     text = endings.quoted(line)
     because = f"{rank.who} waits for a batch {rank.where}"
     if first is not None:
-        several = f"{len(stuck)} of its {len(rank.seen.workers)} workers stand"
-        its = f"its worker (pid {first.pid}) stands" if len(rank.seen.workers) == 1 else several
+        several = f"{len(stuck)} of its {len(rank.seen.workers)} workers are stuck"
+        its = f"its worker (pid {first.pid}) is stuck" if len(rank.seen.workers) == 1 else several
         because += f", and {its}{where}{text}"
     elif rank.seen.workers:
-        because += ", and none of its workers brings one"
+        because += ", and none of its workers delivers one"
     else:
-        because += ", and its workers are gone"
+        because += ", and its workers no longer exist"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first is not None else Confidence.LIKELY,
         because=f"{because}; nothing moved for {rank.seconds:.0f} s{others(every, [rank])}",
         evidence=tuple(
-            Observation(name=f"worker {worker.pid} is", value=worker.state)
+            Observation(name=f"state of worker {worker.pid}", value=worker.state)
             for worker in rank.seen.workers
         ),
         where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
         fixes=(
             *(
                 Fix(
-                    summary="repair what the worker waits for",
+                    summary="fix what this line of the worker waits for",
                     paste="\n".join(
                         f'  File "{frame.file}", line {frame.line}, in {frame.function}'
                         for frame in first.stack
@@ -109,11 +114,11 @@ def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: s
         because=(
             f"{endings.who(one)} {what} for a batch{whose or ' of its loader workers'}"
             f"{f' at {line}' if line else ''}, after {endings.steps(one)}"
-            f"{endings.others(run, [one])}; the stacks of the workers would tell what they wait for"
+            f"{endings.others(run, [one])}; the stacks of the workers would show what blocks them"
         ),
         evidence=(
-            Observation(name="steps taken", value=one.steps),
-            Observation(name="waited for", value=round(one.doing_seconds, 1), unit="s"),
+            Observation(name="steps done", value=one.steps),
+            Observation(name="time waited", value=round(one.doing_seconds, 1), unit="s"),
         ),
         where=Where(hosts=(one.host,), ranks=(one.rank,)),
         fixes=tuple(_fixes(run, loader)),
@@ -122,7 +127,7 @@ def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: s
 
 def _fixes(run: TrainingRun, loader: Loader | None) -> Iterator[Fix]:
     yield Fix(
-        summary="repeat it, and look at the stacks of the workers while it hangs",
+        summary="run it again, and dump the stacks of the workers while it hangs",
         paste=(
             f"{endings.again(run)} &\n"
             f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --native --pid"
@@ -136,16 +141,16 @@ def _fixes(run: TrainingRun, loader: Loader | None) -> Iterator[Fix]:
 
 def _without_locks() -> Fix:
     return Fix(
-        summary="start workers that inherit no locks",
+        summary="start the workers with spawn, so that they inherit no locks",
         paste='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)',
         language="python",
-        caution="the dataset is pickled for each of them, and the script needs a main guard",
+        caution='pickles the dataset for each worker; the script needs `if __name__ == "__main__"`',
     )
 
 
 def _with_limits() -> Fix:
     return Fix(
-        summary="give the workers one thread each, and the wait for them a limit",
+        summary="give each worker one thread, and set a timeout in the DataLoader",
         paste=(
             "def alone(worker):\n"
             "    torch.set_num_threads(1)\n"

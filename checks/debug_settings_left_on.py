@@ -1,11 +1,13 @@
 """Debug output or debug checks are on.
 
-TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG_SUBSYS=ALL, ACCELERATE_DEBUG_MODE=true and their like are
-the right thing while a fault is sought. In a production run they cost time at every step or fill
-the disk with a line per collective and rank.
+TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG_SUBSYS=ALL, ACCELERATE_DEBUG_MODE=true and similar
+settings help to find an error. In a production run they slow down every step, or fill the disk with
+a line for each collective and rank.
 
-What costs something at each step is a warning; what only writes some lines at the start, such as
-NCCL_DEBUG=INFO, is a note. From outside: ``env | grep -E 'DEBUG|LOG'``.
+A setting with a cost at each step is a warning. A setting that only logs some lines at the start,
+such as NCCL_DEBUG=INFO, is a note.
+
+To see them, run ``env | grep -E 'DEBUG|LOG'``. To fix it, unset them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding
         ):
             continue
         severity = Severity(setting.severity)
-        measure = ". A run with it and one without it settle what it costs"
+        measure = ". Compare a run with it and one without it to measure its cost"
         yield Finding(
             severity=severity,
             confidence=Confidence.CERTAIN if severity is Severity.NOTE else Confidence.LIKELY,

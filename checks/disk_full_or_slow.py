@@ -1,14 +1,19 @@
-"""A disk that the run uses is nearly full, or slower than what it is asked for.
+"""A disk that the run uses is nearly full, or too slow for the run.
 
-Checkpoints are large and come late: a run that fills the disk dies hours in, with "No space left on
-device", or leaves a checkpoint that cannot be read back. Rank 0 dies, the others wait for it. The
-temporary folder holds compiled kernels and the cache of Hugging Face holds models. A disk that is
-at work all the time and moves little, since it is a hard disk, shared with others, or asked for
-many small pieces, holds up whoever saves or loads.
+Checkpoints are large and come late. A run that fills the disk dies after hours with "No space left
+on device", or leaves a checkpoint that cannot be read back. Rank 0 dies and the other ranks wait
+for it. The temporary folder holds compiled kernels; the Hugging Face cache holds models.
 
-Seen from outside: ``df -h`` and ``df -i`` for the working folder, the temporary folder and the
-cache; ``iostat -x 1`` with a disk at 100 % and few MB/s.
+A slow disk is busy all the time and transfers little: a hard disk, a disk shared with other
+processes, or one with many small reads or writes. It delays every rank that saves or loads.
+
+Symptoms: ``df -h`` and ``df -i`` show a full working folder, temporary folder or cache; ``iostat -x
+1`` shows a disk at 100 % and few MB/s.
+
+To fix it, free or move space, save to a local NVMe, or pack small files into larger ones.
 """
+
+# Long: it judges free space, free inodes, and the traffic of a disk in a live run.
 
 from __future__ import annotations
 
@@ -36,16 +41,16 @@ DISK_SLEEP = "disk-sleep"
 # NodeFilesystemAlmostOutOfSpace and …OutOfFiles of node_exporter's mixin: a warning at 5 % left,
 # critical at 3 %.
 LOW_SHARE, CRITICAL_SHARE = 0.05, 0.03
-# A share alone condemns large disks: 5 % of 100 TB hold many checkpoints. One checkpoint with AdamW
-# has 12 bytes a parameter (weight and two moments in fp32): 84 GB for 7e9 parameters, 1.3 GB for
-# the 1.1e8 of BERT-base.
+# A share alone is wrong for large disks: 5 % of 100 TB hold many checkpoints. One checkpoint with
+# AdamW has 12 bytes per parameter (weight and two moments in fp32): 84 GB for 7e9 parameters,
+# 1.3 GB for the 1.1e8 of BERT-base.
 LARGE_CHECKPOINT, SMALL_CHECKPOINT = 84 * GB, 1.3 * GB
 # An installation of torch alone has about as many files (counted: 14273 in torch 2.13 for CPUs).
 FEW_FILES = 15_000
-# Of the time of a look, far from what a sound disk of a sound run has to do.
+# Share of the sampled time, far above what a healthy disk in a healthy run shows.
 BUSY, NOTABLE = 0.9, 0.2
-# MiB/s: what a hard disk reads or writes in one go. One that gives less while it is at work all the
-# time is that slow, or is asked for small pieces.
+# MiB/s of a hard disk with sequential access. A disk below that which is busy all the time is
+# slower still, or reads and writes small pieces.
 IN_ONE_GO = 100.0
 
 
@@ -78,7 +83,7 @@ def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterato
 
 
 def _by_disk(rank: LiveRankState) -> bool:
-    """Whether it saves for long, again and again, or waits for workers that are met in reads."""
+    """Whether it saves for long, repeatedly, or waits for workers that are blocked in reads."""
     saves = rank.seen.share("checkpoint") >= NOTABLE and rank.seen.visits("checkpoint") >= AGAIN
     reads = [worker for worker in rank.seen.workers if worker.state == DISK_SLEEP]
     loads = (
@@ -100,14 +105,14 @@ def _slow(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"the disk {disk.name} of {section.host} was at work for {disk.busy:.0%} of "
-            f"{section.seconds:.0f} s and moved {disk.read + disk.written:.1f} MiB/s, while "
+            f"disk {disk.name} of {section.host} was busy for {disk.busy:.0%} of "
+            f"{section.seconds:.0f} s at only {disk.read + disk.written:.1f} MiB/s, while "
             f"{named(held)} {'saved' if saves else 'waited for batches'} for {share:.0%} of the "
             "time"
         ),
         evidence=(
             Observation(
-                name=f"{disk.name} at work",
+                name=f"{disk.name} busy",
                 value=round(100 * disk.busy),
                 unit="% of time",
                 expected=100 * BUSY,
@@ -120,14 +125,17 @@ def _slow(
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             Fix(
-                summary="write, or read, large pieces, to a disk of this host that is faster",
+                summary="use a faster disk of this host, and read and write large files",
                 paste=(
                     "# checkpoints to a local NVMe first, and from there in the background"
                     if saves
                     else "cp -r /data/set /local/nvme/set  # once; or pack small files into shards"
                 ),
             ),
-            Fix(summary="see who else uses it", paste="iotop -oPa -n 3 || pidstat -d 1 3"),
+            Fix(
+                summary="show which processes use the disk",
+                paste="iotop -oPa -n 3 || pidstat -d 1 3",
+            ),
         ),
     )
 
@@ -138,8 +146,8 @@ def _out_of_space(disk: Disk) -> Finding:
         severity=Severity.ERROR if critical else Severity.WARNING,
         confidence=Confidence.CERTAIN if critical else Confidence.LIKELY,
         because=(
-            f"{_name(disk)} has {_size(disk.free)} left, {disk.free_share:.1%}; one checkpoint "
-            f"with AdamW takes 12 bytes a parameter, {_size(12 * 10**9)} for a model of 1e9"
+            f"{_name(disk)} has {_size(disk.free)} left, {disk.free_share:.1%}; a checkpoint with "
+            f"AdamW takes 12 bytes per parameter, {_size(12 * 10**9)} for 1e9 parameters"
         ),
         evidence=(
             Observation(
@@ -165,8 +173,8 @@ def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{_name(disk)} has {_size(disk.free)} left but only {left} of {files} inodes, one "
-            "for each new file"
+            f"{_name(disk)} has {_size(disk.free)} left but only {left} of {files} inodes, and "
+            "each new file takes one"
         ),
         evidence=(
             Observation(
@@ -189,19 +197,19 @@ def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
 def _elsewhere(disk: Disk) -> Iterator[Fix]:
     if "Hugging Face cache" in disk.roles:
         yield Fix(
-            summary="remove downloads that are not used, after looking",
+            summary="list the cached downloads, then remove the unused ones",
             paste="hf cache ls && hf cache prune   # older: huggingface-cli delete-cache",
         )
     if "temporary folder" in disk.roles:
         yield Fix(
-            summary="keep temporary files elsewhere",
+            summary="move temporary files to another disk",
             paste="export TMPDIR=/path/on/a/larger/disk",
         )
 
 
 def _largest(disk: Disk) -> Fix:
     return Fix(
-        summary="find what fills it",
+        summary="find the folders that fill the disk",
         paste=f"du -xh --max-depth=2 {disk.mount or disk.path} | sort -h | tail -20",
     )
 

@@ -1,15 +1,18 @@
-"""An environment variable is misspelt, outdated, contradictory, or has a value nobody reads.
+"""An environment variable is misspelt, outdated or contradictory, or has an invalid value.
 
-NCCL, torch and Accelerate pass over a name that they do not know without a word, so a misspelt
-setting looks set and does nothing. NCCL reads any word as 0 where it wants a number, so
-NCCL_IB_DISABLE=true switches nothing off and NCCL_BUFFSIZE=8M makes buffers of 8 bytes; torch and
-Accelerate raise an error instead.
+NCCL, torch and Accelerate silently ignore unknown names, so a misspelt setting looks set and does
+nothing. NCCL reads any word as 0 where it expects a number: NCCL_IB_DISABLE=true disables nothing,
+and NCCL_BUFFSIZE=8M makes buffers of 8 bytes. torch and Accelerate raise an error instead.
 
-Known are all names of NCCL from 2.3 to 2.32, those of torch 2.13, Accelerate 1.15 and OpenMP, with
-where each was taken from. A name that none of them has may belong to a plug-in: unless it resembles
-a known one it is only a note. From outside: ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV`` makes NCCL
-print the settings that it really took.
+ddoctor knows all names of NCCL from 2.3 to 2.32, and those of torch 2.13, Accelerate 1.15 and
+OpenMP, each with its source. Any other name may belong to a plug-in, so it is only a note, unless
+it resembles a known name.
+
+To see the settings that NCCL really uses, run with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV``. To
+fix it, correct the name or the value, or unset the variable.
 """
+
+# Long: it judges names, values, files, contradictions and CUDA_VISIBLE_DEVICES.
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
             yield _finding(
                 Severity.WARNING,
                 Confidence.LIKELY,
-                f"nothing reads {_set(variable)}; {meant} was probably meant",
+                f"no library reads {_set(variable)}; did you mean {meant}?",
                 variable,
                 expected=meant,
                 source=known.sources[known.by_name[meant].source].text,
@@ -50,8 +53,8 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
             yield _finding(
                 Severity.NOTE,
                 Confidence.POSSIBLE,
-                f"{_set(variable)} is no variable of NCCL 2.32, torch 2.13, Accelerate 1.15 or "
-                "OpenMP; a plug-in or a newer release may read it, and its documentation tells",
+                f"{_set(variable)} is not a variable of NCCL 2.32, torch 2.13, Accelerate 1.15 or "
+                "OpenMP; check the documentation of plug-ins and newer releases",
                 variable,
             )
 
@@ -72,8 +75,8 @@ def outdated_names(
             yield _finding(
                 Severity.WARNING,
                 Confidence.LIKELY if version is None else Confidence.CERTAIN,
-                f"{reader} {version or row.removed} does not read {_set(variable)}: it went with "
-                f"{row.removed}" + (f", and {row.now} took its place" if row.now else ""),
+                f"{reader} {version or row.removed} does not read {_set(variable)}: {row.removed} "
+                "removed it" + (f", and {row.now} replaces it" if row.now else ""),
                 variable,
                 source=source,
                 fix=replacement,
@@ -82,7 +85,7 @@ def outdated_names(
             yield _finding(
                 Severity.NOTE,
                 Confidence.CERTAIN,
-                f"{reader} still reads {_set(variable)}, and calls it {row.now} now",
+                f"{reader} still reads {_set(variable)}, but its name is {row.now} now",
                 variable,
                 source=source,
                 fix=replacement,
@@ -91,7 +94,7 @@ def outdated_names(
             yield _finding(
                 Severity.NOTE,
                 Confidence.CERTAIN,
-                f"{reader} {version} does not read {_set(variable)}, which came with {row.since}",
+                f"{reader} {version} does not read {_set(variable)}, which is new in {row.since}",
                 variable,
                 source=source,
                 fix=unset(environment, variable.name),
@@ -112,7 +115,7 @@ def misread_values(
                 Severity.NOTE if newer else severity,
                 Confidence.POSSIBLE if newer else Confidence.CERTAIN,
                 f"{_set(variable)}: {wrong.happens}"
-                + (f"; so it is up to {newest}, and {nccl} is installed" if newer else ""),
+                + (f"; this holds up to {newest}, and {nccl} is installed" if newer else ""),
                 variable,
                 expected=wrong.intended or "",
                 source=known.sources[row.source].text,
@@ -128,7 +131,7 @@ def missing_files(environment: Environment, known: KnownVariables) -> Iterator[F
     for variable, row in _rows(environment, known):
         reads = row.kind == "input-file" and variable.missing
         if reads or (row.kind == "output-file" and variable.missing == "folder"):
-            what = f"{variable.value} is not there" if reads else "its folder is not there"
+            what = f"{variable.value} does not exist" if reads else "its folder does not exist"
             yield _finding(
                 Severity.WARNING,
                 Confidence.CERTAIN,
@@ -157,7 +160,7 @@ def contradictions(environment: Environment, known: KnownVariables) -> Iterator[
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.CERTAIN,
-                because=f"{_both(values)}: the least is more than the most",
+                because=f"{_both(values)}: the minimum is above the maximum",
                 evidence=tuple(_observations(values, known.sources[bounds.source].text)),
                 fixes=(unset(environment, bounds.lower),),
             )
@@ -176,10 +179,10 @@ def invisible_devices(environment: Environment, gpus: Gpus) -> Iterator[Finding]
     absent = next((index for index in indices if index >= count), None)
     repeated = next((index for index in indices if indices.count(index) > 1), None)
     if repeated is not None:
-        visible, why = 0, f"{repeated} is named twice, which hides all of them"
+        visible, why = 0, f"{repeated} appears twice, which hides all GPUs"
     elif absent is not None:
         visible = indices.index(absent)
-        why = f"there is no GPU {absent} among the {count} here, which hides it and all after it"
+        why = f"GPU {absent} does not exist among the {count} here, which hides it and all after it"
     else:
         return
     yield Finding(
@@ -190,7 +193,7 @@ def invisible_devices(environment: Environment, gpus: Gpus) -> Iterator[Finding]
             Observation(
                 name=VISIBLE,
                 value=value,
-                expected=f"of {every}",
+                expected=f"some of {every}",
                 source="CUDA C++ Programming Guide, CUDA Environment Variables",
             ),
         ),

@@ -1,18 +1,23 @@
-"""Python's garbage collection stops the ranks, one at this step and another at the next.
+"""Python's garbage collection pauses the ranks at different steps.
 
-Now and then the collector goes through all objects there are, which takes the longer the more the
-script keeps: samples in lists, file names, results. The ranks do so at different steps, and all
-wait for the one that does. Objects that stay need not be looked at again: they can be frozen, and
-the rest be collected at the same step everywhere.
+Now and then the garbage collector visits all objects of a process. This takes longer the more
+objects the script keeps: samples in lists, file names, results. The ranks collect at different
+steps, and each time all other ranks wait for the collecting rank.
 
-Seen from outside: some steps take longer, on another rank each time, and no kernel tells why.
+Symptoms: some steps take longer, on another rank each time, and no GPU kernel explains it.
+
+To fix it, freeze the objects that stay (``gc.freeze``), and collect the rest at the same step on
+all ranks.
 """
+
+# Long: it judges recorded pauses and a live run, without the calls that the script makes itself.
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import AGAIN, COLLECTS, collects_by_itself, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE
@@ -24,7 +29,7 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
-# torchtitan's own default (GarbageCollection, gc_freq), collecting the first generation only.
+# The default of torchtitan (GarbageCollection, gc_freq), which collects the first generation only.
 EVERY = 50
 
 
@@ -34,7 +39,7 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
         return
     collecting = [spent(rank, ("gc",), count) for rank in steps.ranks]
     share = _longer(steps, collecting) / steps.step
-    # A single pause of a rank does not tell how often it comes.
+    # A single pause of a rank does not show how often it happens.
     again = _longer(steps, [_without_longest(row) for row in collecting])
     if share < SLOWER_BY or again / steps.step < SLOWER_BY / 2:
         return
@@ -44,13 +49,13 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
     ]
     longest = max(map(max, collecting))
     everybody = len(paused) == len(steps.ranks)
-    who = "the ranks" if everybody else " and ".join(f"rank {one.place.rank}" for one in paused)
+    who = "the ranks" if everybody else endings.ranks(one.place.rank for one in paused)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"garbage collection stopped {who} for up to {1000 * longest:.3g} ms at a time, not "
-            f"at the same steps: that made a step of {1000 * steps.step:.3g} ms longer by "
+            f"garbage collection paused {who} for up to {1000 * longest:.3g} ms at different "
+            f"steps, which makes a step of {1000 * steps.step:.3g} ms longer by "
             f"{1000 * share * steps.step:.3g} ms on average"
         ),
         evidence=tuple(_rows(paused, count)),
@@ -77,8 +82,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"garbage collection, begun by Python itself, stopped {named(paused)} for up to "
-            f"{share:.0%} of the time, and all wait for whoever is in it"
+            f"Python's automatic garbage collection paused {named(paused)} for up to {share:.0%} "
+            "of the time, and all other ranks wait for each pause"
         ),
         evidence=tuple(
             Observation(
@@ -96,7 +101,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 def _freeze(share: float) -> Fix:
     return Fix(
-        summary="freeze what stays, and collect the rest at the same step on all ranks",
+        summary="freeze the objects that stay, and collect the rest at the same step on all ranks",
         paste=(
             "import gc\n"
             "\n"
@@ -109,13 +114,13 @@ def _freeze(share: float) -> Fix:
             "    gc.collect(1)"
         ),
         language="python",
-        caution="objects in cycles live until then; watch the memory of the host",
+        caution="reference cycles stay in memory until then; watch the host memory",
         expected_gain=f"{share:.0%} of the step",
     )
 
 
 def _longer(steps: Steps, pauses: Sequence[Sequence[float]]) -> float:
-    """Seconds by which pauses, a row for each rank, make the mean step longer."""
+    """Seconds by which these pauses, one row per rank, make the mean step longer."""
     local = [rank.local[: steps.count] for rank in steps.ranks]
     without = [
         [all_of_it - pause for all_of_it, pause in zip(own, row, strict=True)]
@@ -131,7 +136,7 @@ def _without_longest(row: Sequence[float]) -> Sequence[float]:
 
 
 def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bool:
-    """Whether the script itself calls the collector as often as it runs: then that line is it."""
+    """Whether the script itself calls the collector about as often as it runs: another cause."""
     for rank in steps.ranks:
         events = sum(second > 0 for second in spent(rank, ("gc",), steps.count))
         for flags in use.flags if use is not None else ():

@@ -1,11 +1,13 @@
-"""Several ranks hold memory of the first GPU, beside that of their own.
+"""Several ranks hold memory of the first GPU in addition to their own GPU.
 
-A rank that does not say which GPU it wants gets the first one: a CUDA context there for each rank,
-some hundred MiB of memory each, or a whole checkpoint where ``torch.load`` puts tensors back to
-where they were saved. Rank 0 then runs out of memory while the others have room.
+A rank that does not select its GPU uses the first one. Each such rank creates a CUDA context there,
+some hundred MiB, or loads a whole checkpoint there, since ``torch.load`` restores tensors to the
+device that saved them. Rank 0 then runs out of memory while the other GPUs have room.
 
-Seen from outside: ``nvidia-smi`` lists the processes of all ranks on GPU 0, and one on each of
-the others.
+Symptoms: ``nvidia-smi`` lists the processes of all ranks on GPU 0, and one on each other GPU.
+
+To fix it, call ``torch.cuda.set_device(LOCAL_RANK)`` first, and load checkpoints with
+``map_location="cpu"``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     case = found[0]
     told, one = case.told, case.rank
     if case.kind == "loading":
-        why = f"it read a checkpoint onto GPU {told.device}, which is another rank's"
+        why = f"it loaded a checkpoint onto GPU {told.device}, which belongs to another rank"
     else:
         held = {
             other.rank: told.others[other.pid]
@@ -56,13 +58,13 @@ def in_a_live_run(live: LiveState, hosts: tuple[Gpus, ...]) -> Iterator[Finding]
         ranks = {rank.seen.pid: rank for rank in live.ranks if rank.host == section.host}
         for gpu in section.answering:
             guests = _guests(gpu, section, ranks)
-            # One alone may do so on purpose.
+            # A single rank may do so on purpose.
             if len(guests) > 1:
                 yield _live(gpu, guests, section.host)
 
 
 def _guests(gpu: Gpu, section: Gpus, ranks: Mapping[int, LiveRankState]) -> dict[int, int]:
-    """Bytes by rank: of those that hold little here, and more of another GPU."""
+    """Bytes by rank, of ranks that hold little of this GPU and more of another one."""
     held: dict[int, dict[int, int]] = {}
     for one in section.answering:
         for process in one.processes or ():
@@ -81,8 +83,8 @@ def _live(gpu: Gpu, guests: dict[int, int], host: str) -> Finding:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{endings.ranks(guests)} hold {held:.1f} GiB of {gpu.title}, and each has more on "
-            "another GPU"
+            f"{endings.ranks(guests)} hold {held:.1f} GiB of {gpu.title}, and each rank holds more "
+            "on another GPU"
         ),
         evidence=tuple(
             Observation(
@@ -102,17 +104,17 @@ def _live(gpu: Gpu, guests: dict[int, int], host: str) -> Finding:
 
 _FIXES = (
     Fix(
-        summary="say which GPU is a rank's own before anything touches CUDA",
+        summary="set the device of each rank before anything else uses CUDA",
         paste=(
             "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
             "torch.cuda.set_device(device)\n"
             "torch.distributed.init_process_group(device_id=device)"
         ),
         language="python",
-        caution="plain 'cuda', .cuda() or barrier() before it take GPU 0",
+        caution="plain 'cuda', .cuda() or barrier() before it uses GPU 0",
     ),
     Fix(
-        summary="and where a checkpoint is to be read",
+        summary="and load checkpoints onto the CPU first",
         paste="torch.load(path, map_location='cpu', mmap=True)",
         language="python",
     ),

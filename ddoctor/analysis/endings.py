@@ -76,10 +76,10 @@ def others(run: TrainingRun, told: Collection[RankEnding]) -> str:
 
 def _state(one: RankEnding) -> str:
     if one.outcome == "finished":
-        return "came to the end of the script"
+        return "finished the script"
     if one.fell and not one.echoes and one.exception:
         return f"raised {one.exception}"
-    verb = "waited" if one.waits else "stood"
+    verb = "waited" if one.waits else "was"
     return f"{verb} {stood(one)}" if one.doing or one.place else ""
 
 

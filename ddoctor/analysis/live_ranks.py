@@ -265,9 +265,10 @@ def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankStat
 
 
 def verb(rows: Sequence[LiveRankState]) -> str:
-    """What these ranks do, as one word."""
-    word = "wait" if all(one.waits for one in rows) else "stand"
-    return word if len(rows) > 1 else f"{word}s"
+    """The verb for what these ranks do, to go before where they are."""
+    if all(one.waits for one in rows):
+        return "wait" if len(rows) > 1 else "waits"
+    return "are" if len(rows) > 1 else "is"
 
 
 def others(every: Sequence[LiveRankState], told: Sequence[LiveRankState]) -> str:

@@ -41,7 +41,7 @@ UNSEEN = msgspec.structs.replace(
         (look(in_reduction(0), in_reduction(1)), "none is elsewhere"),
         (
             look(*(stands(rank, "rest", user(30, "input()")) for rank in range(2))),
-            "the run stands still: ranks 0-1 stand at train.py:30",
+            "the run stands still: ranks 0-1 are at train.py:30",
         ),
         (
             look(moving(0), moving(1, {"forward": 6, "backward-or-wait": 9})),

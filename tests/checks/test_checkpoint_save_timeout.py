@@ -17,7 +17,7 @@ def test_one_saves_while_the_others_wait(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(SAVING, *(in_collective(n, "barrier", 12) for n in (1, 2))))
     assert finding.severity is Severity.WARNING
     assert finding.where.ranks == (0,)
-    assert "has been saving at train.py:20 in save for all of the 10 s" in finding.because
+    assert "saved a checkpoint at train.py:20 in save for all of the 10 s" in finding.because
     assert "ranks 1-2 wait in barrier at train.py:12" in finding.because
 
 

@@ -20,7 +20,7 @@ def test_rank_0_saves_while_the_other_waits(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(with_more("checkpoint", every(10, 0.5)), WITHOUT))
     assert finding.severity is Severity.WARNING
     assert finding.where.ranks == (0,)
-    assert "rank 0 saved in 3 of 30 steps, 0.5 s each time" in finding.because
+    assert "rank 0 saved a checkpoint in 3 of 30 steps, 0.5 s each time" in finding.because
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.05 / 0.155, abs=0.01)
 
@@ -84,7 +84,7 @@ def test_a_live_rank_that_saves_again_and_again(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(moving(0, SAVING, visits=5), waiting))
     assert finding.severity is Severity.WARNING
     assert finding.where.ranks == (0,)
-    assert "rank 0 saved at train.py:40" in finding.because
+    assert "rank 0 saved a checkpoint at train.py:40" in finding.because
     assert "30% of 10 s, 5 times" in finding.because
     assert "async_save" in finding.fixes[0].paste
 

@@ -34,13 +34,13 @@ def test_more_threads_than_cpus(
 ) -> None:
     (finding,) = findings(CAUSE, cpus(count), threads(value), ranks(world))
     assert finding.severity is Severity.WARNING
-    assert f"for {count} usable CPUs" in finding.because
+    assert f"on {count} usable CPUs" in finding.because
     assert finding.fixes[0].paste == f"export OMP_NUM_THREADS={fitting}"
 
 
 def test_the_quota_counts(findings: Findings) -> None:
     (finding,) = findings(CAUSE, cpus(96, quota=16.0), threads("12"), ranks(8))
-    assert "96 threads for 16 usable CPUs" in finding.because
+    assert "96 threads on 16 usable CPUs" in finding.because
     assert finding.fixes[0].paste == "export OMP_NUM_THREADS=2"
 
 

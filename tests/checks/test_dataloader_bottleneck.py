@@ -179,7 +179,7 @@ def test_a_measured_curve_wins(
 def test_beyond_the_knee_there_is_nothing_to_gain(findings: Findings) -> None:
     measured = curve({1: 0.06, 2: 0.041, 4: 0.04, 6: 0.04})
     (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), measured)
-    assert "no number of workers brings one faster than every 0.041 s" in finding.because
+    assert "no number of workers makes one faster than every 0.041 s" in finding.because
     few, source = finding.fixes
     assert few.settings == ("loader.num_workers=2",)
     assert "iostat" in source.caution
@@ -252,7 +252,7 @@ def test_workers_that_are_fast_enough_are_a_note(findings: Findings, collate: fl
     able = loader(workers=1, batch=0.004, collate_seconds=collate * COUNT)
     (finding,) = findings(CAUSE, loaded(0.006), loading(able))
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
-    assert "that is soon enough" in finding.because
+    assert "that is fast enough" in finding.because
     assert [fix.settings for fix in finding.fixes] == [("loader.prefetch_factor=8",)]
 
 
@@ -369,4 +369,4 @@ def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None
     (fix,) = finding.fixes
     assert "num_workers=1)" in fix.paste
     assert fix.settings == ()
-    assert "once what else holds it up is mended" in fix.caution
+    assert "only after the other cause that delays it is fixed" in fix.caution

@@ -40,7 +40,7 @@ def test_one_batch_that_takes_all_of_the_look_is_a_note(findings: Findings) -> N
     once = [moving(one, {"loader-wait": 99, "rest": 1}, workers=2, visits=1) for one in (0, 1)]
     (finding,) = findings(CAUSE, look(*once))
     assert finding.severity is Severity.NOTE
-    assert "look again" in finding.because
+    assert "attach again" in finding.because
     # Batches come one after the other; it comes back to the loader.
     passing = (msgspec.structs.replace(one, wakes=300) for one in once)
     (finding,) = findings(CAUSE, look(*passing))

@@ -140,7 +140,7 @@ def test_a_live_worker_that_stands(findings: Findings) -> None:
 
 def test_live_workers_that_are_gone(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(in_reduction(0), standing(1, "loader-wait", LINE)))
-    assert "its workers are gone" in finding.because
+    assert "its workers no longer exist" in finding.because
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_what_costs_time_at_each_step_is_a_warning(
 ) -> None:
     (finding,) = findings(CAUSE, environment(**{name: value}))
     assert finding.severity is Severity.WARNING
-    assert "settle what it costs" in finding.because
+    assert "measure its cost" in finding.because
     assert finding.fixes[0].paste == f"unset {name}"
 
 

@@ -59,7 +59,7 @@ def test_names_what_a_misspelt_name_meant(findings: Findings, wrong: str, right:
     (finding,) = findings(CAUSE, environment(**{wrong: "7"}))
     assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.LIKELY
-    assert f"{right} was probably meant" in finding.because
+    assert f"did you mean {right}?" in finding.because
     assert finding.fixes[0].paste == f"unset {wrong}\nexport {right}=7"
 
 
@@ -267,7 +267,7 @@ def path_variable(name: str, missing: str) -> Environment:
 )
 def test_files_that_are_not_there(findings: Findings, name: str, missing: str) -> None:
     (finding,) = findings(CAUSE, path_variable(name, missing))
-    assert "is not there" in finding.because
+    assert "does not exist" in finding.because
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_all_that_was_seen_are_echoes(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(echoing(0), echoing(1), ending(2, "hung", doing="loader")))
     assert finding.severity is Severity.ERROR
     assert "ranks 0-1 failed" in finding.because
-    assert "rank 2 stood in the phase loader" in finding.because
+    assert "rank 2 was in the phase loader" in finding.because
     assert "@record" in finding.fixes[0].paste
 
 

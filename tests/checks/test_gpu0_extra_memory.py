@@ -33,7 +33,7 @@ def test_others_of_the_run_hold_the_memory(findings: Findings) -> None:
 
 def test_a_checkpoint_is_read_onto_the_first_gpu(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(out_of_memory(1, CROWDED, stack=LOADS), ending(0, "hung")))
-    assert "read a checkpoint onto GPU 0, which is another rank's" in finding.because
+    assert "loaded a checkpoint onto GPU 0, which belongs to another rank" in finding.because
     assert "train.py:9" in finding.because
     assert "map_location" in finding.fixes[1].paste
 

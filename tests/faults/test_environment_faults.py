@@ -10,7 +10,7 @@ from tests.faults.conftest import Doctor
 def test_a_misspelt_nccl_variable_is_the_first_finding(doctor: Doctor) -> None:
     examined = doctor(environment={"NCCL_SOCKET_IFNAM": "eth0"})
     assert examined.first["cause"] == "environment-variable-invalid"
-    assert "NCCL_SOCKET_IFNAME was probably meant" in examined.first["because"]
+    assert "did you mean NCCL_SOCKET_IFNAME?" in examined.first["because"]
     assert "export NCCL_SOCKET_IFNAME=eth0" in examined.first["fixes"][0]["paste"]
     assert examined.exit_code == 1
 
