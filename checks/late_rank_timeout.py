@@ -1,11 +1,13 @@
-"""One rank works for long while all the others wait in a collective, which has a limit.
+"""One rank works for long while all others wait in a collective, which will time out.
 
-Tokenising a dataset, listing millions of files, compiling: done by one rank, or by one for longer
-than by the others, it is no mistake and moves on. But the others wait for it in a collective, and
-that gives up after ten minutes (NCCL) or thirty (gloo), with an error on the ranks that did nothing
-but wait.
+One rank tokenises a dataset, lists millions of files or compiles, alone or longer than the others.
+That is no error, and the rank makes progress. But the other ranks wait for it in a collective,
+which times out after ten minutes (NCCL) or thirty (gloo), with an error on ranks that only waited.
 
-Seen from outside: a timeout at the first barrier or the first step, always after the same time.
+Symptoms: a timeout at the first barrier or the first step, always after the same time.
+
+To fix it, prepare the data once before the run, divide the work among the ranks, or raise the
+timeout.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
 
-# To read and to import takes the same on all ranks, and ends by itself.
+# Reading data and imports take the same on all ranks, and end soon.
 STARTING = ("import", "loader-start")
-# What else one does alone for long is told as what it is.
+# These have checks that say more.
 OTHER_CAUSES = ("loader", "checkpoint")
 
 
@@ -40,15 +42,15 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"{rank.who} works{at}{text} for all of the {rank.seconds:.0f} s"
-            f"{others(live.ranks, [rank])}, until that collective's limit is over"
+            f"{others(live.ranks, [rank])}, until that collective times out"
         ),
         evidence=waits(live.ranks),
         where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
         fixes=(
             Fix(
-                summary=f"do it before the run, once, so that {named(rest)} need not wait",
+                summary=f"do it once before the run, so that {named(rest)} need not wait",
                 paste="python prepare.py  # what that line computes, written to a file",
-                caution="or on every rank its own part, each with a file of its own",
+                caution="or divide it among the ranks, with a separate file for each",
             ),
             longer_limit(),
             *(way_there(rank, found.calls) if found.calls else ()),

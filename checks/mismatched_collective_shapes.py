@@ -1,13 +1,17 @@
-"""The ranks bring tensors of different shapes to the same collective.
+"""The ranks pass tensors of different shapes to the same collective.
 
-All ranks must bring equally many numbers of one type to an all-reduce, a broadcast, an all-gather.
-The last batch of an epoch, predictions that were not padded to one length, or a layer whose size
-depends on the data make them differ. gloo then ends the process in native code, or hands over a
-part in silence; NCCL waits for the rest until the watchdog comes.
+In an all-reduce, broadcast or all-gather, all ranks must pass the same number of elements of the
+same type. They differ if the last batch of an epoch is shorter, predictions are not padded to one
+length, or the size of a layer depends on the data. gloo then aborts the process in native code, or
+silently delivers a part. NCCL waits for the rest until its watchdog times out.
 
-Seen from outside: "op.preamble.length <= op.nbytes" and SIGABRT on one rank, "Connection reset by
-peer" on the others; with NCCL a hang, or numbers that make no sense.
+Symptoms: "op.preamble.length <= op.nbytes" and SIGABRT on one rank, "Connection reset by peer" on
+the others; with NCCL a hang, or wrong values.
+
+To fix it, pad to the longest tensor of all ranks, or drop the last batch.
 """
+
+# Long: it judges errors of a run, the flight recorder, stacks of a live run, and DDP's own test.
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def brought(run: TrainingRun) -> Iterator[Finding]:
         because=_because(found),
         evidence=tuple(
             Observation(
-                name=f"rank {one.rank} brought",
+                name=f"rank {one.rank} passed",
                 value=f"{one.operation} {one.what}".strip(),
                 source=found.told_by,
             )
@@ -63,10 +67,10 @@ def recorded_in_a_live_run(
     yield Finding(
         severity=Severity.ERROR,
         confidence=found.confidence,
-        because=f"{found}, as {RECORDER} tells; nothing moved for {live.seconds:.0f} s",
+        because=f"{found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
         evidence=(
             *(
-                Observation(name=f"{endings.ranks(ranks)} brought", value=what, source=RECORDER)
+                Observation(name=f"{endings.ranks(ranks)} passed", value=what, source=RECORDER)
                 for what, ranks in found.brought.items()
             ),
             *by_nccl(records),
@@ -76,8 +80,10 @@ def recorded_in_a_live_run(
 
 
 def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
-    """Where one rank has left a collective that another still waits in, and no branch leads past
-    it: whoever brought less was through sooner."""
+    """One rank waits in a collective that all others have left, and no branch avoids it.
+
+    A rank that passes fewer elements finishes sooner.
+    """
     if records and differing(live, records):
         return
     if len(live.ranks) < 2 or not live.whole or not live.hung:
@@ -94,8 +100,8 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{waiting.who} waits {waiting.where}, which {named(rest)} came to as well, for no "
-            f"branch leads past it, and {'have' if len(rest) > 1 else 'has'} left"
+            f"{waiting.who} waits {waiting.where}, which {named(rest)} "
+            f"{'have' if len(rest) > 1 else 'has'} already left (no branch avoids it)"
             f"{others(live.ranks, [waiting])}; nothing moved for {waiting.seconds:.0f} s"
         ),
         evidence=tuple(
@@ -104,9 +110,9 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         where=Where(hosts=(waiting.host,), ranks=(waiting.rank,)),
         fixes=(
             Fix(
-                summary="see each rank's shape and type",
+                summary="print the shape and type that each rank passes",
                 paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(live.command)}",
-                caution="every collective is compared first, which is slow: for the search only",
+                caution="slow, since torch compares every collective first: only for debugging",
             ),
             *_padded(waiting.place),
         ),
@@ -114,10 +120,10 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
 
 
 def models_differ(run: TrainingRun) -> Iterator[Finding]:
-    told = [(one, found[0]) for one in run.ranks if (found := MODELS.search(one.message))]
-    if not told:
+    errors = [(one, found[0]) for one in run.ranks if (found := MODELS.search(one.message))]
+    if not errors:
         return
-    first, words = told[0]
+    first, words = errors[0]
     line = endings.place(first.place)
     yield Finding(
         severity=Severity.ERROR,
@@ -128,36 +134,36 @@ def models_differ(run: TrainingRun) -> Iterator[Finding]:
         ),
         evidence=tuple(
             Observation(name=f"error of rank {one.rank}", value=words, source="DDP")
-            for one, words in told
+            for one, words in errors
         ),
         fixes=(
             Fix(
-                summary="build the model from the same numbers on all ranks, say those of rank 0",
+                summary="build the model from the same sizes on all ranks: those of rank 0",
                 paste=(
                     "sizes = [vocabulary_size, classes]   # whatever the model is built from\n"
                     "torch.distributed.broadcast_object_list(sizes, src=0)\n"
                     "vocabulary_size, classes = sizes"
                 ),
                 language="python",
-                caution="what is counted on each rank's own share of the data differs",
+                caution="sizes that a rank counts on its share of the data differ between ranks",
             ),
         ),
     )
 
 
 def _because(found: Mismatch) -> str:
-    told = str(found)
+    calls = str(found)
     if found.detail:
-        return f"{found.detail}{f', in the collective of {told}' if told else ''}"
-    return f"{told}: {found.told_by} tells that they differ"
+        return f"{found.detail}{f': {calls}' if calls else ''}"
+    return f"{found.told_by} reports a mismatch: {calls}"
 
 
 def _fixes(run: TrainingRun, place: str, *, exact: bool) -> Iterator[Fix]:
     if not exact:
         yield Fix(
-            summary="see each rank's shape and type",
+            summary="print the shape and type that each rank passes",
             paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL {endings.again(run)}",
-            caution="every collective is compared first, which is slow: for the search only",
+            caution="slow, since torch compares every collective first: only for debugging",
         )
     yield from _padded(place)
 
@@ -165,7 +171,7 @@ def _fixes(run: TrainingRun, place: str, *, exact: bool) -> Iterator[Fix]:
 def _padded(place: str) -> Iterator[Fix]:
     at = f" at {place}" if place else ""
     yield Fix(
-        summary=f"bring equally much on every rank{at}: pad to the longest",
+        summary=f"pass the same number of elements on every rank{at}: pad to the longest",
         paste=(
             "length = torch.tensor(tensor.shape[0], device=tensor.device)\n"
             "torch.distributed.all_reduce(length, op=torch.distributed.ReduceOp.MAX)\n"
@@ -173,10 +179,10 @@ def _padded(place: str) -> Iterator[Fix]:
             "tensor = torch.cat([tensor, padding])"
         ),
         language="python",
-        caution="accelerate has pad_across_processes and gather_for_metrics for it",
+        caution="with accelerate, use pad_across_processes or gather_for_metrics",
     )
     yield Fix(
-        summary="where it is the last batch that is shorter, leave it out",
+        summary="drop the last batch, if that is the shorter one",
         paste="DataLoader(..., drop_last=True)",
         language="python",
     )

@@ -1,13 +1,16 @@
-"""Another NCCL is loaded than the one torch was built with, or nodes load different ones.
+"""torch loads another NCCL than it was built with, or nodes load different versions.
 
-An older NCCL lacks functions that torch calls ("undefined symbol: ncclCommRegister"), one for a
-newer CUDA than the driver runs fails with "unhandled cuda error", and nodes with different versions
-refuse each other ("Mismatched NCCL version detected"). It comes from LD_LIBRARY_PATH or LD_PRELOAD
-of a module system, from a system package, or from wheels for two releases of CUDA in one
+An older NCCL lacks functions that torch calls ("undefined symbol: ncclCommRegister"). An NCCL for a
+newer CUDA than the driver supports fails with "unhandled cuda error". Nodes with different versions
+refuse each other ("Mismatched NCCL version detected"). The wrong library comes from LD_LIBRARY_PATH
+or LD_PRELOAD of a module system, from a system package, or from wheels for two CUDA releases in one
 environment.
 
-Seen from outside: ``NCCL_DEBUG=VERSION`` prints the version that a run really uses.
+To see the version that a run really uses, set ``NCCL_DEBUG=VERSION``. To fix it, remove the other
+library from the path, or reinstall torch.
 """
+
+# Long: it judges version, CUDA release, a failing import, double wheels and differing nodes.
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("cuda-driver-or-arch-mismatch",)
 
-# torch/cuda/nccl.py and NCCL's own text; NCCL keeps what older programs call, and cannot offer
-# what newer ones do (NCCL's src/libnccl.map; https://github.com/pytorch/pytorch/issues/119932).
+# A newer NCCL keeps the functions of older releases; an older one lacks newer functions
+# (torch/cuda/nccl.py, NCCL's src/libnccl.map; https://github.com/pytorch/pytorch/issues/119932).
 WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
@@ -38,9 +41,9 @@ def not_the_one_built_with(
         return
     older = Version(library.version) < Version(torch.nccl)
     meaning = (
-        "an older NCCL may lack what torch calls"
+        "an older NCCL may lack functions that torch calls"
         if older
-        else "which NCCL allows, and which is worth knowing when a run fails"
+        else "NCCL supports this, but keep it in mind if a run fails"
     )
     yield Finding(
         severity=Severity.WARNING if older else Severity.NOTE,
@@ -51,7 +54,7 @@ def not_the_one_built_with(
         ),
         evidence=(
             Observation(name="NCCL loaded", value=library.version, expected=torch.nccl),
-            Observation(name="its file", value=library.path),
+            Observation(name="path of the library", value=library.path),
         ),
         fixes=tuple(_without(library, environment)),
     )
@@ -69,7 +72,7 @@ def built_for_a_newer_cuda(software: Software, gpus: Gpus) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN,
         because=(
             f"{library.path} (NCCL {library.version}) was built for CUDA {library.cuda}, and "
-            f"driver {gpus.driver} runs nothing newer than CUDA {runs}"
+            f"driver {gpus.driver} supports CUDA {runs} at most"
         ),
         evidence=(
             Observation(name="CUDA of the NCCL library", value=library.cuda, expected=f"<= {runs}"),
@@ -88,7 +91,7 @@ def import_fails_for_it(software: Software, environment: Environment | None) -> 
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"torch cannot be imported, because the NCCL that is loaded lacks nccl{symbol[0]}"
+            f"`import torch` fails because the loaded NCCL lacks nccl{symbol[0]}"
             + (f" ({seen})" if seen else "")
         ),
         evidence=(Observation(name="import torch", value=software.torch_error),),
@@ -106,13 +109,13 @@ def wheels_for_two_cudas(software: Software) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{named} are installed and both write nvidia/nccl/lib/libnccl.so.2, so the one that "
-            "was installed last is what torch loads"
+            f"{named} are installed and both write nvidia/nccl/lib/libnccl.so.2, so torch loads "
+            "whichever was installed last"
         ),
         evidence=tuple(Observation(name=name, value=version) for name, version in found.items()),
         fixes=(
             Fix(
-                summary="take all of them out and let torch bring its own back",
+                summary="uninstall all of them and reinstall torch with its own NCCL",
                 paste=f"pip uninstall -y {' '.join(found)}\n{_reinstall().paste}",
             ),
         ),
@@ -131,7 +134,7 @@ def differs_between_nodes(every: tuple[Software, ...]) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN,
         because=(
             f"NCCL is {common} on {len(versions) - len(others)} of {len(versions)} nodes and "
-            f"differs on {named}; NCCL refuses ranks of another version"
+            f"differs on {named}; NCCL refuses ranks with another version"
         ),
         evidence=tuple(
             Observation(
@@ -157,16 +160,16 @@ def _from_loader_path(library: NcclLibrary) -> bool:
 
 
 def _without(library: NcclLibrary, environment: Environment | None) -> Iterator[Fix]:
-    """Take the library out of the variable that leads to it; else let pip bring torch's own."""
+    """The fix: remove the library from the variable that leads to it; else reinstall torch."""
     folder = library.path.rpartition("/")[0]
     if "LD_PRELOAD" in library.found:
-        yield Fix(summary="do not preload it", paste="unset LD_PRELOAD")
+        yield Fix(summary="unset LD_PRELOAD", paste="unset LD_PRELOAD")
     elif "LD_LIBRARY_PATH" in library.found:
         given = environment.get("LD_LIBRARY_PATH") if environment is not None else None
         kept = [one for one in (given or "").split(":") if one and one.rstrip("/") != folder]
         rest = ":".join(kept)
         yield Fix(
-            summary=f"take {folder} out of the loader's path",
+            summary=f"remove {folder} from LD_LIBRARY_PATH",
             paste=f"export LD_LIBRARY_PATH={rest}" if rest else "unset LD_LIBRARY_PATH",
         )
     else:
@@ -175,7 +178,7 @@ def _without(library: NcclLibrary, environment: Environment | None) -> Iterator[
 
 def _reinstall() -> Fix:
     return Fix(
-        summary="install torch again with the NCCL that belongs to it",
+        summary="reinstall torch with its own NCCL",
         paste="pip install --force-reinstall torch",
-        caution="keep the --index-url of the build that you use",
+        caution="use the --index-url of your build",
     )

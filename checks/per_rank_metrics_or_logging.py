@@ -1,13 +1,17 @@
 """Every rank logs, or computes metrics, for itself.
 
-Lines, progress bars and files of all ranks mix, their number grows with the ranks, and a tracker
-shows the figures of whichever rank wrote last. A metric that a rank computes by itself is that of
-its own share of the data: an accuracy of 29 % where it is 87 % is one of three ranks' hits divided
-by the samples of all.
+Lines, progress bars and files of all ranks mix and grow with the number of ranks. A tracker shows
+the values of whichever rank wrote last. A metric that a rank computes alone covers only its share
+of the data: an accuracy of 29 % instead of 87 % is the hits of one of three ranks divided by the
+samples of all.
 
-Seen from outside: each message comes as often as there are ranks, and metrics fall as ranks are
-added. Which figures are wrong no clock can tell: this is a note.
+Symptoms: each message appears once per rank, and metrics fall as ranks are added. Timing cannot
+show which values are wrong, so this is a note.
+
+To fix it, log on rank 0 only, and all-reduce the counts of a metric before dividing.
 """
+
+# Long: it finds such lines in recorded runs and in live ones.
 
 from __future__ import annotations
 
@@ -28,12 +32,11 @@ LOGGING = re.compile(
     r"|\btqdm\b|\bself\.log(_dict)?\(|\baccelerator\.log\("
 )
 METRICS = re.compile(r"\bsklearn\b|\w*_score\(|\bmetrics?\.(compute|add|add_batch|update)\(")
-# A line at which a rank is met less often is there by chance: of so few looks the spread (the root
-# of their number) is half.
+# A line with fewer samples may be chance: of five samples the spread (the square root) is half.
 FEWEST_LOOKS = 5
-# It is a note, so it asks for less than the tenth of a step from which on a slowdown counts.
+# It is a note, so less than the tenth of a step is enough from which on a slowdown counts.
 NOTABLE = 0.02
-# Of the samples of a look from outside: with so few a smaller share may be chance.
+# Share of the samples of an attach, which are few: a smaller share may be chance.
 NOTABLE_LIVE = 0.1
 
 
@@ -45,7 +48,7 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
     for rank in lines.ranks:
         on_gpu = devices.get(rank.rank, "cpu") != "cpu"
         for line in rank.lines:
-            if _tells(line, on_gpu=on_gpu) and _notable(line, rank):
+            if _logs_or_measures(line, on_gpu=on_gpu) and _notable(line, rank):
                 met.setdefault((line.file, line.line), {})[rank.rank] = line
     shares = {
         place: median(by_rank[one.rank].samples / one.samples for one in lines.ranks)
@@ -68,37 +71,37 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     for rank in live.ranks:
         for line, samples in _lines(rank).items():
             shares.setdefault(line, []).append(samples / rank.seen.samples)
-    told = {
+    shared = {
         line: median(rows)
         for line, rows in shares.items()
         if len(rows) == len(live.ranks) and min(rows) >= NOTABLE_LIVE
     }
-    if told:
-        line = max(told, key=lambda rank: told[rank])
+    if shared:
+        line = max(shared, key=lambda rank: shared[rank])
         ranks = tuple(rank.rank for rank in live.ranks)
-        yield _finding(endings.place(line), line.text, line.text, ranks, told[line])
+        yield _finding(endings.place(line), line.text, line.text, ranks, shared[line])
 
 
 def _lines(rank: LiveRankState) -> Mapping[Frame, int]:
-    """The user's lines at which a rank logs or computes metrics, with the samples there."""
+    """Lines of the script at which a rank logs or computes metrics, with their samples."""
     met: dict[Frame, int] = {}
     for row in rank.seen.activities:
-        if row.line is not None and _is_told(row, on_gpu=rank.seen.on_gpu):
+        if row.line is not None and _is_such_activity(row, on_gpu=rank.seen.on_gpu):
             met[row.line] = met.get(row.line, 0) + row.samples
     return met
 
 
-def _is_told(met: Activity, *, on_gpu: bool) -> bool:
+def _is_such_activity(met: Activity, *, on_gpu: bool) -> bool:
     text = met.line.text if met.line is not None else ""
-    # On a GPU such a line may wait for what it prints, and that is not its own time.
+    # On a GPU such a line may wait for the value that it prints, which is not its own time.
     by_text = met.name == "rest" and not on_gpu
     return met.name == "logging" or (
         by_text and (LOGGING.search(text) or METRICS.search(text)) is not None
     )
 
 
-def _tells(line: HotLine, *, on_gpu: bool) -> bool:
-    """Whether it is logging or metrics that take the time there."""
+def _logs_or_measures(line: HotLine, *, on_gpu: bool) -> bool:
+    """Whether logging or metrics take the time at this line."""
     words = f"{line.text} {line.inner}"
     if line.phase != "rest" or not (LOGGING.search(words) or METRICS.search(words)):
         return False
@@ -113,22 +116,20 @@ def _notable(line: HotLine, rank: RankLines) -> bool:
 def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: float) -> Finding:
     metrics = METRICS.search(words) is not None
     what = "computes metrics" if metrics else "logs"
-    unsure = (
-        "; whether they are reduced over the ranks afterwards, the script tells" if metrics else ""
-    )
+    unsure = "; check in the script whether the ranks reduce them afterwards" if metrics else ""
     return Finding(
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE if metrics else Confidence.LIKELY,
         because=(
-            f"each of {len(ranks)} ranks {what} at {at} (`{text}`), for {share:.0%} of the "
+            f"each of {len(ranks)} ranks {what} at {at} (`{text}`) for {share:.0%} of the "
             f"step{unsure}"
         ),
         evidence=(
             Observation(
-                name=f"looks that met a rank at {at}",
+                name=f"samples at {at}",
                 value=round(100 * share, 1),
                 unit="%",
-                source="the median of all ranks",
+                source="median of all ranks",
             ),
         ),
         where=Where(ranks=ranks),
@@ -139,7 +140,7 @@ def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: floa
 
 def _reduce() -> Fix:
     return Fix(
-        summary="add up counts over the ranks, then divide",
+        summary="all-reduce the counts, then divide",
         paste=(
             "counts = torch.tensor([correct, seen], device=device)\n"
             "torch.distributed.all_reduce(counts)\n"
@@ -152,8 +153,8 @@ def _reduce() -> Fix:
 
 def _log_once(text: str) -> Fix:
     return Fix(
-        summary="log on rank 0, every so many steps",
+        summary="log on rank 0 only, every 50 steps",
         paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {text}",
         language="python",
-        caution="a line with a collective in it has to stay on all ranks",
+        caution="a line that contains a collective must stay on all ranks",
     )

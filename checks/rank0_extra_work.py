@@ -1,11 +1,14 @@
-"""Rank 0 does work beside the training that no other rank does, and all of them wait for it.
+"""Rank 0 does extra work (logging, evaluation, saving) while all other ranks wait.
 
-Validation, pictures, uploads or a progress report under ``if rank == 0`` seem to cost one rank. But
-the next collective begins when the last rank has come, so each second of it is a second of the
-whole job, and the more ranks there are, the more it costs.
+Validation, plots, uploads or a progress report under ``if rank == 0`` seem to cost one rank only.
+But the next collective starts when the last rank arrives, so each second on rank 0 is a second of
+the whole job. The more ranks there are, the more it costs.
 
-Seen from outside: every so many steps one takes much longer; the GPUs of all ranks but the first
-are at 100 % meanwhile, since they spin in the collective.
+Symptoms: one step in every few hundred takes much longer. Meanwhile the GPUs of all ranks but the
+first show 100 %, since they spin in the collective.
+
+To fix it, divide an evaluation among all ranks, do the rest less often, or do it in a background
+thread.
 """
 
 from __future__ import annotations
@@ -33,27 +36,27 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         return
     line = found.line
     text = endings.quoted(line)
-    what = "works outside of the model" if found.activity == "rest" else f"is in {found.activity}"
+    what = "works outside the model" if found.activity == "rest" else f"is in {found.activity}"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{found.rank.who} {what} for {found.share:.0%} of the time longer "
-            f"than the others, mostly at {endings.place(line) or 'a line of no file'}{text}, "
+            f"than the others, mostly at {endings.place(line) or 'an unknown line'}{text}, "
             f"{live_stragglers.others_wait(found, live.ranks)}"
         ),
         evidence=live_stragglers.waits(live.ranks),
         where=Where(hosts=(found.rank.host,), ranks=(0,)),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
-            _beside(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
+            _in_the_background(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
             *(live_ranks.way_there(found.rank, found.calls) if found.calls else ()),
         ),
     )
 
 
 def _finding(one: Straggler, steps: Steps, line: HotLine | None) -> Finding:
-    what = "in evaluation" if one.part == "evaluation" else "outside of the model"
+    what = "in evaluation" if one.part == "evaluation" else "outside the model"
     where = f", mostly at {line.file}:{line.line}, `{line.text}`" if line is not None else ""
     others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"
     return Finding(
@@ -69,7 +72,7 @@ def _finding(one: Straggler, steps: Steps, line: HotLine | None) -> Finding:
                 value=round(1000 * (one.usual + one.seconds), 2),
                 unit="ms",
                 expected=round(1000 * one.usual, 2),
-                source=f"the usual of {len(steps.ranks)} ranks",
+                source=f"usual value of {len(steps.ranks)} ranks",
             ),
         ),
         where=Where(hosts=(one.place.host,), ranks=(0,)),
@@ -77,7 +80,7 @@ def _finding(one: Straggler, steps: Steps, line: HotLine | None) -> Finding:
         fixes=(
             _spread()
             if one.part == "evaluation"
-            else _beside(f"{line.file}:{line.line}" if line is not None else ""),
+            else _in_the_background(f"{line.file}:{line.line}" if line is not None else ""),
         ),
     )
 
@@ -100,27 +103,27 @@ def _spread() -> Fix:
         ),
         language="python",
         caution=(
-            "DistributedSampler repeats some samples where the ranks do not divide them evenly; "
+            "DistributedSampler repeats some samples if the ranks do not divide them evenly; "
             "or evaluate less often"
         ),
     )
 
 
-def _beside(line: str) -> Fix:
+def _in_the_background(line: str) -> Fix:
     return Fix(
         summary=(
-            f"take {line or 'what rank 0 does there'} out of the step: less often, and in a thread "
-            "beside it"
+            f"move {line or 'this work of rank 0'} out of the step: do it less often, and in a "
+            "background thread"
         ),
         paste=(
             "from concurrent.futures import ThreadPoolExecutor\n"
             "\n"
-            "beside = ThreadPoolExecutor(max_workers=1)\n"
+            "background = ThreadPoolExecutor(max_workers=1)\n"
             "\n"
             "if rank == 0 and step % 500 == 0:\n"
             "    state = {name: one.detach().clone() for name, one in model.state_dict().items()}\n"
-            "    beside.submit(report, step, state)  # report(step, state) does what is slow"
+            "    background.submit(report, step, state)  # report(step, state) does the slow work"
         ),
         language="python",
-        caution="what computes in Python holds the interpreter's lock: then take a process",
+        caution="heavy Python code holds the GIL: use a process for it",
     )

@@ -1,11 +1,13 @@
-"""Code that only one rank runs contains a collective, which all ranks have to come to.
+"""Code that only one rank runs contains a collective, which all ranks must call.
 
-``if rank == 0:`` around an evaluation, a log line or a save looks harmless until what is inside
-gathers something: the state of a sharded model, a metric over all ranks, a barrier. The rank that
-goes in waits for the others, and they wait for it in the collective that comes next.
+``if rank == 0:`` around an evaluation, a log line or a save looks harmless, until the code inside
+calls a collective: the state of a sharded model, a metric over all ranks, a barrier. The rank
+inside waits for the other ranks, and they wait for it in the next collective.
 
-Seen from outside: a hang at the first evaluation or checkpoint; rank 0 stands in one collective,
-all the others in another.
+Symptoms: a hang at the first evaluation or checkpoint; rank 0 is stuck in one collective, all other
+ranks in another.
+
+To fix it, move the collective out of the branch, and write the result on one rank.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ def _finding(
 ) -> Finding:
     first, other = inside[0], outside[0]
     wait = "wait" if len(inside) > 1 else "waits"
-    others_wait = "wait" if len(outside) > 1 else "waits"
+    outside_wait = "wait" if len(outside) > 1 else "waits"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{named(inside)} {wait} {first.where}, inside of `{block.text}` (line {block.line}), "
-            f"where {named(outside)} never come{'' if len(outside) > 1 else 's'}; "
-            f"{named(outside)} {others_wait} {other.where}; nothing moved for {first.seconds:.0f} s"
+            f"{named(inside)} {wait} {first.where}, inside `{block.text}` (line {block.line}), "
+            f"which {named(outside)} {'do' if len(outside) > 1 else 'does'} not run; "
+            f"{named(outside)} {outside_wait} {other.where}; nothing moved for "
+            f"{first.seconds:.0f} s"
         ),
         evidence=(
             Observation(name=named(inside), value=first.where),
@@ -56,7 +59,7 @@ def _finding(
         where=Where.of(inside),
         fixes=(
             Fix(
-                summary="call it on all ranks, and let one of them write what comes of it",
+                summary="call it on all ranks, and write the result on one of them",
                 paste=(
                     "result = gather_or_evaluate()  # on all ranks: "
                     f"{first.operation or 'it'} needs them\n"

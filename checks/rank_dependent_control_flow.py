@@ -1,11 +1,12 @@
-"""The ranks take different branches, and so wait in different collectives.
+"""The ranks take different branches, so they wait in different collectives.
 
-Each collective has to be called by all ranks, in the same order. Where a branch depends on the
-rank, or on data that differs between ranks (a bad loss that is skipped, an early stop, a metric
-under ``if rank == 0``), one rank waits in a collective that the others never come to, while they
-wait in another.
+All ranks must call each collective, in the same order. A branch may depend on the rank, or on data
+that differs between ranks: a skipped bad loss, early stopping, a metric under ``if rank == 0``.
+Then one rank waits in a collective that the others never call, while they wait in another one.
 
-Seen from outside: all ranks wait, each in a collective, and their stacks show different lines.
+Symptoms: all ranks wait, each in a collective, and their stacks show different lines.
+
+To fix it, decide on all ranks alike: all-reduce the condition first.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
     if len(apart) < 2:
         return
     where = {place: [one for one in waiting if endings.stood(one) == place] for place in apart}
-    told = " and ".join(
+    groups = " and ".join(
         f"{endings.ranks(one.rank for one in rows)} {place}{_calls(rows)}"
         for place, rows in where.items()
     )
     longest = max(one.doing_seconds for one in waiting)
     yield _finding(
-        f"all ranks wait, {told}; nothing moved for {longest:.0f} s",
+        f"all ranks wait, {groups}; nothing moved for {longest:.0f} s",
         Confidence.CERTAIN if len({one.doing for one in waiting}) > 1 else Confidence.LIKELY,
         [(f"{endings.ranks(one.rank for one in rows)}", p) for p, rows in where.items()],
         waiting,
@@ -52,8 +53,8 @@ def recorded_in_a_live_run(
     if found is None or found.same_call:
         return
     first = {ranks[0] for ranks in found.brought.values()}
-    yield _told(
-        f"{found}, as {RECORDER} tells; nothing moved for {live.seconds:.0f} s",
+    yield _with_stacks(
+        f"{found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
         found.confidence,
         [
             *((endings.ranks(ranks), what) for what, ranks in found.brought.items()),
@@ -69,12 +70,12 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     apart = places(live.ranks)
     if len(apart) < 2 or not live.blocked:
         return
-    # What a GPU waits in was begun at another line than that at which its host waits for it.
+    # The host started what its GPU waits in at another line than the line that it waits at now.
     if any(rank.at_gpu for rank in live.ranks):
         return
-    told = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
-    yield _told(
-        f"all ranks wait, {told}; nothing moved for {live.ranks[0].seconds:.0f} s",
+    groups = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
+    yield _with_stacks(
+        f"all ranks wait, {groups}; nothing moved for {live.ranks[0].seconds:.0f} s",
         Confidence.CERTAIN
         if len({rank.operation for rank in live.ranks}) > 1
         else Confidence.LIKELY,
@@ -87,7 +88,7 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
     found = mismatch(run)
     if found is not None and not found.same_call:
         yield _finding(
-            f"the ranks met in different collectives, as {found.told_by} tells: {found}",
+            f"{found.told_by} reports ranks in different collectives: {found}",
             Confidence.CERTAIN,
             [(f"rank {one.rank}", f"{one.operation} {one.place}") for one in found.brought],
             [one for one in run.ranks if one.stack],
@@ -97,7 +98,7 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
 def _calls(rows: Sequence[RankEnding]) -> str:
     calls = {one.collectives for one in rows}
     number = calls.pop() if len(calls) == 1 else 0
-    return f" (collective {number} that the script called)" if number else ""
+    return f" (collective {number} of the script)" if number else ""
 
 
 def _finding(
@@ -106,10 +107,12 @@ def _finding(
     rows: Sequence[tuple[str, str]],
     stacks: Sequence[RankEnding],
 ) -> Finding:
-    return _told(because, confidence, rows, list(map(endings.traceback, _one_of_each(stacks))))
+    return _with_stacks(
+        because, confidence, rows, list(map(endings.traceback, _one_of_each(stacks)))
+    )
 
 
-def _told(
+def _with_stacks(
     because: str,
     confidence: Confidence,
     rows: Sequence[tuple[str, str]],
@@ -137,14 +140,14 @@ def _told(
 
 
 def _one_of_each(stacks: Sequence[RankEnding]) -> Iterator[RankEnding]:
-    """The first rank of each place, two at most."""
+    """The first rank at each place, two places at most."""
     yield from list({endings.stood(one): one for one in reversed(stacks)}.values())[:2]
 
 
 def _branches(stacks: Sequence[str]) -> Iterator[Fix]:
     if stacks:
         yield Fix(
-            summary="see which branch leads each rank there",
+            summary="compare the stacks, and find the branch that separates the ranks",
             paste="\n\n".join(stacks),
             language="text",
         )

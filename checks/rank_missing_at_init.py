@@ -1,12 +1,17 @@
-"""A rank or a host never joins, and all others wait for it.
+"""A rank or a host never joins, and all other ranks wait for it.
 
-The process group forms when every rank has come. A host whose launcher was not started, a rank that
-is stopped before it gets there, a container that still pulls its image: the others wait without a
-word, for minutes, and then fail with a timeout that names nobody.
+The process group forms once every rank has joined. One host may lack its launcher, a rank may be
+stopped on its way, or a container may still pull its image. The other ranks then wait silently for
+minutes, and fail with a timeout that does not name the missing rank.
 
-Seen from outside: "waiting for clients", "Timed out after 901 seconds waiting for clients. 7/8
-clients joined", or torchrun that prints nothing at all.
+Symptoms: "waiting for clients", "Timed out after 901 seconds waiting for clients. 7/8 clients
+joined", or torchrun that prints nothing at all.
+
+To fix it, start the same command on the missing host, and check that it reaches the rendezvous
+endpoint.
 """
+
+# Long: it judges hosts that do not connect, ranks that do not join, and a live run that waits.
 
 from __future__ import annotations
 
@@ -23,12 +28,12 @@ EXPLAINS = ("rank-stuck-outside-collective",)
 OF_MACHINE = True
 
 HELD = {state: f"is {why}" for state, why in live_ranks.HELD.items()} | {
-    "silent": "is not heard of any more: stopped as a whole, cut off, or its host is down",
+    "silent": "no longer responds: stopped, disconnected, or its host is down",
 }
 FEW = 8
-# To import torch from a shared disk takes some ranks longer than others.
+"""The most names in one sentence."""
+# On some ranks the import of torch from a shared disk takes longer.
 USUAL_SECONDS = 60.0
-"""Names that fit a sentence."""
 
 
 def never_came(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
@@ -37,8 +42,8 @@ def never_came(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
         came = [one for one in joining.ranks if one.came]
         if missing:
             yield _finding(
-                f"{_ranks(missing)} of {joining.world_size} did not come to {joining.endpoint} "
-                f"within {joining.limit:.0f} s{_known(missing)}; {len(came)} came, from "
+                f"{_ranks(missing)} of {joining.world_size} did not reach {joining.endpoint} "
+                f"within {joining.limit:.0f} s{_known(missing)}; {len(came)} did, from "
                 f"{_hosts(came)}",
                 missing,
                 joining.limit,
@@ -48,14 +53,14 @@ def never_came(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
 def never_joined(
     joinings: tuple[Joining, ...], probe_runs: tuple[ProbeRuns, ...]
 ) -> Iterator[Finding]:
-    """They spoke to the others, and then did not enter the process group."""
+    """They reached the endpoint, but did not join the process group."""
     if any(run.outcome == "crashed" for section in probe_runs for run in section.runs):
         return
     for joining in joinings:
         waiting = [one for one in joining.ranks if one.came and one.joined is False]
         held = [one for one in waiting if one.status in HELD]
         others = [one for one in waiting if one not in held]
-        at = f"; the others were at '{others[0].last}'" if others else ""
+        at = f"; the other ranks were at '{others[0].last}'" if others else ""
         if held:
             yield _finding(
                 f"{_ranks(held)} of {joining.world_size} did not join the process group within "
@@ -72,7 +77,7 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    """Nobody leaves the making of the process group before all have come to it."""
+    """No rank leaves init_process_group before all ranks have called it."""
     away = live.world - len(live.ranks)
     if away <= 0 or live.gone or not live.hung:
         return
@@ -85,12 +90,12 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         because=(
             f"{ranks(rank.rank for rank in live.ranks)} of {live.job} "
             f"{'wait' if len(live.ranks) > 1 else 'waits'} {live.ranks[0].where}, which ends when "
-            f"all {live.world} have come; {away} {'were' if several else 'was'} not seen, on other "
-            f"hosts: {'one of them' if several else 'it'} is not there, or does not reach this one"
+            f"all {live.world} ranks join; ddoctor did not see {away} of them, on other hosts: "
+            f"{'one of these' if several else 'it'} does not run, or cannot reach this host"
         ),
         evidence=tuple(
             Observation(
-                name=f"since its start, rank {rank.rank}",
+                name=f"time since its start, rank {rank.rank}",
                 value=round(rank.seen.age_seconds),
                 unit="s",
             )
@@ -98,12 +103,12 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                summary="see on the other hosts whether their ranks are there, and what they do",
+                summary="attach on the other hosts to see whether their ranks run, and where",
                 paste="ddoctor attach --bundle look-$(hostname).json",
-                caution="`ddoctor diagnose look-*.json` tells of all of them together",
+                caution="then `ddoctor diagnose look-*.json` judges all hosts together",
             ),
             Fix(
-                summary="start the probes in place of the training: they name who does not come",
+                summary="run the probes instead of the training: they name the missing ranks",
                 paste="torchrun … -m ddoctor.probe  # launched as the training",
             ),
         ),
@@ -114,26 +119,26 @@ def _hosts_missing(joining: HostJoining) -> Finding:
     given = {one.node_rank for one in joining.callers}
     absent = sorted(set(range(joining.expected)) - given)
     numbered = bool(given) and None not in given
-    who = f"node rank {_some([str(rank) for rank in absent])}" if numbered else "the others"
+    who = f"node rank {_some([str(rank) for rank in absent])}" if numbered else "the other hosts"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{len(joining.came)} of {joining.expected} hosts came to {joining.endpoint} within "
+            f"{len(joining.came)} of {joining.expected} hosts reached {joining.endpoint} within "
             f"{joining.limit:.0f} s: {_some(joining.came)}; {who} did not"
         ),
         evidence=(
             Observation(
-                name="hosts that came",
+                name="hosts that connected",
                 value=len(joining.came),
                 expected=joining.expected,
                 source="store",
             ),
             *(
                 Observation(
-                    name=f"{one.host}: the endpoint's name means",
+                    name=f"{one.host} resolves the endpoint to",
                     value=", ".join(one.endpoint_addresses) or "nothing",
-                    source=f"it has {one.address or 'no address'} on the way there",
+                    source=f"its own address towards it: {one.address or 'none'}",
                 )
                 for one in joining.callers[:FEW]
             ),
@@ -150,10 +155,10 @@ def _finding(because: str, ranks: Sequence[JoiningRank], limit: float) -> Findin
         confidence=Confidence.CERTAIN,
         because=because,
         evidence=(
-            Observation(name="waited", value=limit, unit="s"),
+            Observation(name="time waited", value=limit, unit="s"),
             *(
                 Observation(
-                    name=f"rank {one.rank} was doing last",
+                    name=f"last step of rank {one.rank}",
                     value=one.last,
                     source=f"on {one.host}, pid {one.pid}",
                 )
@@ -177,16 +182,16 @@ def _known(ranks: Sequence[JoiningRank]) -> str:
 
 def _look_at(one: JoiningRank) -> Fix:
     return Fix(
-        summary=f"on {one.host}, find out who stops processes; SIGCONT lets one go on",
+        summary=f"on {one.host}, find out what stops processes; SIGCONT resumes a process",
         paste="ps -eo pid,ppid,stat,user,args | awk '$3 ~ /[TD]/'\nkill -CONT PID",
     )
 
 
 def _find(ranks: Sequence[JoiningRank]) -> Fix:
     hosts = sorted({one.host for one in ranks if one.host})
-    where = f"on {_some(hosts)}" if hosts else "on each host that is not named above"
+    where = f"on {_some(hosts)}" if hosts else "on each host not named above"
     return Fix(
-        summary=f"{where}, see whether its processes are there and what they wait for",
+        summary=f"{where}, check that its processes run and what they wait for",
         paste="pgrep -af 'torchrun|torch.distributed.run|ddoctor.probe'\n"
         "py-spy dump --pid $(pgrep -f ddoctor.probe | tail -1)",
     )
@@ -195,7 +200,7 @@ def _find(ranks: Sequence[JoiningRank]) -> Fix:
 def _start_there(endpoint: str) -> Fix:
     host, _, port = endpoint.rpartition(":")
     return Fix(
-        summary="on each host that did not come: start the same command, and test the way",
+        summary="on each missing host, start the same command and test the connection",
         paste=f"getent ahosts {host}\n"
         f"ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')\n"
         f"timeout 3 bash -c '</dev/tcp/{host}/{port}' && echo open",
@@ -203,9 +208,9 @@ def _start_there(endpoint: str) -> Fix:
     )
 
 
-def _ranks(ranks: Sequence[JoiningRank]) -> str:
-    numbers = [str(one.rank) for one in ranks]
-    return f"rank{'s' if len(ranks) > 1 else ''} {_some(numbers)}"
+def _ranks(joining: Sequence[JoiningRank]) -> str:
+    more = f" and {len(joining) - FEW} more" if len(joining) > FEW else ""
+    return ranks(one.rank for one in joining[:FEW]) + more
 
 
 def _hosts(ranks: Sequence[JoiningRank]) -> str:

@@ -1,11 +1,15 @@
-"""A rank makes no progress while the others wait for it in a collective.
+"""A rank makes no progress while the other ranks wait for it in a collective.
 
-All ranks of a group have to enter a collective before it can end. A rank that is stopped by a
-signal, held by a debugger, frozen with its container, or asleep in a read from a dead file system
-keeps the others waiting until a timeout, which then names them and not the culprit.
+All ranks of a group must enter a collective before it can end. One rank may be stopped by a signal,
+held by a debugger, frozen with its container, or blocked in a read from a dead file system. The
+other ranks then wait until a timeout, which names them and not the stuck rank.
 
-Seen from outside: the run hangs; the waiting ranks use a full core each, the stuck one uses none.
+Symptoms: the run hangs; each waiting rank uses a full core, the stuck rank uses none.
+
+To fix it, resume the stopped process, or fix what its line waits for.
 """
+
+# Long: it judges probes, a run that ended, stacks of a live run, and the flight recorder.
 
 from __future__ import annotations
 
@@ -30,16 +34,16 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("first-failure-masked",)
 
-# What holds a rank of a probe, by psutil's name of its state, or the probe's own.
+# Why a rank of a probe is held, by psutil's name of its state, or the probe's own name.
 HOLDERS = {
     **HELD,
-    "silent": "not heard of any more: stopped as a whole, cut off, or its host is down",
+    "silent": "no longer responding: stopped, disconnected, or its host is down",
 }
 
-# What code of the standard library, and of much used packages, a thread stands in, and why.
-STANDS_IN = {
-    "bdb.py": "for somebody at the prompt of a debugger",
-    "pdb.py": "for somebody at the prompt of a debugger",
+# Why a thread blocks in a file of the standard library, or of a common package.
+BLOCKS_IN = {
+    "bdb.py": "for input at a debugger prompt",
+    "pdb.py": "for input at a debugger prompt",
     "subprocess.py": "until a child process ends",
     "popen_fork.py": "until a child process ends",
     "threading.py": "for a lock or another thread",
@@ -84,7 +88,7 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
 def recorded_in_a_live_run(
     live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
-    # Where all stacks were seen, these tell more.
+    # If all stacks are known, they say more.
     if any(rank.held for rank in live.ranks) or not any(rank.seen.unseen for rank in live.ranks):
         return
     found = awaited(live, records)
@@ -94,9 +98,9 @@ def recorded_in_a_live_run(
 
 def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
     held = [rank for rank in live.ranks if rank.held]
-    # One that is held stops the others, sooner or later, whether they stand by now or not.
+    # A held rank blocks the others sooner or later, even if they still move.
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
-    # Where all of a run stand so, nothing tells who does it; those not seen wait for these.
+    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait for them.
     some = len(apart) < len(live.ranks) or not live.whole
     if not held and not (live.hung and some):
         return
@@ -114,20 +118,20 @@ def _awaited(found: Awaited, live: LiveState, records: Sequence[FlightRecords]) 
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{first.who if len(rows) == 1 else endings.ranks(found.ranks)} did not come to "
+            f"{first.who if len(rows) == 1 else endings.ranks(found.ranks)} did not enter "
             f"collective {found.call.number} of the group {found.group}, {named(found.call)}, in "
-            f"which {endings.ranks(found.waiting)} {wait}; nothing was called for "
-            f"{first.seconds:.0f} s, as {RECORDER} tells"
+            f"which {endings.ranks(found.waiting)} {wait}; according to {RECORDER}, no rank called "
+            f"a collective for {first.seconds:.0f} s"
         ),
         evidence=(
-            Observation(name="the last that it called there", value=last, source=RECORDER),
-            Observation(name="its process is", value=first.seen.state),
+            Observation(name="its last collective in this group", value=last, source=RECORDER),
+            Observation(name="state of its process", value=first.seen.state),
             *by_nccl(records),
         ),
         where=Where.of(rows),
         fixes=(
             Fix(
-                summary="look at its stack, as root or where ptrace is permitted",
+                summary="dump its stack, as root or where ptrace is permitted",
                 paste=f"py-spy dump --pid {first.seen.pid}  # on {first.host}",
             ),
         ),
@@ -144,25 +148,26 @@ def _stuck(
     text = endings.quoted(first.line)
     why = first.held or _for_what(first.seen.stack)
     subject = first.who if len(rows) == 1 else endings.ranks(rank.rank for rank in rows)
+    was = "was" if len(rows) == 1 else "were"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
         because=(
-            f"{subject} stood {where}{text} for all of the {first.seconds:.0f} s, outside of any "
+            f"{subject} {was} stuck {where}{text} for all of the {first.seconds:.0f} s, outside any "
             f"collective{f', {why}' if why else ''}{others(every, apart)}"
         ),
         evidence=(
-            Observation(name="its process is", value=first.seen.state),
+            Observation(name="state of its process", value=first.seen.state),
             Observation(
-                name="its main thread was on a CPU", value=first.seen.main_cpu_seconds, unit="s"
+                name="CPU time of its main thread", value=first.seen.main_cpu_seconds, unit="s"
             ),
         ),
         where=Where.of(rows),
         fixes=(
             Fix(
-                summary="let it go on",
+                summary="resume the stopped process",
                 paste=f"kill -CONT {first.seen.pid}  # on {first.host}",
-                caution="first find out who stopped it, and why",
+                caution="find out first what stopped it, and why",
             )
             if first.seen.state == "stopped"
             else _repair(stack(first)),
@@ -177,24 +182,25 @@ def _in_training(
     text = first.place.text if first.place is not None else ""
     waits = _for_what(first.stack)
     subject = endings.who(first) if len(rows) == 1 else endings.ranks(one.rank for one in rows)
+    was = "was" if len(rows) == 1 else "were"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if len(held) < len(run.ranks) else Confidence.LIKELY,
         because=(
-            f"{subject} stood {place}{f' (`{text}`)' if text else ''} for "
-            f"{first.doing_seconds:.0f} s, outside of any collective{f', {waits}' if waits else ''}"
+            f"{subject} {was} stuck {place}{f' (`{text}`)' if text else ''} for "
+            f"{first.doing_seconds:.0f} s, outside any collective{f', {waits}' if waits else ''}"
             f"{endings.others(run, held)}"
         ),
         evidence=(
-            Observation(name="steps taken", value=first.steps),
-            Observation(name="stood there for", value=round(first.doing_seconds, 1), unit="s"),
+            Observation(name="steps done", value=first.steps),
+            Observation(name="time stuck there", value=round(first.doing_seconds, 1), unit="s"),
         ),
         where=Where.of(rows),
         fixes=(
             _repair(endings.traceback(first))
             if first.stack
             else Fix(
-                summary="repeat it, and look at the stack of that rank while it hangs",
+                summary="run it again, and dump the stack of that rank while it hangs",
                 paste=(
                     f"{endings.again(run)} &\n"
                     f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --pid"
@@ -206,18 +212,18 @@ def _in_training(
 
 def _repair(stack: str) -> Fix:
     return Fix(
-        summary="repair what that line waits for, or give it a limit of its own",
+        summary="fix what the innermost line waits for, or give that wait a timeout",
         paste=stack,
         language="text",
     )
 
 
 def _for_what(stack: Sequence[Frame]) -> str:
-    """What the innermost frames of libraries tell of the reason; empty: nothing."""
+    """The reason that the innermost library frame shows; empty: none."""
     for frame in reversed(stack):
         if frame.of_user:
             return ""
-        if reason := STANDS_IN.get(frame.file.rpartition("/")[2]):
+        if reason := BLOCKS_IN.get(frame.file.rpartition("/")[2]):
             return f"waiting {reason}"
     return ""
 
@@ -225,11 +231,11 @@ def _for_what(stack: Sequence[Frame]) -> str:
 def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:
     holder = HOLDERS.get(state.status)
     if holder is not None:
-        why = f"it was {holder}"
+        why = f"its process was {holder}"
     else:
         why = (
-            f"it had made {state.steps} steps and the others up to {front}; its stack would tell "
-            "what it waited for"
+            f"it was at step {state.steps} and the others up to {front}; its stack would show what "
+            "it waits for"
         )
     return Finding(
         severity=Severity.ERROR,
@@ -241,7 +247,7 @@ def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:
         evidence=(
             Observation(name="state", value=state.status, source="psutil"),
             Observation(name="last step", value=state.last, source="the rank's own journal"),
-            Observation(name="since", value=round(state.age, 1), unit="s"),
+            Observation(name="time without progress", value=round(state.age, 1), unit="s"),
         ),
         where=Where(hosts=(state.host,), ranks=(state.rank,)),
         fixes=(_fix(run, state),),
@@ -257,17 +263,17 @@ def _fix(run: ProbeRun, state: RankState) -> Fix:
         )
     if state.status == "silent":
         return Fix(
-            summary="see whether the host is there, and how its processes are",
+            summary="check that the host responds, and the state of its processes",
             paste=f"ping -c 3 {state.host}; ssh {state.host} 'ps -eo pid,ppid,stat,args | "
             "grep ddoctor.probe'",
         )
     if state.status in HOLDERS:
         return Fix(
-            summary="find out who stops processes here; SIGCONT lets a stopped process go on",
+            summary="find out what stops processes here; SIGCONT resumes a stopped process",
             paste="ps -eo pid,ppid,stat,user,args | awk '$3 ~ /T/'\nkill -CONT PID",
-            caution="the stopped process of the probe itself has been ended",
+            caution="ddoctor has already ended the stopped process of the probe",
         )
     return Fix(
-        summary="repeat it, and look at the stack of that rank while it hangs",
+        summary="run it again, and dump the stack of that rank while it hangs",
         paste=f"{again} &\nsleep 10; pgrep -f ddoctor.probing.worker | xargs -n1 py-spy dump --pid",
     )

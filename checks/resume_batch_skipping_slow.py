@@ -1,14 +1,15 @@
-"""A resumed run loads all batches up to the saved step, and throws them away.
+"""A resumed run loads all batches up to the saved step, and discards them.
 
-The usual way to go on in the middle of an epoch is to go through the loader from its beginning and
-to pass over what was trained on before: ``if step < start: continue``, the ``SkipDataLoader`` of
-accelerate, the Trainer on a streamed dataset. Each of these batches is read, decoded and put
-together for nothing, so the later a run fails, the longer it takes to go on; the GPUs of all ranks
-are paid for meanwhile. A sampler that begins later, or a loader that keeps its own state, takes no
-time for it.
+To resume inside an epoch, many scripts iterate over the loader from its start and skip the batches
+that they trained on before: ``if step < start: continue``, the ``SkipDataLoader`` of accelerate, or
+the Trainer on a streamed dataset. Workers read, decode and collate each skipped batch for nothing.
+The later the failure, the longer the resume takes, and the GPUs of all ranks are idle meanwhile.
 
-Seen from outside: after each restart no progress for minutes or hours, the GPUs idle, the workers
-at work, and then all is as it was.
+Symptoms: after each restart there is no progress for minutes or hours. The GPUs idle, the workers
+are busy, and then the training runs as before.
+
+To fix it, skip indices in the sampler instead of loaded batches, or save and restore the state of
+the loader.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("dataloader-bottleneck", "collate-bottleneck")
 
-# accelerate 1.15: this generator does nothing but to throw away the first batches. Its others do
-# more, so of them it must be known that whoever asks trains: the Trainer of transformers 5.23.
+# accelerate 1.15: this generator only discards the first batches. Its other generators do more, so
+# for those the caller must be known to train: the Trainer of transformers 5.23.
 SKIPS = "SkipDataLoader.__iter__"
 LOADERS, ASKS = "accelerate/data_loader.py", "Trainer.get_batch_samples"
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    """Where batches pass, and nothing else: at two to ten of them a second (live_ranks.WAKES),
-    steps of 10 ms would be met 2 to 10 times in a hundred samples, on each rank."""
+    """Finds runs in which batches arrive and nothing else happens.
+
+    At two to ten batches a second (live_ranks.WAKES), a hundred samples would hit steps of 10 ms
+    2 to 10 times on each rank.
+    """
     loading = [one for one in live.ranks if one.gets_batches]
-    # One rank may load for all, and send them their parts.
+    # One rank may load for all ranks, and send each its part.
     rest = [one for one in live.ranks if one not in loading and one.doing != "collective"]
     skips = [_in_the_script(one) or _in_a_library(one) for one in live.ranks]
     if rest or not loading or not all(skips) or not live.moves:
@@ -47,19 +51,19 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         because=(
             f"{named(loading)}: the main thread takes batch after batch from the workers{at}, and "
-            f"no rank was met in a forward pass, a backward pass or the optimizer for "
-            f"{first.seconds:.0f} s: {skip} passes over them"
+            f"no rank ran a forward pass, a backward pass or the optimizer for "
+            f"{first.seconds:.0f} s: {skip} skips these batches"
         ),
         evidence=(
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
             Observation(
-                name=f"rank {first.rank} woke up for a batch",
+                name=f"batches that rank {first.rank} received",
                 value=round(first.seen.wakes / first.seconds, 1),
-                unit="times a second",
+                unit="per second",
                 expected=0.2,
-                source="while one batch is waited for: MP_STATUS_CHECK_INTERVAL of torch",
+                source="wakeups while it waits for one batch: MP_STATUS_CHECK_INTERVAL of torch",
             ),
-            Observation(name="since it was started", value=round(first.seen.age_seconds), unit="s"),
+            Observation(name="time since its start", value=round(first.seen.age_seconds), unit="s"),
         ),
         where=Where.of(loading, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of time"),
@@ -68,7 +72,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _in_the_script(rank: LiveRankState) -> str:
-    """By what its loop passes over what is left of its body, if it was met nowhere behind that."""
+    """The line with which its loop skips the rest of its body; empty: it was seen after it."""
     met = rank.seen.activities
     only = all(row.name in (*LOADING, "rest") and row.before_skip for row in met)
     seen = sum(row.samples for row in met) == rank.seen.samples
@@ -76,8 +80,8 @@ def _in_the_script(rank: LiveRankState) -> str:
 
 
 def _in_a_library(rank: LiveRankState) -> str:
-    """Who passes over the batches, if its main thread was met nowhere but there."""
-    # To send the batches to the other ranks is a part of the loading.
+    """The library that skips the batches; empty: its main thread was also seen elsewhere."""
+    # Sending the batches to the other ranks is part of the loading.
     only = all(row.name in (*LOADING, "collective", "rest") for row in rank.seen.activities)
     if not only or len({row.calls for row in rank.seen.activities}) > 1:
         return ""
@@ -94,9 +98,9 @@ TRAINER = "the Trainer of transformers"
 
 def _ahead_of_the_loader() -> Fix:
     return Fix(
-        summary="pass over the numbers of the items, of which nothing is read",
+        summary="skip indices in the batch sampler, so that nothing is read",
         paste=(
-            "# for the epoch in which the run goes on; start: batches that were trained on\n"
+            "# for the epoch in which the run resumes; start: batches that were trained on\n"
             "from itertools import islice\n\n"
             "batches = list(islice(loader.batch_sampler, start, None))\n"
             "loader = DataLoader(dataset, batch_sampler=batches, num_workers=…)\n"
@@ -104,15 +108,15 @@ def _ahead_of_the_loader() -> Fix:
         ),
         language="python",
         caution=(
-            "of a map-style dataset, with the sampler's seed and epoch as they were; a streamed "
-            "one has to begin later by itself"
+            "needs a map-style dataset, and the same seed and epoch in the sampler; a streamed "
+            "dataset must skip within itself"
         ),
     )
 
 
 def _stateful() -> Fix:
     return Fix(
-        summary="or save where the loader was, and begin there",
+        summary="or save the state of the loader, and restore it",
         paste=(
             "from torchdata.stateful_dataloader import StatefulDataLoader\n\n"
             "loader = StatefulDataLoader(dataset, …)  # as the DataLoader\n"
@@ -121,8 +125,8 @@ def _stateful() -> Fix:
         ),
         language="python",
         caution=(
-            "each rank saves its own; a streamed dataset needs state_dict and load_state_dict, or "
-            "it is read from its beginning here, too"
+            "each rank saves its own state; a streamed dataset needs state_dict and "
+            "load_state_dict, or the loader reads it from its start, too"
         ),
     )
 
@@ -130,8 +134,8 @@ def _stateful() -> Fix:
 def _of_the_trainer(skip: str) -> Iterator[Fix]:
     if skip == TRAINER:
         yield Fix(
-            summary="or train on what comes first once more",
+            summary="or do not skip, and start the epoch again",
             paste="TrainingArguments(…, ignore_data_skip=True)",
             language="python",
-            caution="the epoch begins anew: items that were trained on come again, others later",
+            caution="the run trains on the first items of the epoch again",
         )

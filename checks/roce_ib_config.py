@@ -1,14 +1,17 @@
-"""The RDMA devices are there, but not set up so that they can talk.
+"""The RDMA devices exist, but their configuration prevents a connection.
 
-NCCL_IB_HCA may name a device that does not exist (NCCL then falls back to TCP), NCCL_IB_GID_INDEX
-may point to an empty row of the GID table or to one that routers do not forward (RoCE v1, or a
-link-local address), and a port may be down, or slower, where its siblings are up. NCCL 2.21 and
-later pick the RoCE v2 row of an IPv4 address themselves; NVIDIA's guide says not to set
-NCCL_IB_GID_INDEX any more.
+NCCL_IB_HCA may name a device that does not exist; NCCL then falls back to TCP. NCCL_IB_GID_INDEX
+may select an empty row of the GID table, or a row that routers do not forward (RoCE v1, or a
+link-local address). A port may be down, or slower than its siblings. NCCL 2.21 and later choose the
+RoCE v2 row of an IPv4 address themselves; NVIDIA's guide advises against NCCL_IB_GID_INDEX.
 
-Seen from outside: "Got completion with error 12", "ibv_modify_qp failed with 110 Connection timed
-out" or "NET/IB : No device found" in NCCL's log; ``show_gids`` and ``ibstat`` show rows and ports.
+Symptoms: "Got completion with error 12", "ibv_modify_qp failed with 110 Connection timed out" or
+"NET/IB : No device found" in NCCL's log; ``show_gids`` and ``ibstat`` show rows and ports.
+
+To fix it, unset the variable, or repair the port.
 """
+
+# Long: it judges the device list, the GID index and the ports.
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = ("network-unreachable", "slow-network-link")
 
-# Dual-port cards with one cable and separate storage cards are usual, so a port that is down is
-# odd only where three quarters of its siblings are up and yet not every GPU has one.
+# Dual-port cards with one cable and separate storage cards are usual. So a port that is down counts
+# only if three quarters of its siblings are up and yet not every GPU has one.
 SIBLINGS_UP = 0.75
 
 
@@ -46,8 +49,8 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"NCCL_IB_HCA={value} names {', '.join(absent)}, and this host has {', '.join(names)}: "
-            + ("NCCL falls back to TCP" if none else "NCCL does without")
+            f"NCCL_IB_HCA={value} names {', '.join(absent)}, but this host has {', '.join(names)}: "
+            + ("NCCL falls back to TCP" if none else "NCCL uses only the others")
         ),
         evidence=(Observation(name="NCCL_IB_HCA", value=value, expected=there),),
         fixes=(
@@ -57,7 +60,7 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
                 environment=("NCCL_IB_HCA",),
             ),
             Fix(
-                summary="or name those with an active port",
+                summary="or name the devices with an active port",
                 paste=f"export NCCL_IB_HCA=={there}",
                 environment=(f"NCCL_IB_HCA=={there}",),
             ),
@@ -70,16 +73,18 @@ def _no_device_at_all(value: str) -> Finding:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"NCCL_IB_HCA={value}, and this host shows no RDMA device at all: NCCL runs over TCP; "
-            "whether there should be one `lspci` settles"
+            f"NCCL_IB_HCA={value}, but this host has no RDMA device: NCCL runs over TCP; `lspci` "
+            "shows whether a card is installed"
         ),
         evidence=(Observation(name="RDMA devices", value=0, source="/sys/class/infiniband"),),
         fixes=(
             Fix(
-                summary="see whether a card is there without its driver",
+                summary="check for a card without its driver",
                 paste="lspci -nn | grep -iE 'infiniband|mellanox|efa'\nlsmod | grep ib_core",
             ),
-            Fix(summary="if none should be there", paste="unset NCCL_IB_HCA"),
+            Fix(
+                summary="or unset NCCL_IB_HCA, if this host has no card", paste="unset NCCL_IB_HCA"
+            ),
         ),
     )
 
@@ -95,7 +100,7 @@ def gid_index(rdma: Rdma) -> Iterator[Finding]:
         better = next((gid for gid in port.gids if gid.kind == "RoCE v2" and gid.ipv4), None)
         if row is not None and (better is None or _is_routed(row)):
             continue
-        what = f"{row.kind} {row.gid}, which no router forwards" if row is not None else "empty"
+        what = f"{row.kind} {row.gid}, which routers do not forward" if row is not None else "empty"
         instead = f"; row {better.index} is RoCE v2 {better.ipv4}" if better is not None else ""
         older = f"an older NCCL needs export NCCL_IB_GID_INDEX={better.index}" if better else ""
         yield Finding(
@@ -113,7 +118,7 @@ def gid_index(rdma: Rdma) -> Iterator[Finding]:
             ),
             fixes=(
                 Fix(
-                    summary="let NCCL choose the row, which it does from 2.21 on",
+                    summary="let NCCL choose the row (NCCL 2.21 and later)",
                     paste="unset NCCL_IB_GID_INDEX",
                     caution=older,
                     environment=("NCCL_IB_GID_INDEX",),
@@ -138,11 +143,11 @@ def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
         short = good < wanted <= len(siblings) and good >= SIBLINGS_UP * len(siblings)
         for device, port in odd:
             if port.state == "INIT" and layer == "InfiniBand":
-                what = "is INIT: its link is up, but no subnet manager has set it up"
+                what = "is INIT: its link is up, but no subnet manager has configured it"
             elif short:
                 what = (
-                    f"is {port.state} at {port.rate or 0:.0f} Gbit/s, and its {good} siblings are "
-                    f"ACTIVE at {best:.0f} Gbit/s, which is too few for {wanted} GPUs"
+                    f"is {port.state} at {port.rate or 0:.0f} Gbit/s; only its {good} siblings are "
+                    f"ACTIVE at {best:.0f} Gbit/s, too few for {wanted} GPUs"
                 )
             else:
                 continue
@@ -161,7 +166,7 @@ def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
                 ),
                 fixes=(
                     Fix(
-                        summary="look at cable, transceiver and switch port, and at the counters",
+                        summary="check cable, transceiver, switch port and the counters",
                         paste=f"ibstat {device.name}; rdma statistic show link {device.name}/1",
                         caution=f"to run without it meanwhile: export NCCL_IB_HCA=^={device.name}",
                     ),

@@ -1,11 +1,13 @@
-"""A rank in this job does much less than it would alone: the rest is waiting and communication.
+"""The ranks spend much of each step waiting and communicating, so the job scales badly.
 
-The efficiency is the part of a step that the mean rank spends on its own work. What is missing is
-lost to the number of ranks: waiting for the last of them, and transfers that nothing hides. It is
-what other causes come to; where none of them is told, no single one stands out, and the ranks are
-late by turns.
+Scaling efficiency is the share of a step that the mean rank spends on its own work. The rest is
+waiting for the last rank, and transfers that no computation overlaps. Other findings name the
+causes. Without another finding, no single cause dominates, and different ranks lag in different
+steps.
 
-Seen from outside: twice as many GPUs, and not nearly twice as many samples in a second.
+Symptoms: twice as many GPUs process far less than twice as many samples per second.
+
+To fix it, fix the other findings first; otherwise give each rank more work per step.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
-# Published weak scaling: 97 % at 16 times the GPUs, 90 % with small models; less than 85 % is out
-# of line (torchtitan and llm-foundry, benchmark tables).
+# Published weak scaling: 97 % at 16 times the GPUs, 90 % with small models; less than 85 % is
+# unusual (torchtitan and llm-foundry, benchmark tables).
 HEALTHY = 0.85
 # A slowdown of 1.3 is what a public benchmark of fail-slow detection calls loud.
 LOUD = 1 / 1.3
@@ -37,10 +39,10 @@ def lost_to_the_number_of_ranks(
 ) -> Iterator[Finding]:
     for section in steps:
         if comparable(section):
-            yield from _told(section, next(iter(wrapping or ()), None), use or (), sweeps or ())
+            yield from _of_run(section, next(iter(wrapping or ()), None), use or (), sweeps or ())
 
 
-def _told(
+def _of_run(
     steps: Steps,
     wrapping: Wrapping | None,
     use: Sequence[RankUse],
@@ -63,13 +65,13 @@ def _told(
         severity=Severity.WARNING if loud else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"the mean rank spends {efficiency:.0%} of the median step on work of its own: "
-            f"{parts['waiting']:.0%} of the time it waits for the last of {len(steps.ranks)} ranks,"
-            f" and {parts['transfer']:.0%} are transfers"
+            f"the mean rank spends {efficiency:.0%} of the median step on its own work: it waits "
+            f"for the last of {len(steps.ranks)} ranks {parts['waiting']:.0%} of the time, and "
+            f"transfers take {parts['transfer']:.0%}"
         ),
         evidence=(
             Observation(
-                name="efficiency against one rank",
+                name="scaling efficiency, compared to one rank",
                 value=round(100 * efficiency, 1),
                 unit="%",
                 expected=round(100 * HEALTHY),
@@ -90,22 +92,22 @@ def _forecast(
         if row.ranks > len(steps.ranks):
             low, high = row.lowest_efficiency, row.highest_efficiency
             yield Observation(
-                name=f"efficiency at {row.ranks} ranks",
+                name=f"scaling efficiency at {row.ranks} ranks",
                 value=f"{low:.0%} to {high:.0%}",
-                source="predicted from the parts of the step",
+                source="prediction from the phases of the step",
             )
 
 
 def _fix(waiting: bool) -> Fix:
     if waiting:
         return Fix(
-            summary="see whether the hosts are alike when each works alone, and who takes CPU time",
+            summary="measure each host alone, and find other processes that take CPU time",
             paste="torchrun --nnodes N --nproc-per-node M -m ddoctor.probe",
-            caution="with the N and M of the job, while it does not run",
+            caution="with the N and M of the job, while the job does not run",
         )
     return Fix(
-        summary="more work for each rank between two communications: a larger batch per rank",
+        summary="raise the batch size per rank, for more work between two communications",
         paste="loader = DataLoader(dataset, batch_size=2 * batch_size, sampler=sampler)",
         language="python",
-        caution="learning rate and schedule follow the larger batch; it takes more memory",
+        caution="adapt learning rate and schedule; takes more memory",
     )

@@ -1,15 +1,20 @@
-"""Some ranks only call the forward pass of a sharded model, which gathers its parameters from all.
+"""Only some ranks call the forward pass of a sharded model, which gathers parameters from all
+ranks.
 
-FSDP and ZeRO-3 keep a part of each parameter on each rank, and gather the whole of it in every
-forward and backward pass. So each of these is a collective: a rank that generates fewer tokens than
-the others, has nothing for an expert, or skips a batch leaves the others waiting for its part,
-until it comes to a collective of its own, which is another one. With DDP the same code works as
-long as there is no backward pass.
+FSDP and ZeRO-3 keep a part of each parameter on each rank, and gather the whole parameter in every
+forward and backward pass. So each pass is a collective. A rank may generate fewer tokens than the
+others, have no tokens for an expert, or skip a batch. The other ranks then wait for its part, while
+it runs on to a different collective. With DDP the same code works as long as there is no backward
+pass.
 
-Seen from outside: a hang in ``generate``, in a routed layer, in an evaluation with texts of unequal
-length; the ranks that wait have FSDP's or DeepSpeed's all-gather on their stacks, below
+Symptoms: a hang in ``generate``, in a routed layer, or in an evaluation with texts of unequal
+length. The waiting ranks have an all-gather of FSDP or DeepSpeed on their stacks, below
 ``Module.__call__``.
+
+To fix it, call the model equally often on all ranks, or use ``synced_gpus=True`` in ``generate``.
 """
+
+# Long: it separates branches, loops and generation, and leaves out those of other causes.
 
 from __future__ import annotations
 
@@ -37,13 +42,13 @@ EXPLAINS = (
     "first-failure-masked",
 )
 
-# Met on torch 2.13 (FSDP1, FSDP2); of DeepSpeed by the folder that ZeRO is in.
+# Seen with torch 2.13 (FSDP1, FSDP2); for DeepSpeed, the folder of ZeRO.
 SHARDING = ("torch/distributed/fsdp/", "deepspeed/runtime/zero/")
 CALLS_COLLECTIVES = (DISTRIBUTED, "deepspeed/")
 # FSDP gathers elsewhere, too, say for a checkpoint.
 PASSES = ("_call_impl", "_engine_run_backward")
 GENERATING = "transformers/generation/"
-# Whoever leaves another loop early has less of what it goes through: uneven-inputs-per-rank.
+# A rank that leaves another loop early has fewer inputs: uneven-inputs-per-rank.
 COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
 
 
@@ -58,10 +63,10 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     }
     if any(_is_another_cause(block, inside) for block, inside in parting.items()):
         return
-    told = [block for block, inside in parting.items() if all(map(_in_a_pass, inside))]
-    if told:
-        # Who has left a loop has left what is around it, too, and was not kept out by that.
-        block = next((block for block in told if block.loop), told[0])
+    found = [block for block, inside in parting.items() if all(map(_in_a_pass, inside))]
+    if found:
+        # A rank that has left a loop has left the blocks around it, too: the loop is the reason.
+        block = next((block for block in found if block.loop), found[0])
         yield _finding(block.text.removesuffix(":"), _together(block), parting[block], live.ranks)
         return
     inside = [rank for rank in live.ranks if _generates(rank)]
@@ -74,8 +79,8 @@ def _in(block: Block, every: Sequence[LiveRankState]) -> Sequence[LiveRankState]
 
 
 def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:
-    """Whether it is a branch for one rank, or with a collective of its own, or a loop through data,
-    as those of the training are and those in a model are not."""
+    """Whether another check covers it: a branch for one rank, or around another collective, or a
+    loop over data, as in training."""
     if not block.loop:
         return asks_for_a_rank(block) or not all(map(_in_a_pass, inside))
     return COUNTS.search(block.text) is None and not _of_a_model(block, inside[0].seen.stack)
@@ -88,7 +93,7 @@ def _of_a_model(block: Block, stack: Sequence[Frame]) -> bool:
 
 
 def _in_a_pass(rank: LiveRankState) -> bool:
-    """Whether it waits in a collective that a sharded model itself calls, as it is used."""
+    """Whether it waits in a collective that a sharded model itself calls in a pass."""
 
     def calls(frame: Frame) -> bool:
         return any(part in frame.file for part in CALLS_COLLECTIVES)
@@ -103,7 +108,7 @@ def _is_a_pass(frame: Frame) -> bool:
 
 
 def _generates(rank: LiveRankState) -> bool:
-    """Whether it is in the loop of transformers that makes one token after the other."""
+    """Whether it is in the loop of transformers that generates tokens."""
     return any(GENERATING in frame.file for frame in rank.seen.stack)
 
 
@@ -117,9 +122,9 @@ def _finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{named(inside)} {wait} {first.where}, which the sharded model itself calls, "
-            f"within `{what}`, where {named(outside)} {are} not{others(every, inside)}; nothing "
-            f"moved for {first.seconds:.0f} s"
+            f"{named(inside)} {wait} {first.where}, which the sharded model itself calls, inside "
+            f"`{what}`, where {named(outside)} {are} not{others(every, inside)}; nothing moved for "
+            f"{first.seconds:.0f} s"
         ),
         evidence=(
             Observation(name=named(inside), value=first.where),
@@ -133,33 +138,33 @@ def _finding(
 def _together(block: Block) -> Fix:
     if block.loop:
         return Fix(
-            summary="leave the loop together: as long as one rank needs a turn, all take it",
+            summary="leave the loop together: all ranks iterate until the last one is done",
             paste=(
-                "going = torch.tensor(float(not done), device=device)  # in each turn\n"
+                "going = torch.tensor(float(not done), device=device)  # in each iteration\n"
                 "torch.distributed.all_reduce(going, op=torch.distributed.ReduceOp.MAX)\n"
                 "if not going.item():\n"
                 "    break\n"
-                "output = model(inputs)  # who is done calls it, too, and drops the output"
+                "output = model(inputs)  # a rank that is done calls it, too, and drops the output"
             ),
             language="python",
-            caution="one small collective a turn; a number of turns that is fixed needs none",
+            caution="costs a small collective per iteration; a fixed number of iterations needs none",
         )
     return Fix(
-        summary="call the model on all ranks, with a weight of zero where there is nothing for it",
+        summary="call the model on all ranks, with weight zero on ranks without work",
         paste=(
-            f"# in place of `{block.text}`\n"
+            f"# instead of `{block.text}`\n"
             "weight = float(has_work)\n"
             "output = output + weight * model(inputs if has_work else placeholder).sum()"
         ),
         language="python",
-        caution="the placeholder has the shape and type of an input, say zeros of one row",
+        caution="the placeholder needs the shape and type of an input, for example one row of zeros",
     )
 
 
 def _synced() -> Fix:
     return Fix(
-        summary="let all ranks go on until the last has come to the end of its text",
+        summary="let all ranks generate until the last one has finished its text",
         paste="model.generate(…, synced_gpus=True)",
         language="python",
-        caution="transformers does so by itself for ZeRO-3 and FSDP1, not after fully_shard",
+        caution="transformers does so automatically for ZeRO-3 and FSDP1, not after fully_shard",
     )

@@ -1,4 +1,4 @@
-"""What the ranks brought to one collective where that was not the same, as far as they tell."""
+"""Collectives to which the ranks passed different tensors, as their errors report it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ FINGERPRINT = re.compile(
 )
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL's operator<<
 WATCHDOG = re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=(\d+)")
-# Of these all ranks bring equally much; of others, say all-to-all, they need not.
+# To these, all ranks pass the same number of elements; to all-to-all, say, they need not.
 ALIKE = ("allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "barrier")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
-    """What one rank brought."""
+    """The tensor that one rank passed to a collective."""
 
     rank: int
     operation: str
     what: str = ""
-    """Shape and type, or the number of elements; empty: not told."""
+    """Shape and type, or the number of elements; empty: not known."""
     place: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """What the ranks brought to the same collective, and who tells."""
+    """The tensors that the ranks passed to the same collective, and the source of that."""
 
     brought: tuple[Brought, ...]
     told_by: str
@@ -43,13 +43,13 @@ class Mismatch:
 
     @property
     def same_call(self) -> bool:
-        """Whether at least it was the same collective, called by the same line."""
+        """Whether all ranks called the same collective, at the same line."""
         places = {one.place for one in self.brought} - {""}
         return len({one.operation for one in self.brought}) < 2 and len(places) < 2
 
     def __str__(self) -> str:
         return ", ".join(
-            f"rank {one.rank} {one.operation}"
+            f"rank {one.rank} called {one.operation}"
             + (f" of {one.what}" if one.what else "")
             + (f" at {one.place}" if one.place else "")
             for one in self.brought
@@ -57,27 +57,25 @@ class Mismatch:
 
 
 def mismatch(run: TrainingRun) -> Mismatch | None:
-    """The first that a rank tells of; None: none does."""
-    told = [one for one in run.ranks if one.fell]
-    if rows := _fingerprints(told):
+    """The first mismatch that a rank's error reports; None: no error does."""
+    failed = [one for one in run.ranks if one.fell]
+    if rows := _fingerprints(failed):
         return Mismatch(brought=rows, told_by="TORCH_DISTRIBUTED_DEBUG=DETAIL")
-    for one in told:
+    for one in failed:
         if size := GLOO.search(f"{one.message} {one.printed}"):
             return Mismatch(
                 brought=tuple(_last(run)),
                 told_by="gloo",
-                detail=(
-                    f"{size[1]} bytes came to rank {one.rank}, which expected {size[2]} at most"
-                ),
+                detail=(f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most"),
             )
-    return _by_watchdog(told)
+    return _by_watchdog(failed)
 
 
-def _fingerprints(told: Sequence[RankEnding]) -> tuple[Brought, ...]:
-    """What each rank says of itself; torch names the others' collectives wrongly at times."""
+def _fingerprints(failed: Sequence[RankEnding]) -> tuple[Brought, ...]:
+    """What each rank reports; of itself first, as torch may misname the others' collectives."""
     own: dict[int, Brought] = {}
     others: dict[int, Brought] = {}
-    for one in told:
+    for one in failed:
         for number, operation, shape, kind in FINGERPRINT.findall(one.message):
             rank = int(number)
             rows = own if rank == one.rank else others
@@ -97,9 +95,9 @@ def _last(run: TrainingRun) -> Iterator[Brought]:
             yield Brought(rank=one.rank, operation=one.doing, place=endings.place(one.place))
 
 
-def _by_watchdog(told: Sequence[RankEnding]) -> Mismatch | None:
+def _by_watchdog(failed: Sequence[RankEnding]) -> Mismatch | None:
     rows: dict[str, list[Brought]] = {}
-    for one in told:
+    for one in failed:
         if found := WATCHDOG.search(f"{one.message} {one.printed}"):
             number, operation, given, _ = found.groups()
             rows.setdefault(number, []).append(

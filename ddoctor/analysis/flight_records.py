@@ -39,8 +39,10 @@ class Differing:
     confidence: Confidence
 
     def __str__(self) -> str:
-        told = ", ".join(f"{endings.ranks(rows)} {what}" for what, rows in self.brought.items())
-        return f"{told}: collective {self.number} of the group {self.group}"
+        calls = ", ".join(
+            f"{endings.ranks(rows)} called {what}" for what, rows in self.brought.items()
+        )
+        return f"in collective {self.number} of the group {self.group}, {calls}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,8 @@ def test_what_gloo_says_before_it_aborts(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(aborted, echoing(1)))
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
     assert (
-        "8 bytes came to rank 0, which expected 4 at most, in the collective of rank 0 all_reduce, "
-        "rank 1 all_reduce at train.py:72 in main"
+        "rank 0 received 8 bytes and expected 4 at most: rank 0 called all_reduce, "
+        "rank 1 called all_reduce at train.py:72 in main"
     ) in finding.because
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … train.py --data x" in finding.fixes[0].paste
 
@@ -75,14 +75,14 @@ def test_what_torch_says_in_debug_mode(
     section = run(raised(0, "RuntimeError", message), raised(1, "RuntimeError", message))
     (finding,) = findings(CAUSE, section)
     assert finding.confidence is Confidence.CERTAIN
-    assert f"rank 0 allreduce of [{two[0]}] {two[1]} at train.py:71" in finding.because
-    assert f"rank 1 allreduce of [{one[0]}] {one[1]} at train.py:71" in finding.because
+    assert f"rank 0 called allreduce of [{two[0]}] {two[1]} at train.py:71" in finding.because
+    assert f"rank 1 called allreduce of [{one[0]}] {one[1]} at train.py:71" in finding.because
 
 
 def test_what_the_watchdog_of_nccl_says(findings: Findings) -> None:
     ranks = (ending(n, "killed", exit_code=-6, printed=watchdog(7, 4 + n)) for n in range(2))
     (finding,) = findings(CAUSE, run(*ranks))
-    assert "rank 0 allreduce of 4 elements, rank 1 allreduce of 5 elements" in finding.because
+    assert "rank 0 called allreduce of 4 elements, rank 1 called allreduce of 5 elements" in finding.because
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_what_was_recorded(findings: Findings, live: LiveLook) -> None:
     assert finding.severity is Severity.ERROR
     assert finding.confidence is (Confidence.CERTAIN if at else Confidence.LIKELY)
     assert (
-        f"ranks 0, 2 all_reduce of 1000 Float{at}, rank 1 all_reduce of 10 Float{at}: "
-        "collective 41 of the group nccl 0 (default_pg)"
+        f"in collective 41 of the group nccl 0 (default_pg), ranks 0, 2 called all_reduce of 1000 "
+        f"Float{at}, rank 1 called all_reduce of 10 Float{at}"
     ) in finding.because
     assert [row.value for row in finding.evidence if row.name == "NCCL says"] == list(SHORTER.nccl)
 
@@ -226,7 +226,7 @@ def test_gloo_lets_the_one_through_that_brought_less(findings: Findings) -> None
     )
     (finding,) = findings(CAUSE, look(ahead, behind), told)
     assert finding.confidence == Confidence.CERTAIN
-    assert "rank 0 all_reduce of 10 Float, rank 1 all_reduce of 1000 Float at" in finding.because
+    assert "rank 0 called all_reduce of 10 Float, rank 1 called all_reduce of 1000 Float at" in finding.because
 
 
 def test_the_hosts_of_a_job_together(findings: Findings) -> None:
@@ -240,7 +240,7 @@ def test_the_hosts_of_a_job_together(findings: Findings) -> None:
         for one in (live, recorded(told, host=f"node-{number}"))
     ]
     (finding,) = findings(CAUSE, *sections)
-    assert "rank 1 all_reduce of 10 Float" in finding.because
+    assert "rank 1 called all_reduce of 10 Float" in finding.because
 
 
 MOVING = look(*(moving(rank) for rank in range(3)))

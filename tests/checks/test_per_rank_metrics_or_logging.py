@@ -84,7 +84,7 @@ def test_metrics_of_each_rank(findings: Findings) -> None:
     one = line("f1 = f1_score(labels, guesses)", inner="metrics/_classification.py:f1_score")
     (finding,) = findings(CAUSE, lines(one, one), steps())
     assert finding.confidence is Confidence.POSSIBLE
-    assert "the script tells" in finding.because
+    assert "check in the script" in finding.because
     assert "all_reduce(counts)" in finding.fixes[0].paste
 
 

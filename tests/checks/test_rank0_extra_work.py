@@ -80,7 +80,7 @@ PICTURE = user(55, "draw(inputs, outputs)", "train")
 @pytest.mark.parametrize(
     ("activity", "does"),
     [
-        ("rest", "works outside of the model"),
+        ("rest", "works outside the model"),
         ("evaluation", "is in evaluation"),
         ("logging", "is in logging"),
     ],

@@ -30,10 +30,10 @@ def test_a_collective_that_only_rank_0_comes_to(findings: Findings, text: str) -
     assert finding.severity is Severity.ERROR
     assert finding.confidence is Confidence.CERTAIN
     assert finding.where.ranks == (0,)
-    assert f"rank 0 waits in all_gather at train.py:50 in train, inside of `{text}`" in (
+    assert f"rank 0 waits in all_gather at train.py:50 in train, inside `{text}`" in (
         finding.because
     )
-    assert "where ranks 1-2 never come; ranks 1-2 wait in backward at train.py:40" in (
+    assert "which ranks 1-2 do not run; ranks 1-2 wait in backward at train.py:40" in (
         finding.because
     )
 

@@ -33,7 +33,7 @@ def test_all_wait_in_different_collectives(findings: Findings) -> None:
     (finding,) = findings(CAUSE, section)
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
     assert (
-        "rank 0 in all_reduce at train.py:50 in main (collective 41 that the script called) and "
+        "rank 0 in all_reduce at train.py:50 in main (collective 41 of the script) and "
         "ranks 1-2 in DDP's gradient reduction at train.py:40 in main; nothing moved for 60 s"
     ) in finding.because
     paste = finding.fixes[0].paste
@@ -52,7 +52,7 @@ def test_gloo_crashes_on_it_where_sizes_differ() -> None:
     aborted = ending(0, "killed", exit_code=-6, printed=words, doing=REDUCTION)
     (finding,) = engine.examine(Evidence([run(aborted, echoing(1))]), "run").findings
     assert finding.cause == CAUSE
-    assert "rank 0 DDP's gradient reduction, rank 1 all_reduce at train.py:72" in finding.because
+    assert "rank 0 called DDP's gradient reduction, rank 1 called all_reduce at train.py:72" in finding.because
 
 
 def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
@@ -68,7 +68,7 @@ def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
     )
     (finding,) = findings(CAUSE, section)
     assert (
-        "rank 0 barrier at train.py:71 in main, rank 1 allreduce of [2, 3] Float at train.py:80"
+        "rank 0 called barrier at train.py:71 in main, rank 1 called allreduce of [2, 3] Float at train.py:80"
     ) in finding.because
 
 
@@ -141,7 +141,8 @@ def test_what_was_recorded(findings: Findings, live: LiveLook) -> None:
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
     places = (" at train.py:50 in train", " at train.py:51 in train") if live is APART else ("", "")
     assert (
-        f"rank 0 barrier{places[0]}, rank 1 all_reduce of 1000 Float{places[1]}: collective 41"
+        "in collective 41 of the group nccl 0 (default_pg), "
+        f"rank 0 called barrier{places[0]}, rank 1 called all_reduce of 1000 Float{places[1]}"
     ) in finding.because
     assert len(finding.fixes) == (2 if live is APART else 1)
 

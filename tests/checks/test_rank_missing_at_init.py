@@ -41,8 +41,8 @@ def test_a_rank_that_never_came_is_named_with_those_that_did(findings: Findings)
         CAUSE, joining(came(0, joined=None), came(1, joined=None), JoiningRank(rank=2))
     )
     assert found.where.ranks == (2,)
-    assert "rank 2 of 3 did not come to node-0:29400 within 120 s" in found.because
-    assert "2 came, from node-0, node-1" in found.because
+    assert "rank 2 of 3 did not reach node-0:29400 within 120 s" in found.because
+    assert "2 did, from node-0, node-1" in found.because
 
 
 def test_its_process_is_told_where_it_was_found(findings: Findings) -> None:
@@ -58,7 +58,7 @@ def test_a_rank_that_is_stopped_before_the_group_forms(findings: Findings) -> No
     others = [came(rank, joined=False, last="joining the gloo group") for rank in (0, 2)]
     (found,) = findings(CAUSE, joining(stopped, *others), ended("hung"))
     assert found.where.ranks == (1,)
-    assert "at 'loading torch'; the others were at 'joining the gloo group'" in found.because
+    assert "at 'loading torch'; the other ranks were at 'joining the gloo group'" in found.because
 
 
 def test_hosts_that_never_came(findings: Findings) -> None:
@@ -66,8 +66,8 @@ def test_hosts_that_never_came(findings: Findings) -> None:
         host="node-0", endpoint="node-0:29400", limit=20, expected=3, came=("node-0", "node-2")
     )
     (found,) = findings(CAUSE, section)
-    assert "2 of 3 hosts came to node-0:29400 within 20 s: node-0, node-2" in found.because
-    assert found.because.endswith("the others did not")
+    assert "2 of 3 hosts reached node-0:29400 within 20 s: node-0, node-2" in found.because
+    assert found.because.endswith("the other hosts did not")
     assert found.where.hosts == ()
 
 
@@ -132,7 +132,7 @@ def of_four(*ranks: LiveRank, missing: tuple[int, ...] = ()) -> LiveLook:
 def test_a_live_run_that_never_begins(findings: Findings) -> None:
     (finding,) = findings(CAUSE, of_four(waiting(0), waiting(1)))
     assert "ranks 0-1 of port 29500 wait in init_process_group at train.py:12" in finding.because
-    assert "2 were not seen" in finding.because
+    assert "did not see 2 of them" in finding.because
     assert finding.where.ranks == ()
 
 

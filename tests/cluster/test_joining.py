@@ -93,7 +93,7 @@ def test_a_rank_that_never_speaks(cluster: MakeCluster) -> None:
     first = found["findings"][0]
     assert first["cause"] == "rank-missing-at-init"
     assert first["where"]["ranks"] == [1]
-    assert "rank 1 of 2 did not come" in first["because"]
+    assert "rank 1 of 2 did not reach" in first["because"]
     assert "1 came, from node-0" in first["because"]
 
 

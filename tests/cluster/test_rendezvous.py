@@ -68,7 +68,7 @@ def test_a_host_that_is_never_started(cluster: MakeCluster) -> None:
     )
     found = first(here)
     assert found["cause"] == "rank-missing-at-init"
-    assert f"2 of 3 hosts came to node-0:{PORT} within 6 s: " in found["because"]
+    assert f"2 of 3 hosts reached node-0:{PORT} within 6 s: " in found["because"]
     assert "node-2" in found["because"]
     assert found["because"].endswith("node rank 1 did not")
     assert found["where"]["hosts"] == []
