@@ -100,7 +100,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     held = [rank for rank in live.ranks if rank.held]
     # A held rank blocks the others sooner or later, even if they still move.
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
-    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait for them.
+    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait.
     some = len(apart) < len(live.ranks) or not live.whole
     if not held and not (live.hung and some):
         return
@@ -153,8 +153,8 @@ def _stuck(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
         because=(
-            f"{subject} {was} stuck {where}{text} for all of the {first.seconds:.0f} s, outside any "
-            f"collective{f', {why}' if why else ''}{others(every, apart)}"
+            f"{subject} {was} stuck {where}{text} for all of the {first.seconds:.0f} s, outside "
+            f"any collective{f', {why}' if why else ''}{others(every, apart)}"
         ),
         evidence=(
             Observation(name="state of its process", value=first.seen.state),
@@ -234,7 +234,7 @@ def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:
         why = f"its process was {holder}"
     else:
         why = (
-            f"it was at step {state.steps} and the others up to {front}; its stack would show what "
+            f"it had done {state.steps} steps and the others up to {front}; its stack would show what "
             "it waits for"
         )
     return Finding(

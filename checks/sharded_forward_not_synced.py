@@ -1,5 +1,4 @@
-"""Only some ranks call the forward pass of a sharded model, which gathers parameters from all
-ranks.
+"""Only some ranks call the forward pass of a sharded model, which is a collective of all ranks.
 
 FSDP and ZeRO-3 keep a part of each parameter on each rank, and gather the whole parameter in every
 forward and backward pass. So each pass is a collective. A rank may generate fewer tokens than the
@@ -147,7 +146,7 @@ def _together(block: Block) -> Fix:
                 "output = model(inputs)  # a rank that is done calls it, too, and drops the output"
             ),
             language="python",
-            caution="costs a small collective per iteration; a fixed number of iterations needs none",
+            caution="costs a small collective per iteration; a fixed number of them needs none",
         )
     return Fix(
         summary="call the model on all ranks, with weight zero on ranks without work",
@@ -157,7 +156,7 @@ def _together(block: Block) -> Fix:
             "output = output + weight * model(inputs if has_work else placeholder).sum()"
         ),
         language="python",
-        caution="the placeholder needs the shape and type of an input, for example one row of zeros",
+        caution="the placeholder needs the shape and type of an input, say one row of zeros",
     )
 
 

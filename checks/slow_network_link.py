@@ -1,12 +1,18 @@
 """One host, direction or link is slower than its peers.
 
-A collective runs at the speed of its slowest link, so one bad cable, port or NIC costs all hosts.
-Disjoint pairs send to one another, each direction on its own; a host that is slow with everybody
-is told from a path that is slow between two, from one direction, and from a rail (the same NIC of
-all hosts). Named is what is slow in every repeat, even at its best below what sound links reach.
+A collective runs at the speed of its slowest link, so one bad cable, port or NIC slows down all
+hosts. ddoctor lets disjoint pairs send to each other, one direction at a time. The results separate
+a host that is slow with every peer from a slow path between two hosts, a slow direction, and a slow
+rail (the same NIC of all hosts). A link counts as slow only if even its best repeat is below what
+healthy links reach.
 
-Seen from outside: all-reduce over all hosts is slow, and fast again once one of them is left out.
+Symptoms: all-reduce over all hosts is slow, and fast again without one of them.
+
+To fix it, check speed, errors and cables of the named link, and leave the host out until then.
 """
+
+# Long: it judges measured pairs, sockets of a live run and other interfaces; each kind of slow
+# thing has its own sentence and its own commands.
 
 from __future__ import annotations
 
@@ -26,13 +32,13 @@ from ddoctor.evidence.pairs import Pairs
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-# Far beyond what two equal networks differ by.
+# Far beyond the difference of two equal networks.
 FASTER = 1.5
-# Of the looks at a live run's sockets: then the network never rests.
+# Share of the samples of a live run's sockets with unsent data: then the network never idles.
 QUEUED = 0.5
-# What plain TCP reaches between hosts whatever their cards promise; Mbit/s.
+# Mbit/s that plain TCP reaches between hosts, whatever the nominal speed of their cards.
 TCP_SPEED = 10_000
-# A sound link carries half of that with any settings.
+# A healthy link carries half of that with any settings.
 SOUND = 0.5
 MBIT_PER_MIB = 8 * 2**20 / 1e6
 
@@ -53,7 +59,7 @@ def between_ranks(
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     share = live.together
     every = [(look.host, rank) for look in live.looks for rank in look.links]
-    # What is not read there is not held up on its way.
+    # If the receiver does not read, the network is not the cause.
     unread = {(rank.remote, rank.local) for _, rank in every if rank.unread >= QUEUED}
     links = [
         (host, rank)
@@ -70,9 +76,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"all ranks are in collectives for {share:.0%} of the time, and from {host} to "
-            f"{worst.remote} there is always something left to send: {worst.interface} carries "
-            f"{carried:.3g} Mbit/s, and says of itself that it is one of {worst.speed} Mbit/s"
+            f"all ranks are in collectives for {share:.0%} of the time, and {host} always has "
+            f"unsent data for {worst.remote}: {worst.interface} carries {carried:.3g} Mbit/s, and "
+            f"its nominal speed is {worst.speed} Mbit/s"
         ),
         evidence=(
             Observation(
@@ -80,14 +86,14 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                 value=round(carried, 1),
                 unit="Mbit/s",
                 expected=speed,
-                source="what the interface has sent while the queues of the ranks were not empty",
+                source="sent by the interface while the send queues of the ranks were not empty",
             ),
         ),
         where=Where(hosts=(host,)),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(
-                summary="see what the link has agreed on, what it loses, and what shapes it",
+                summary="show the negotiated speed, the losses and the traffic shaping of the link",
                 paste=(
                     f"ethtool {worst.interface}; ip -s link show {worst.interface}; "
                     f"tc -s qdisc show dev {worst.interface}"
@@ -95,7 +101,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                 caution=f"on {host}",
             ),
             Fix(
-                summary="measure each pair of hosts, once the run is over",
+                summary="measure each pair of hosts after the run",
                 paste="torchrun … -m ddoctor.probe pairs  # on the same hosts",
             ),
         ),
@@ -103,7 +109,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _carried(link: LiveLink) -> float | None:
-    """Mbit/s while something was left to send; None: not known, or mostly nothing was."""
+    """Mbit/s while data was left to send; None: not known, or mostly no data was left."""
     if link.sent is None or link.speed is None or link.queued < QUEUED:
         return None
     return link.sent * MBIT_PER_MIB / link.queued
@@ -116,7 +122,7 @@ def a_faster_interface(
     all_reduces: tuple[AllReduce, ...] | None,
     tried: tuple[ControlArms, ...] | None,
 ) -> Iterator[Finding]:
-    """The library takes one interface on all hosts, and another of the same name carries more."""
+    """The library uses one interface on all hosts, and another one on all hosts is faster."""
     nccl = any(section.backend == "nccl" for section in probe_runs)
     if nccl and not any("NET/Socket" in (one.transport or "") for one in all_reduces or ()):
         return
@@ -139,7 +145,7 @@ def a_faster_interface(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{'NCCL' if nccl else 'gloo'} takes {taken[0]}, over which plain TCP reaches "
+            f"{'NCCL' if nccl else 'gloo'} uses {taken[0]}, over which plain TCP reaches "
             f"{_speed(usual)} between the hosts; over {best} it reaches {_speed(rate)} everywhere"
         ),
         evidence=(
@@ -154,7 +160,7 @@ def a_faster_interface(
         cost=Cost(value=round(1 - usual / rate, 3), unit="share of link speed"),
         fixes=(
             Fix(
-                summary=f"take {best} in place of {taken[0]}, on every host",
+                summary=f"use {best} instead of {taken[0]}, on every host",
                 paste=f"export {setting}",
                 expected_gain=f"up to {rate / usual:.3g} times between hosts",
                 environment=(setting,),
@@ -178,8 +184,8 @@ def _finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         because=(
-            f"{_said(slow, names, section)} {_speed(slow.rate)} at best in {slow.repeats} repeats, "
-            f"and sound links of this run reach {_speed(analysis.usual)}"
+            f"{_subject(slow, names, section)} {_speed(slow.rate)} at best in {slow.repeats} "
+            f"repeats, and healthy links of this run reach {_speed(analysis.usual)}"
         ),
         evidence=(
             Observation(
@@ -187,7 +193,7 @@ def _finding(
                 value=round(slow.rate, 4),
                 unit="GB/s",
                 expected=round(analysis.usual, 4),
-                source="median of the sound links of this run",
+                source="median of the healthy links of this run",
             ),
             *_speeds(section, hosts, networks),
         ),
@@ -202,7 +208,7 @@ def _finding(
 
 
 def _alone(section: Pairs, slow: Slow, place: RankPlace) -> bool:
-    """Whether it is this rank that is slow, and others of its host are not."""
+    """Whether this rank is slow and other ranks of its host are not."""
     here = {end.place.rank for end in section.ends if end.place.host == place.host}
     return not here <= set(slow.ranks)
 
@@ -211,19 +217,19 @@ def _name(place: RankPlace, alone: bool) -> str:
     return f"rank {place.rank} ({place.device}) on {place.host}" if alone else place.host
 
 
-def _said(slow: Slow, names: list[str], section: Pairs) -> str:
+def _subject(slow: Slow, names: list[str], section: Pairs) -> str:
     if slow.what == "host":
-        return f"{names[0]} is slow in both directions, with everybody:"
+        return f"{names[0]} is slow in both directions, with every peer:"
     if slow.what == "sending":
-        return f"{names[0]} sends slowly to everybody, and receives as others do:"
+        return f"{names[0]} sends slowly to every peer, and receives normally:"
     if slow.what == "receiving":
-        return f"{names[0]} receives slowly from everybody, and sends as others do:"
+        return f"{names[0]} receives slowly from every peer, and sends normally:"
     if slow.what == "link":
         return f"the link between {names[0]} and {names[1]} is slow in both directions:"
     if slow.what == "path":
-        return f"the way from {names[0]} to {names[1]} is slow, in this direction alone:"
+        return f"the path from {names[0]} to {names[1]} is slow, in this direction only:"
     (rail,) = {end.rail for end in section.ends if end.place.rank in slow.ranks}
-    return f"rail {rail} is slow on all {len(names)} hosts that were measured:"
+    return f"rail {rail} is slow on all {len(names)} measured hosts:"
 
 
 def _speed(rate: float) -> str:
@@ -233,18 +239,18 @@ def _speed(rate: float) -> str:
 def _speeds(
     section: Pairs, hosts: tuple[str, ...], networks: Mapping[str, Network]
 ) -> Iterator[Observation]:
-    """What the interfaces themselves tell, beside those of the other hosts."""
-    told = {
+    """The nominal speeds of the interfaces, compared to those of the other hosts."""
+    known = {
         host: interface
         for host, network in networks.items()
         if (interface := _interface(section, network)) is not None and interface.speed
     }
-    others = [one.speed for host, one in told.items() if host not in hosts and one.speed]
+    others = [one.speed for host, one in known.items() if host not in hosts and one.speed]
     for host in hosts:
-        if host in told:
+        if host in known:
             yield Observation(
-                name=f"speed of {told[host].name} on {host}",
-                value=told[host].speed or 0,
+                name=f"speed of {known[host].name} on {host}",
+                value=known[host].speed or 0,
                 unit="Mbit/s",
                 expected=median(others) if others else None,
                 source="its driver" + ("; median of the other hosts" if others else ""),
@@ -252,7 +258,7 @@ def _speeds(
 
 
 def _interface(section: Pairs, network: Network) -> Interface | None:
-    """The one that the transfers took, where it is known."""
+    """The interface of the transfers; None: not known."""
     if section.backend == "nccl" and "NET/Socket" not in (section.transport or ""):
         return None
     choice = nccl_choice(network) if section.backend == "nccl" else gloo_choice(network)
@@ -269,23 +275,23 @@ def _fixes(
 ) -> Iterator[Fix]:
     if slow.what == "rail":
         yield Fix(
-            summary="see the switches of this rail: their ports, errors and uplinks",
+            summary="check the switches of this rail: ports, errors and uplinks",
             paste="ibstat\nibdiagnet",
-            caution="all hosts share what is slow, so it is not a host",
+            caution="all hosts are slow on this rail, so the cause is not a single host",
         )
         return
     if one_host:
         yield Fix(
-            summary="see how these devices are joined, and whether a link is down",
+            summary="check how these devices are connected, and whether a link is down",
             paste="nvidia-smi topo -m\nnvidia-smi nvlink --status",
         )
         return
     if "NET/IB" in (section.transport or ""):
         several = len({end.rail for end in section.ends}) > 1
         yield Fix(
-            summary=f"on {' and '.join(hosts)}, see rate, state and errors of the ports",
+            summary=f"on {' and '.join(hosts)}, check rate, state and errors of the ports",
             paste=("nvidia-smi topo -m\n" if several else "") + "ibstat\nperfquery -x",
-            caution="then swap cable and switch port; leave the host out until it is mended",
+            caution="then swap cable and switch port; leave the host out until it is fixed",
         )
         return
     for host in hosts:
@@ -293,19 +299,19 @@ def _fixes(
         interface = _interface(section, network) if network is not None else None
         name = interface.name if interface is not None else "INTERFACE"
         yield Fix(
-            summary=f"on {host}, see speed, duplex, errors and shapers of {name}",
+            summary=f"on {host}, check speed, duplex, errors and traffic shaping of {name}",
             paste=(
                 f"ethtool {name} | grep -E 'Speed|Duplex|Link detected'\n"
                 f"ip -s link show dev {name}\n"
                 f"tc -s qdisc show dev {name}"
             ),
-            caution="then swap cable and switch port; leave the host out until it is mended",
+            caution="then swap cable and switch port; leave the host out until it is fixed",
         )
         if interface is not None:
             yield from _another(section, host, interface, networks, alone=len(hosts) == 1)
     if slow.what in ("link", "path"):
         yield Fix(
-            summary="see what lies between the two, and measure it without torch",
+            summary="trace the path between the two hosts, and measure it without torch",
             paste=f"tracepath {names[1]}\niperf3 --client {names[1]} --bidir",
             caution=f"on {names[0]}, while `iperf3 --server` runs on {names[1]}",
         )
@@ -319,7 +325,7 @@ def _another(
     *,
     alone: bool,
 ) -> Iterator[Fix]:
-    """Another interface that is in one subnet with all other hosts, and not known to be slower."""
+    """Another interface in one subnet with all other hosts, and not known to be slower."""
     reached = [
         {subnet for one in network.interfaces if one.usable for subnet in one.networks}
         for other, network in networks.items()
@@ -333,8 +339,8 @@ def _another(
             variable = "NCCL_SOCKET_IFNAME" if section.backend == "nccl" else "GLOO_SOCKET_IFNAME"
             speed = f" ({one.speed} Mbit/s)" if one.speed else ""
             yield Fix(
-                summary=f"on {host}, take {one.name}{speed} in place of {interface.name}",
+                summary=f"on {host}, use {one.name}{speed} instead of {interface.name}",
                 paste=f"export {variable}={one.name}",
-                caution="the others reach it there: all hosts are in one subnet with it",
+                caution="it is in one subnet with all other hosts, so they can reach it",
                 environment=(f"{variable}={one.name}",) if alone else (),
             )

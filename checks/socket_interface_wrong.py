@@ -1,15 +1,18 @@
-"""NCCL or gloo is to use a network interface that is not there or leads to no other node.
+"""NCCL or gloo selects a network interface that does not exist or leads to no other node.
 
-NCCL_SOCKET_IFNAME is a list of prefixes (``eth`` takes eth0 and eth1), with ``=`` of whole names,
-with ``^`` of what to leave out; GLOO_SOCKET_IFNAME is a list of whole names. If none is there, up
-and with an address, NCCL stops with "no socket interface found" and gloo with "Unable to find
-address for". Without NCCL_SOCKET_IFNAME, NCCL takes every interface but docker*, lo* and virbr*:
-bridges of containers (br-…) and veth pairs among them, whose addresses mean something else on
-every host, so that nodes cannot reach one another.
+NCCL_SOCKET_IFNAME is a list of prefixes (``eth`` selects eth0 and eth1). With ``=`` it lists whole
+names, with ``^`` the interfaces to exclude. GLOO_SOCKET_IFNAME is a list of whole names. If no such
+interface exists, is up and has an address, NCCL stops with "no socket interface found" and gloo
+with "Unable to find address for".
 
-Nodes whose interfaces have different names share one list: ``NCCL_SOCKET_IFNAME=enp4s0,enp6s0``.
+Without NCCL_SOCKET_IFNAME, NCCL uses every interface but docker*, lo* and virbr*. These include
+container bridges (br-…) and veth pairs, whose addresses differ in meaning on every host, so nodes
+cannot reach each other.
 
-Seen from outside: "NET/Socket : Using [0]br-05ab815fa14e:172.19.0.1" in the log of NCCL_DEBUG=INFO.
+Symptoms: "NET/Socket : Using [0]br-05ab815fa14e:172.19.0.1" in the log of NCCL_DEBUG=INFO.
+
+To fix it, name the interface towards the other nodes. Nodes with different interface names can
+share one list: ``NCCL_SOCKET_IFNAME=enp4s0,enp6s0``.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ EXPLAINS = ("dead-rank", "network-unreachable")
 
 def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     value = network.nccl_socket_ifname
-    # NCCL passes over a value of one character, and so does torch for gloo.
+    # NCCL ignores a value of one character, and so does torch for gloo.
     if value is None or len(value) < 2 or nccl_choice(network).interfaces:
         return
     if value.startswith("^"):
-        because = f"NCCL_SOCKET_IFNAME={value} leaves out every interface that is up"
+        because = f"NCCL_SOCKET_IFNAME={value} excludes every interface that is up"
         yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
         return
     meant = [one for one in network.interfaces if matches(value, one.name) and one.addresses]
@@ -40,8 +43,8 @@ def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     if not meant:
         yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
         return
-    # Before 2.29 NCCL took an interface without carrier, to no avail between nodes.
-    because += ": NCCL from 2.29 on stops there, an older one waits for an answer"
+    # Before 2.29 NCCL used an interface without carrier, which fails between nodes.
+    because += ": NCCL 2.29 and later stop there, an older NCCL hangs"
     yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
 
 
@@ -58,7 +61,7 @@ def gloo(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
         if not meant:
             yield _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous)
             return
-        # Gloo binds to it all the same, and on a single node that even works.
+        # gloo binds to it anyway, and on a single node that even works.
         found = _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
         alone = rendezvous is None or not rendezvous.several_nodes
         yield replace(found, severity=Severity.WARNING) if alone else found
@@ -77,7 +80,7 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
     if not astray:
         return
     because = (
-        f"NCCL takes {', '.join(used)} ({choice.rule}); {', '.join(astray)} "
+        f"NCCL uses {', '.join(used)} ({choice.rule}); {', '.join(astray)} "
         f"{'lead' if len(astray) > 1 else 'leads'} to no other node, and this run spans nodes "
         f"({rendezvous.several_nodes})"
     )
@@ -86,7 +89,8 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
 
 
 def _stays_here(one: Interface, toward: Interface) -> bool:
-    """Where the way to the other nodes is a veth as well, this is a container, and not its host."""
+    """Whether it leads to no other node. If the route to the others is a veth as well, this is a
+    container, not its host."""
     return one.stays_here and one != toward and one.kind != toward.kind
 
 
@@ -100,9 +104,9 @@ def _what(meant: Sequence[Interface], names: Sequence[str], network: Network) ->
     if set(names) & set(present):
         return f"{' and '.join(names)}, which has no address"
     close = [match for name in names for match in get_close_matches(name, present, n=1)]
-    guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(present)}"
-    are = "is" if len(names) == 1 else "are"
-    return f"{' and '.join(names)}, which {are} not there: {guess}"
+    guess = f"did you mean {close[0]}?" if close else f"this host has {', '.join(present)}"
+    do = "does" if len(names) == 1 else "do"
+    return f"{' and '.join(names)}, which {do} not exist: {guess}"
 
 
 def _finding(
@@ -114,9 +118,9 @@ def _finding(
 ) -> Finding:
     toward = network.facing(rendezvous.master_route if rendezvous is not None else None)
     fix = toward and Fix(
-        summary=f"name {toward.name}, the interface towards the other nodes",
+        summary=f"use {toward.name}, the interface towards the other nodes",
         paste=f"export {variable}={toward.name}",
-        caution="on every node the name that the interface has there",
+        caution="on every node, use the name that the interface has there",
         environment=(f"{variable}={toward.name}",),
     )
     return Finding(
@@ -125,9 +129,9 @@ def _finding(
         because=because,
         evidence=(
             Observation(
-                name=f"interfaces for {variable}",
+                name=f"candidates for {variable}",
                 value=", ".join(one.name for one in network.interfaces if one.usable) or "none",
-                source="those that are up and have an address",
+                source="interfaces that are up and have an address",
             ),
         ),
         fixes=(fix,) if fix else (),

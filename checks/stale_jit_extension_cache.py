@@ -1,13 +1,14 @@
-"""A rank waits for a build of an extension that nobody makes any more.
+"""A rank waits for the lock of an extension build that no process runs any more.
 
-torch compiles an extension when it is first loaded (``torch.utils.cpp_extension.load``, the
-operators of DeepSpeed), and keeps others out meanwhile by a file named ``lock`` in the folder of
-the build. The file is not tied to the life of who made it: a build that was killed, for memory or
-with its job, leaves it behind, and from then on each run waits for it, without a word and without
-an end.
+torch compiles an extension at its first load (``torch.utils.cpp_extension.load``, the operators of
+DeepSpeed). A file named ``lock`` in the build folder keeps other processes out meanwhile. The file
+outlives its process: a build that is killed, for memory or with its job, leaves it behind. Then
+each later run waits for it silently and forever.
 
-Seen from outside: nothing moves before the first step, no compiler runs, and the stack ends in
-``file_baton.py``. After the file is deleted the run goes on.
+Symptoms: nothing moves before the first step, no compiler runs, and the stack ends in
+``file_baton.py``. Once the file is deleted, the run continues.
+
+To fix it, delete the lock file, and build the extension once before the run.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ EXPLAINS = (
 )
 
 WAITS, BUILDS = "torch/utils/file_baton.py", "_jit_compile"
-# The largest that are built at their first use, those of DeepSpeed, take some minutes; where the
-# folder is shared, another host may still be at it.
+# The largest extensions built at first use, those of DeepSpeed, take some minutes. In a shared
+# folder, another host may still build.
 AN_HOUR = 3600.0
 
 
@@ -39,7 +40,8 @@ def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iter
         return
     known = [lock for section in locks or () for lock in section.locks]
     stale = [lock for lock in known if lock.holder is None]
-    # What a process of this host holds is being built; a lock in a folder of its own is not seen.
+    # A lock that a process of this host holds is a build in progress; a lock in another folder is
+    # not seen.
     if stale or (not known and live.whole):
         yield _finding(waiting, live.ranks, stale)
 
@@ -60,9 +62,9 @@ def _finding(
     subject = first.who if len(waiting) == 1 else named(waiting)
     verb = "wait" if len(waiting) > 1 else "waits"
     whose = (
-        f"{stale[0].path}, made {_ago(oldest)} ago, is held by no process of this host"
+        f"no process of this host holds {stale[0].path}, created {_ago(oldest)} ago"
         if stale
-        else "no rank of this run is at it"
+        else "no rank of this run builds it"
     )
     return Finding(
         severity=Severity.ERROR if stale else Severity.WARNING,
@@ -74,7 +76,7 @@ def _finding(
             else Confidence.POSSIBLE
         ),
         because=(
-            f"{subject} {verb} {first.where} until the build of an extension is done, and {whose}"
+            f"{subject} {verb} {first.where} for the build of an extension, but {whose}"
             f"{others(every, waiting)}"
         ),
         evidence=tuple(
@@ -82,21 +84,21 @@ def _finding(
                 name=lock.path,
                 value=round(lock.age_seconds),
                 unit="s old",
-                source="no process of this host has it open, as a build would",
+                source="a build keeps this file open; no process of this host does",
             )
             for lock in stale
         ),
         where=Where.of(waiting, every=every),
         fixes=(
             Fix(
-                summary="delete the lock: the run goes on by itself",
+                summary="delete the lock, and the run continues",
                 paste=" ".join(["rm", *(lock.path for lock in stale)])
                 if stale
                 else "find ~/.cache/torch_extensions $TORCH_EXTENSIONS_DIR -name lock -delete",
                 caution="not while another host builds in the same folder",
             ),
             Fix(
-                summary="build once before the run, in a folder of this environment's own",
+                summary="build once before the run, in a separate folder for this environment",
                 paste=(
                     "export TORCH_EXTENSIONS_DIR=$HOME/.cache/torch_extensions-$(hostname)\n"
                     "python -c 'import the_extension'  # on one process of each host"

@@ -1,12 +1,16 @@
-"""The training loop itself takes a notable part of the step: the host works, the model does not.
+"""The training loop itself takes a notable part of the step, outside the model.
 
-Collecting garbage, emptying the allocator's cache, reading values back, logging and the debugging
-modes of torch are cheap once and dear in every step, on every rank. On a GPU, whatever makes the
-host wait also leaves the device without work for a while after it.
+Collecting garbage, emptying the allocator's cache, reading values back (``.item()``), logging and
+torch's debug modes are cheap once and expensive in every step, on every rank. On a GPU, anything
+that makes the host wait also leaves the device without work for a while after it.
 
-Seen from outside: GPUs that are busy half of the time though the data is there; a profile with gaps
-between the steps; the same loop without its extras is faster.
+Symptoms: GPUs are busy half of the time though the data is there; a profile shows gaps between the
+steps; the same loop without its extras is faster.
+
+To fix it, do this work in one step of a hundred, and switch debug modes off.
 """
+
+# Long: it finds such lines in recorded runs and in live ones, and a mode of torch.
 
 from __future__ import annotations
 
@@ -37,12 +41,12 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
     "waits": re.compile(r"\bsleep\(|\.synchronize\("),
     "copies": re.compile(r"\bdeepcopy\("),
 }
-"""What a line does that needs to be done in few steps or none, by what is written in it."""
+"""Work that few steps or none need, and the text of a line that does it."""
 
-# Less than half of the looks do not say what most of the time goes into.
+# Lines with less than half of the samples do not explain most of the time.
 MOST = 0.5
 FEW = 3
-# Of the time of a look from outside: twice what counts where each step is recorded.
+# Share of the samples of an attach: twice the share that counts if each step is recorded.
 NOTABLE = 0.2
 
 
@@ -59,12 +63,12 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
     if seconds < SLOWER_BY * typical:
         return
     met = _met(steps, lines, parts)
-    known = {line: looks for line, looks in met.items() if _does(line)}
+    known = {line: samples for line, samples in met.items() if _does(line)}
     sure = sum(known.values()) >= MOST * sum(met.values())
     named = sorted(known if sure else met, key=lambda line: -met[line])[:FEW]
     if not named:
         return
-    told = ", ".join(
+    places = ", ".join(
         f"{line.file}:{line.line} `{line.text}`" + (f" ({does})" if (does := _does(line)) else "")
         for line in named
     )
@@ -72,16 +76,16 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         because=(
-            f"{1000 * seconds:.3g} ms of a step of {1000 * typical:.3g} ms go into the loop around "
-            f"the model, on all ranks, mostly at {told}"
-            + ("" if sure else "; whether each step needs it, its author knows")
+            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * typical:.3g} ms in the "
+            f"loop around the model, mostly at {places}"
+            + ("" if sure else "; check whether each step needs this")
         ),
         evidence=(
             Observation(
-                name="outside of the model in a step",
+                name="time outside the model in a step",
                 value=round(1000 * seconds, 2),
                 unit="ms",
-                source="the rank with the least, the median step",
+                source="median step of the rank with the least",
             ),
         ),
         cost=Cost(value=round(seconds / typical, 3), unit="share of step"),
@@ -95,18 +99,20 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in live.ranks}
     shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in live.ranks]
     share = min(shares, default=0.0)
-    # Of a rank that is there nearly always, it is not seen how often it comes there.
+    # Of a rank that is nearly always there, the samples do not show how often it gets there.
     if share < NOTABLE or max(one.seen.visits("rest") for one in live.ranks) < live_ranks.AGAIN:
         return
     lines = [row.line for row in met[live.ranks[0].rank] if row.line is not None][:FEW]
-    told = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
+    places = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
-        because=f"{share:.0%} of the time goes into the loop around the model everywhere: {told}",
+        because=f"all ranks spend {share:.0%} of the time in the loop around the model: {places}",
         evidence=tuple(
             Observation(
-                name=f"at such lines, rank {one.rank}", value=round(100 * part), unit="% of time"
+                name=f"time at these lines, rank {one.rank}",
+                value=round(100 * part),
+                unit="% of time",
             )
             for one, part in zip(live.ranks, shares, strict=True)
         ),
@@ -116,9 +122,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _extra(met: Activity) -> bool:
-    """Whether it was at a line beside the model that needs to run in few steps only."""
-    beside = met.name in ("rest", live_ranks.IN_COLLECTION)
-    return beside and met.line is not None and bool(_does(met.line))
+    """Whether it was at a line outside the model that only few steps need."""
+    outside = met.name in ("rest", live_ranks.IN_COLLECTION)
+    return outside and met.line is not None and bool(_does(met.line))
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
@@ -126,18 +132,18 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
     if not ranks:
         return
     everybody = len(ranks) == len(use.flags)
-    who = "all ranks" if everybody else "rank " + ", ".join(map(str, ranks))
+    who = "all ranks" if everybody else endings.ranks(ranks)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
             f"torch.autograd.set_detect_anomaly is on, on {who}: each operation keeps its "
-            "traceback, and each gradient is searched for NaN; it is meant for debugging only"
+            "traceback, and torch checks each gradient for NaN; it is for debugging only"
         ),
         where=Where(ranks=() if everybody else ranks),
         fixes=(
             Fix(
-                summary="switch anomaly detection off; on again for the step that fails",
+                summary="switch anomaly detection off, except for the step that fails",
                 paste="torch.autograd.set_detect_anomaly(False)",
                 language="python",
             ),
@@ -150,7 +156,7 @@ def _does(line: HotLine | Frame) -> str:
 
 
 def _alone(line: HotLine | Frame) -> bool:
-    """Whether the line does that and no more."""
+    """Whether the line does only that."""
     try:
         (statement,) = ast.parse(line.text).body
     except (SyntaxError, ValueError):
@@ -165,24 +171,24 @@ def _collects(lines: Lines) -> bool:
 
 
 def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
-    """How often each line was met in these phases, on all ranks together."""
-    looks: Counter[HotLine] = Counter()
+    """The samples of each line in these phases, over all ranks."""
+    samples: Counter[HotLine] = Counter()
     first: dict[tuple[str, int], HotLine] = {}
     for rank in steps.ranks:
         for part in parts:
             for line in lines.of(rank.place.rank, part):
-                looks[first.setdefault((line.file, line.line), line)] += line.samples
-    return looks
+                samples[first.setdefault((line.file, line.line), line)] += line.samples
+    return samples
 
 
 def _seldom(line: HotLine | Frame, share: float) -> Fix:
     if _does(line) == "collects garbage":
-        summary = "leave it to Python, or collect every 1000 steps on all ranks"
+        summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif _does(line) == "empties the allocator's cache":
-        summary = "leave it out: torch uses what it has cached again, and must ask for it anew"
+        summary = "remove it: torch reuses its cache, and must otherwise allocate again"
     else:
-        summary = "do it in one step of a hundred, and read values back there only"
-    # Of a line that does other things as well, the training itself may be one.
+        summary = "do it in one step of a hundred, and read values back only there"
+    # A line that does more may also do the training itself.
     text = line.text if _alone(line) else f"...  # of {line.file}:{line.line} what can wait"
     return Fix(
         summary=summary,

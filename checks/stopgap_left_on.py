@@ -1,12 +1,14 @@
-"""A stop-gap that switches off a fast path is still set, though the path works here.
+"""A workaround that switches off a fast path is still set, though the path works here.
 
-Variables such as NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 or CUDA_LAUNCH_BLOCKING=1 help to find a
-fault, get copied from a forum into a start script, and stay there. The run works, slower: NCCL's
-guide says of them that they "should generally not be set for production code".
+Variables such as NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 or CUDA_LAUNCH_BLOCKING=1 help to find an
+error. They get copied from a forum into a start script, and stay there. The run works, but slower.
+NCCL's guide says that they "should generally not be set for production code".
 
-It is told only where the path would really be taken: peer-to-peer that the driver calls sound
-between the GPUs, an RDMA device with an active port, an NVSwitch fabric that is up. From outside:
-``env | grep -E 'NCCL|CUDA'``, and NCCL's two files ``~/.nccl.conf`` and ``/etc/nccl.conf``.
+ddoctor reports this only if the run would really use the path: peer-to-peer that works according to
+the driver, an RDMA device with an active port, or an NVSwitch fabric that is up.
+
+To see them, run ``env | grep -E 'NCCL|CUDA'``, and read NCCL's files ``~/.nccl.conf`` and
+``/etc/nccl.conf``. To fix it, unset them.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from ddoctor.models import Confidence, Finding, Observation, Severity
 
 EXPLAINS = ("collective-slow-for-hardware", "rdma-not-used-tcp-fallback", "slow-network-link")
 
-# Below it NCCL fails anyway (checks/shm_too_small.py), and the stop-gap may be what keeps it going.
+# Below it NCCL fails anyway (checks/shm_too_small.py), and the workaround may keep the run alive.
 SHARED_MEMORY_WORKS = 2**30
-# NVLink SHARP came with the third generation of NVSwitch, which came with Hopper (NCCL 2.17).
+# NVLink SHARP needs the third generation of NVSwitch, which is new in Hopper (NCCL 2.17).
 NVLS_SINCE = (9, 0)
 
 
@@ -49,8 +51,8 @@ def switched_off(
                 severity=Severity(stopgap.severity),
                 confidence=Confidence.LIKELY,
                 because=(
-                    f"{stopgap.name}={value} {stopgap.effect}; {works}. A run with it and one "
-                    "without it settle what it costs"
+                    f"{stopgap.name}={value} {stopgap.effect}; {works}. Compare a run with it and "
+                    "one without it to measure its cost"
                 ),
                 evidence=(
                     Observation(
@@ -67,7 +69,7 @@ def switched_off(
 def _works(
     stopgap: Stopgap, gpus: Gpus | None, rdma: Rdma | None, shared_memory: SharedMemory | None
 ) -> str:
-    """What tells that the path which is switched off would work here; empty: nothing does."""
+    """The evidence that the disabled path would work here; empty: none."""
     peers = gpus.peers if gpus is not None else None
     count = len(gpus.gpus) if gpus is not None else 0
     all_peers_sound = bool(peers) and all(pair.read == "ok" for pair in peers or ())
@@ -75,7 +77,7 @@ def _works(
     named = ", ".join(active)
     match stopgap.path:
         case "p2p" if all_peers_sound:
-            return f"the driver calls peer-to-peer sound between all {count} GPUs"
+            return f"peer-to-peer works between all {count} GPUs, according to the driver"
         case "shm" if (
             count > 1
             and peers
@@ -84,16 +86,16 @@ def _works(
             and shared_memory.size >= SHARED_MEMORY_WORKS
         ):
             size = shared_memory.size / 2**30
-            return f"{count} GPUs without peer-to-peer would meet in {size:.0f} GiB of /dev/shm"
+            return f"{count} GPUs without peer-to-peer would use {size:.0f} GiB of /dev/shm"
         case "nvls" if gpus is not None and _has_nvls(gpus):
-            return f"all {count} GPUs hang on NVSwitches whose fabric is up"
+            return f"all {count} GPUs are on NVSwitches whose fabric is up"
         case "rdma" if active:
             return f"RDMA has an active port on {named}"
         case "gdr" if active and rdma is not None and (rdma.peer_memory or rdma.dma_buf):
             how = rdma.peer_memory or "DMA-BUF"
-            return f"{named} is active, and {how} lets it reach GPU memory"
+            return f"{named} is active, and {how} gives it access to GPU memory"
         case "gpu" if count:
-            return f"{count} GPUs are here"
+            return f"this host has {count} GPUs"
     return ""
 
 

@@ -36,7 +36,7 @@ def runs(*states: RankState, outcome: str = "hung") -> ProbeRuns:
         ("stopped", "stopped by a signal"),
         ("tracing-stop", "debugger"),
         ("disk-sleep", "asleep in the kernel"),
-        ("silent", "not heard of any more"),
+        ("silent", "no longer responding"),
     ],
 )
 def test_names_the_rank_that_something_holds(findings: Findings, status: str, words: str) -> None:
@@ -96,8 +96,8 @@ def test_the_line_that_a_rank_of_a_run_stands_at(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
     assert finding.where.ranks == (1,)
     assert (
-        "rank 1 (pid 101 on a) stood at data.py:55 in download (`time.sleep(3600)`) for 90 s, "
-        "outside of any collective; rank 0 waited in DDP's gradient reduction at train.py:40"
+        "rank 1 (pid 101 on a) was stuck at data.py:55 in download (`time.sleep(3600)`) for 90 s, "
+        "outside any collective; rank 0 waited in DDP's gradient reduction at train.py:40"
     ) in finding.because
     assert finding.fixes[0].paste.endswith("time.sleep(3600)")
 
@@ -105,7 +105,7 @@ def test_the_line_that_a_rank_of_a_run_stands_at(findings: Findings) -> None:
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (library("../bdb.py", 115, "dispatch_line"), "prompt of a debugger"),
+        (library("../bdb.py", 115, "dispatch_line"), "at a debugger prompt"),
         (library("../subprocess.py", 1264, "wait"), "until a child process ends"),
         (library("../ssl.py", 1166, "read"), "for the network"),
         (library("filelock/_api.py", 20, "acquire"), "for a file lock"),
@@ -138,7 +138,7 @@ def test_all_ranks_stand_at_the_same_line(findings: Findings) -> None:
 
 def test_without_a_stack_it_says_how_to_get_one(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(WAITING, hung(1, "checkpoint")))
-    assert "stood in the phase checkpoint" in finding.because
+    assert "was stuck in the phase checkpoint" in finding.because
     assert "py-spy dump" in finding.fixes[0].paste
 
 
@@ -260,7 +260,7 @@ def test_who_is_behind_where_no_stack_can_be_read(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
     assert finding.where.ranks == (1,)
     assert (
-        "rank 1 (pid 101 on node-0) did not come to collective 41 of the group "
+        "rank 1 (pid 101 on node-0) did not enter collective 41 of the group "
         "nccl 0 (default_pg), all_reduce of 500 Float, in which ranks 0, 2 wait"
     ) in finding.because
     assert finding.evidence[0].value == "collective 40 (all_reduce of 1000 Float)"

@@ -50,7 +50,7 @@ def test_the_loop_passes_over_its_batches(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
     assert "ranks 0-1: the main thread takes batch after batch from the workers" in finding.because
     assert "at train.py:30 in train" in finding.because
-    assert "for 10 s: `if step < start:` passes over them" in finding.because
+    assert "for 10 s: `if step < start:` skips these batches" in finding.because
     assert "islice(loader.batch_sampler, start, None)" in finding.fixes[0].paste
 
 

@@ -37,8 +37,8 @@ def test_ranks_that_are_late_by_turns(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
     assert "spends 70% of the median step" in finding.because
     assert [row.name for row in finding.evidence[1:]] == [
-        "efficiency at 8 ranks",
-        "efficiency at 16 ranks",
+        "scaling efficiency at 8 ranks",
+        "scaling efficiency at 16 ranks",
     ]
 
 

@@ -61,7 +61,7 @@ def test_a_loop_of_forward_passes_that_one_rank_has_left(
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (2,)
     assert f"ranks 0-1 wait in {inner[-1].function} at train.py:30 in train" in finding.because
-    assert "within `while tokens < most`, where rank 2 is not; rank 2 waits in barrier" in (
+    assert "inside `while tokens < most`, where rank 2 is not; rank 2 waits in barrier" in (
         finding.because
     )
     assert "all_reduce(going" in finding.fixes[0].paste
@@ -84,7 +84,7 @@ def test_wherever_the_other_is(findings: Findings, elsewhere: LiveRank) -> None:
 def test_a_branch_that_one_rank_has_nothing_for(findings: Findings) -> None:
     elsewhere = in_collective(1, "barrier", 40, (STEPS,))
     (finding,) = findings(CAUSE, look(sharded(0, within=(STEPS, ROUTED)), elsewhere))
-    assert "within `if mask.any()`" in finding.because
+    assert "inside `if mask.any()`" in finding.because
     assert "weight * model(" in finding.fixes[0].paste
 
 
@@ -93,7 +93,7 @@ def test_a_loop_that_was_left_rather_than_the_branch_around_it(findings: Finding
     (finding,) = findings(
         CAUSE, look(sharded(0, within=(now, TURNS)), in_collective(1, "barrier", 40))
     )
-    assert "within `while tokens < most`" in finding.because
+    assert "inside `while tokens < most`" in finding.because
 
 
 def test_a_loop_in_the_model_does_not_go_through_the_data(findings: Findings) -> None:
@@ -105,7 +105,7 @@ def test_a_loop_in_the_model_does_not_go_through_the_data(findings: Findings) ->
         within=(experts,),
     )
     (finding,) = findings(CAUSE, look(inside, in_collective(1, "barrier", 40)))
-    assert "within `for expert in experts`" in finding.because
+    assert "inside `for expert in experts`" in finding.because
 
 
 def test_transformers_generates(findings: Findings) -> None:

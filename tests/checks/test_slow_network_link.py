@@ -127,7 +127,7 @@ def test_two_hosts_that_are_slow_with_one_another(findings: Findings) -> None:
 def test_one_way_between_two_hosts(findings: Findings) -> None:
     (finding,) = findings(CAUSE, pairs(lambda a, b: SLOW if (a, b) == (3, 0) else 1.1))
     assert finding.where.ranks == (3, 0)
-    assert "the way from node-3 to node-0" in finding.because
+    assert "the path from node-3 to node-0" in finding.because
     assert any("tracepath node-0" in fix.paste for fix in finding.fixes)
 
 
@@ -144,7 +144,7 @@ def test_another_interface_that_joins_all_hosts_is_named(findings: Findings) -> 
     networks = [network(host, fast(host)) for host in range(4)]
     (finding,) = findings(CAUSE, pairs(of_host), *networks)
     assert finding.fixes[1].paste == "export GLOO_SOCKET_IFNAME=eth1"
-    assert finding.fixes[1].summary == "on node-2, take eth1 (10000 Mbit/s) in place of eth0"
+    assert finding.fixes[1].summary == "on node-2, use eth1 (10000 Mbit/s) instead of eth0"
     assert finding.fixes[1].environment == ("GLOO_SOCKET_IFNAME=eth1",)
 
 
@@ -170,7 +170,7 @@ def test_the_ports_of_an_rdma_fabric(findings: Findings) -> None:
 def test_a_rail(findings: Findings) -> None:
     section = pairs(lambda a, _: SLOW if a % 4 == 3 else 1.1, backend="nccl", rails=4)
     (finding,) = findings(CAUSE, section)
-    assert "rail 3 is slow on all 4 hosts" in finding.because
+    assert "rail 3 is slow on all 4 measured hosts" in finding.because
     assert finding.where.ranks == (3, 7, 11, 15)
 
 
@@ -259,7 +259,7 @@ def beside(
 
 def test_a_faster_interface_on_all_hosts(findings: Findings) -> None:
     (finding,) = findings(CAUSE, *beside([SLOW, SLOW], [1.2, 1.1]))
-    assert "gloo takes eth0" in finding.because
+    assert "gloo uses eth0" in finding.because
     assert "96 Mbit/s between the hosts; over eth1 it reaches 1.1 GB/s" in finding.because
     assert finding.where.hosts == ()
     assert finding.fixes[0].paste == "export GLOO_SOCKET_IFNAME=eth1"

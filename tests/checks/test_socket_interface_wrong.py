@@ -85,7 +85,7 @@ def test_the_fix_names_the_interface_towards_the_master(findings: Findings) -> N
 
 def test_nccl_is_told_to_leave_out_everything(findings: Findings) -> None:
     found = findings(CAUSE, network(LO, BOND0, nccl="^lo,bond"))
-    assert "leaves out" in only(found, Severity.ERROR, Confidence.CERTAIN).because
+    assert "excludes" in only(found, Severity.ERROR, Confidence.CERTAIN).because
 
 
 def test_nccl_is_told_an_interface_without_address(findings: Findings) -> None:

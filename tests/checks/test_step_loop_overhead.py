@@ -60,7 +60,7 @@ def test_collecting_garbage_in_each_step(findings: Findings) -> None:
     met = {FORWARD: 30, ("gc", 40, "gc.collect()"): 12}
     (finding,) = findings(CAUSE, steps(*[with_more("gc", 0.03)] * 2), lines(met, met))
     assert "gc.collect()" in finding.because
-    assert "leave it to Python" in finding.fixes[0].summary
+    assert "leave collection to Python" in finding.fixes[0].summary
 
 
 def test_a_single_rank(findings: Findings) -> None:

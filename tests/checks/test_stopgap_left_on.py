@@ -56,9 +56,9 @@ SHARED_MEMORY = SharedMemory(host="a", size=64 * GIB, free=64 * GIB)
 @pytest.mark.parametrize(
     ("name", "value", "section", "words"),
     [
-        ("NCCL_P2P_DISABLE", "1", gpus(2), "sound between all 2 GPUs"),
-        ("NCCL_P2P_DISABLE", "01", gpus(8), "sound between all 8 GPUs"),
-        ("NCCL_P2P_LEVEL", "LOC", gpus(2), "sound between all 2 GPUs"),
+        ("NCCL_P2P_DISABLE", "1", gpus(2), "peer-to-peer works between all 2 GPUs"),
+        ("NCCL_P2P_DISABLE", "01", gpus(8), "peer-to-peer works between all 8 GPUs"),
+        ("NCCL_P2P_LEVEL", "LOC", gpus(2), "peer-to-peer works between all 2 GPUs"),
         ("NCCL_NVLS_ENABLE", "0", gpus(8, nvswitch=True), "NVSwitch"),
         ("NCCL_IB_DISABLE", "1", rdma(), "active port on mlx5_0"),
         ("NCCL_NET", "socket", rdma(), "active port on mlx5_0"),

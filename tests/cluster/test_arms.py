@@ -55,7 +55,7 @@ def test_the_faster_of_two_interfaces_is_named_and_proven(
     (finding,) = (
         one for one in examined(made, tmp_path)["findings"] if one["cause"] == "slow-network-link"
     )
-    assert "gloo takes eth0" in finding["because"]
+    assert "gloo uses eth0" in finding["because"]
     fix = finding["fixes"][0]
     assert fix["paste"] == "export GLOO_SOCKET_IFNAME=eth1"
     assert fix["verified"]["after"] > 3 * fix["verified"]["before"] > 0

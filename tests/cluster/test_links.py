@@ -102,7 +102,7 @@ def test_a_slow_uplink(cluster: MakeCluster, tmp_path: Path) -> None:
     (finding,) = found(examined(made, tmp_path), LINK, RANK)
     assert finding["cause"] == LINK
     assert finding["where"]["hosts"] == ["node-2"]
-    assert "node-2 is slow in both directions, with everybody" in finding["because"]
+    assert "node-2 is slow in both directions, with every peer" in finding["because"]
     assert finding["evidence"][0]["value"] < 0.02
 
 
@@ -113,7 +113,7 @@ def test_one_direction_of_a_host(cluster: MakeCluster, tmp_path: Path) -> None:
     (finding,) = found(examined(made, tmp_path), LINK, RANK)
     assert finding["cause"] == LINK
     assert finding["where"]["hosts"] == ["node-1"]
-    assert "node-1 sends slowly to everybody, and receives as others do" in finding["because"]
+    assert "node-1 sends slowly to every peer, and receives normally" in finding["because"]
 
 
 @pytest.mark.ward

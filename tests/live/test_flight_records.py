@@ -109,7 +109,7 @@ def test_who_is_behind(start: StartLive, tmp_path: Path) -> None:
     assert live.attach("--bundle", str(path)).causes == ["rank-stuck-outside-collective"]
     finding = without_stacks(path)
     assert (finding.cause, finding.where.ranks) == ("rank-stuck-outside-collective", (1,))
-    assert "did not come to collective" in finding.because
+    assert "did not enter collective" in finding.because
     assert "in which rank 0 waits" in finding.because
 
 
