@@ -234,8 +234,8 @@ def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:
         why = f"its process was {holder}"
     else:
         why = (
-            f"it had done {state.steps} steps and the others up to {front}; its stack would show what "
-            "it waits for"
+            f"it had done {state.steps} steps and the others up to {front}; its stack would show "
+            "what it waits for"
         )
     return Finding(
         severity=Severity.ERROR,

@@ -1,17 +1,22 @@
-"""A rank computes slower than its peers, again and again, and all the others wait for it.
+"""One rank computes slower than the others in every step, and all other ranks wait for it.
 
-A step takes as long as on the slowest rank. The same work on one CPU, without network and GPU, is
-given to every rank: where it takes longer in every repeat, the host keeps the rank from its CPU (a
-quota, a neighbour on the same cores, too narrow an affinity) or its cores are slower (clock, heat,
-another model). What is slow through the network is slow because of that as well.
+A step takes as long as on the slowest rank. A probe gives every rank the same work on one CPU,
+without network and GPU. If one rank is slower in every repeat, its host keeps it from its CPU (a
+quota, another process on the same cores, too few CPUs in its mask), or its cores are slower (clock,
+heat, another model). Its network transfers are then slow for the same reason.
 
-In training all ranks show the same step time, and the delay of one is in the backward pass of all.
-There the rank is named by the work of its own, until it enters a collective: where the same work
-takes it longer than the others in nearly every step. What more tokens or samples explain is
-uneven-work-per-rank, what the loader takes is dataloader-bottleneck.
+In training, all ranks show the same step time, since the delay of one rank appears in the backward
+pass of all. ddoctor therefore compares the own work of each rank until it enters a collective, and
+names a rank that takes longer in nearly every step. More tokens or samples are
+uneven-work-per-rank; a slow loader is dataloader-bottleneck.
 
-Seen from outside: one rank enters each collective late, and the others show up as waiting in it.
+Symptoms: one rank enters each collective last, and the others appear to wait in it.
+
+To fix it, find what slows down that rank: other processes, CPU mask, quota, clocks, or a line that
+only this rank runs.
 """
+
+# Long: it judges probes, recorded steps and a live run; each reason has its own command.
 
 from __future__ import annotations
 
@@ -34,16 +39,16 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
 OF_MACHINE = True
 
-# The dose that a public benchmark of fail-slow detection calls loud (probing's ladder); NVIDIA's
-# NVRx flags at 0.75 of the peers' speed, which is about the same.
+# The slowdown that a public benchmark of fail-slow detection calls loud (probing's ladder);
+# NVIDIA's NVRx flags at 0.75 of the peers' speed, which is about the same.
 SLOWER = 1.3
 # Slowness is persistent (per-step p90 1.06 of a job's median, OSDI'25); a slow moment is noise.
 REPEATS = 5
-# Even its best repeat is worse than the sound ones' worst tenth.
+# Even its best repeat is worse than the worst tenth of the healthy ranks.
 PEERS_AT_WORST = 0.9
-# A rank that has its CPU to itself is on it for nearly all of the time.
+# A rank with an exclusive CPU is on it for nearly all of the time.
 STARVED_BELOW = 0.9
-# What takes a rank's core in passing may be gone tomorrow: it has to cost as much as NVRx flags at.
+# What takes a rank's core for a while may end soon: it must cost as much as NVRx flags at.
 PASSING = 0.25
 
 
@@ -88,11 +93,11 @@ def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | N
         confidence=Confidence.CERTAIN if sound > 1 else Confidence.LIKELY,
         because=(
             f"{who} on {host} took at least {best:.3f} s in each of {len(rows[0].seconds)} repeats "
-            f"for work that the others do in {usual:.3f} s: {reason}"
+            f"for work that the other ranks do in {usual:.3f} s: {reason}"
         ),
         evidence=(
             Observation(
-                name="work on one CPU, the best repeat",
+                name="time for work on one CPU, best repeat",
                 value=round(best, 3),
                 unit="s",
                 expected=round(usual, 3),
@@ -132,7 +137,7 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
     if starved:
         quota = cpus.quota_file if cpus is not None else ""
         yield Fix(
-            summary=f"on {host}, see who takes the CPUs: neighbours, the mask, the quota",
+            summary=f"on {host}, find what takes the CPUs: other processes, the mask, the quota",
             paste="\n".join(
                 (
                     "ps -eo pid,user,psr,pcpu,args --sort=-pcpu | head -20",
@@ -143,12 +148,12 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
         )
     else:
         yield Fix(
-            summary=f"on {host}, see the clocks and the governor",
+            summary=f"on {host}, check the clocks and the governor",
             paste=(
                 "lscpu --extended=CPU,CORE,MHZ,MAXMHZ\n"
                 "cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor | sort | uniq -c"
             ),
-            caution="leave the host out of the run if its processors are of another kind",
+            caution="leave the host out of the run if its processors are of another model",
         )
 
 
@@ -156,9 +161,9 @@ def in_training(
     late: Stragglers, steps: Steps, lines: Lines | None, use: RankUse | None
 ) -> Iterator[Finding]:
     found = [one for one in late.found if _is_slowness(one)]
-    told = {one.place.rank for one in found}
+    known = {one.place.rank for one in found}
     slightly = (
-        one for one in late.slight if one.part == "computing" and one.place.rank not in told
+        one for one in late.slight if one.part == "computing" and one.place.rank not in known
     )
     for one in found:
         reason = why(one, steps, lines, use)
@@ -170,19 +175,19 @@ def in_training(
 
 
 def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
-    """Whether it may be over soon: others want the CPUs, or the core was slower for a while."""
+    """Whether it may end soon: other processes use the CPUs, or the core was slower for a while."""
     if reason.kind in ("queued", "slower"):
         return one.seconds < PASSING * steps.step
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
 
 
 def _perhaps_waits(one: Straggler, worst: Straggler, reason: Reason) -> bool:
-    """Whether what it sleeps in, at no line of its own, may be a wait for a rank that is later."""
+    """Whether its sleep, at no line that only it runs, may be a wait for a slower rank."""
     return reason.kind == "blocked" and one.place.rank != worst.place.rank
 
 
 def _is_slowness(one: Straggler) -> bool:
-    """Other parts, and what rank 0 does beside the training, are causes of their own."""
+    """Whether this check covers it; other parts, and extra work of rank 0, have other checks."""
     return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
 
 
@@ -195,7 +200,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     rank, line = found.rank, found.line
     at = endings.at(line) + endings.quoted(line)
     sure = found.again or (found.in_model and keeps_all_waiting(rank, live.ranks))
-    doubt = "" if sure else "; look again: it was met there once, which may be all"
+    doubt = "" if sure else "; attach again: it was seen there once, which may be the only time"
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
@@ -209,7 +214,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             Fix(
-                summary=f"see why rank {rank.rank} alone takes so long there",
+                summary=f"find out why only rank {rank.rank} takes so long there",
                 paste=stack(rank, found.calls)
                 if line
                 else f"py-spy dump --native --pid {rank.seen.pid}  # on {rank.host}",
@@ -222,15 +227,15 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> Finding:
     place = one.place
     others = "the other" if len(steps.ranks) == 2 else "the others"
-    where = "outside of the model" if one.part == "rest" else f"in {one.phase}"
+    where = "outside the model" if one.part == "rest" else f"in {one.phase}"
     sure = severity is Severity.WARNING and reason.kind != "unknown" and len(steps.ranks) > 2
     return Finding(
         severity=severity,
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         because=(
             f"rank {place.rank} on {place.host} needs {1000 * one.seconds:.3g} ms longer than "
-            f"{others}, most of it {where}, of a step of {1000 * steps.step:.3g} ms, in "
-            f"{one.behind} of {one.steps} steps, and {others} must wait for it: {reason.words}"
+            f"{others} in {one.behind} of {one.steps} steps, most of it {where}, of a step of "
+            f"{1000 * steps.step:.3g} ms, and {others} must wait for it: {reason.words}"
         ),
         evidence=(
             Observation(
@@ -238,7 +243,7 @@ def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> F
                 value=round(1000 * (one.usual + one.seconds), 1),
                 unit="ms",
                 expected=round(1000 * one.usual, 1),
-                source=f"the usual of {len(steps.ranks)} ranks",
+                source=f"usual value of {len(steps.ranks)} ranks",
             ),
             *_on_cpu(one),
         ),
@@ -251,8 +256,8 @@ def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> F
 def _on_cpu(one: Straggler) -> Iterator[Observation]:
     if one.on_cpu is not None:
         yield Observation(
-            name="of these, on a CPU",
-            # Others that poll while they wait are on a CPU for longer than a rank that sleeps.
+            name="part of that on a CPU",
+            # Ranks that poll while they wait use a CPU for longer than a rank that sleeps.
             value=max(0.0, round(1000 * one.on_cpu, 1)),
             unit="ms",
             source="CPU time of its main thread",
@@ -268,35 +273,35 @@ def _remedy(one: Straggler, reason: Reason) -> Fix:
     line = reason.line
     if line is not None:
         return Fix(
-            summary=f"see why rank {rank} alone does this in every step; drop it, or share it out",
+            summary=f"find out why only rank {rank} runs this; drop it, or divide it among ranks",
             paste=f"{line.file}:{line.line}: {line.text}  # in {line.function}",
             language="text",
         )
     if reason.kind == "mask":
         return Fix(
-            summary=f"give rank {rank} all CPUs that its host has",
+            summary=f"give rank {rank} all CPUs of its host",
             paste="import os; os.sched_setaffinity(0, range(os.cpu_count()))",
             language="python",
-            caution="at the top of the script; a launcher that binds ranks should bind all alike",
+            caution="at the top of the script; a launcher that binds ranks must bind all alike",
             settings=("torch.affinity=all",),
         )
     if reason.kind == "device":
         index = one.place.device.rpartition(":")[2]
         return Fix(
-            summary=f"on {host}, see what keeps GPU {index} back: clocks, heat, others on it",
+            summary=f"on {host}, check what slows GPU {index}: clocks, heat, other processes",
             paste=f"nvidia-smi -i {index} -q -d CLOCK,PERFORMANCE,TEMPERATURE,UTILIZATION,PIDS",
-            caution="`ddoctor doctor` there measures each GPU alone; leave the slow one out",
+            caution="`ddoctor doctor` there measures each GPU alone; leave the slow GPU out",
         )
     if reason.kind == "blocked":
         return Fix(
-            summary=f"on {host}, see what rank {rank} waits for while it runs, as root",
+            summary=f"on {host}, dump the stack of rank {rank} while it runs, as root",
             paste=_in_its_process(rank, "py-spy dump --pid"),
         )
     if reason.kind == "busy":
         return Fix(
-            summary=f"on {host}, see what rank {rank} does there and the others do not",
+            summary=f"on {host}, profile what rank {rank} does there and the others do not",
             paste=_in_its_process(rank, "py-spy record --native --duration 10 -o late.svg --pid"),
-            caution="where it does the same, its core is slower: see `lscpu --extended`",
+            caution="if it does the same, its core is slower: see `lscpu --extended`",
         )
     starved = reason.kind in ("queued", "crowded", "throttled")
     return next(_fixes(host, None, starved))

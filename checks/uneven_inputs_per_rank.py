@@ -1,14 +1,19 @@
-"""Ranks have different numbers of batches, so the longer ones wait for gradients that never come.
+"""Ranks have different numbers of batches, so some wait for gradients that never arrive.
 
-Each backward pass of data-parallel training needs all ranks. A rank whose loader ends a batch
-earlier goes on to the next epoch, to the evaluation or out of the script, and the others wait in
-the all-reduce for it: for ever, until a timeout, or until they take its next epoch's gradients for
-this one's and hang at the very end. Samplers that fill batches by length or by a stream's shards
-do this; so do datasets that each rank opens for itself.
+Each backward pass of data-parallel training needs all ranks. If the loader of one rank ends a batch
+earlier, that rank continues with the next epoch or the evaluation, or leaves the script. The other
+ranks wait for it in the all-reduce: forever, until a timeout, or until they mix gradients of two
+epochs and hang at the very end. Typical reasons are samplers that fill batches by length, shards of
+a stream, and datasets that each rank opens for itself.
 
-Seen from outside: a hang at the end of an epoch, or at the very end of the training, always after
-the same number of steps.
+Symptoms: a hang at the end of an epoch, or at the end of the training, always after the same number
+of steps.
+
+To fix it, use ``drop_last=True``, end the epoch on all ranks with the shortest one, or use
+``Join``.
 """
+
+# Long: it counts batches of a recorded run, and finds ranks of a live one on both sides of a loop.
 
 from __future__ import annotations
 
@@ -49,13 +54,13 @@ def batches_differ(
         shortest, longest = min(counts.values()), max(counts.values())
         odd = _odd(counts)
         hung = _left_alone(run, counts) if run is not None else ()
-        doubt = "" if hung else "; unless all leave the epoch together, the longer ones will hang"
+        doubt = "" if hung else "; unless all ranks leave the epoch together, some will hang"
         because = (
             f"an epoch of the loader at {name} has {shortest} batches on {_who(counts, shortest)} "
             f"and {longest} on {_who(counts, longest)}"
         )
         if hung:
-            because += f", and {endings.ranks(hung)} waited in vain for the shorter ones"
+            because += f", and {endings.ranks(hung)} waited forever for the shorter ones"
         yield Finding(
             severity=Severity.ERROR if synced or hung else Severity.WARNING,
             confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
@@ -94,23 +99,23 @@ def _left_the_loop(
     ended: Sequence[int],
     behind: Sequence[LiveRankState],
 ) -> Finding:
-    told = [f"{endings.ranks(ended)} came to the end of the script"] if ended else []
+    gone = [f"{endings.ranks(ended)} finished the script"] if ended else []
     if ahead:
         verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
-        told.append(f"{live_ranks.named(ahead)} {verb} {ahead[0].where}")
+        gone.append(f"{live_ranks.named(ahead)} {verb} {ahead[0].where}")
     still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
     left = (*ended, *(rank.rank for rank in ahead))
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"of the loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
-            f"{', '.join(told)}, while {live_ranks.named(behind)} {still} {behind[0].where}; "
+            f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
+            f"{', '.join(gone)}, while {live_ranks.named(behind)} {still} {behind[0].where}; "
             f"nothing moved for {behind[0].seconds:.0f} s"
         ),
         evidence=(
             Observation(name="left the loop", value=endings.ranks(left)),
-            Observation(name="still in it", value=live_ranks.named(behind)),
+            Observation(name="still in the loop", value=live_ranks.named(behind)),
         ),
         where=Where(ranks=tuple(sorted(left))),
         fixes=(_together(f"at line {loop.line}"), _joined()),
@@ -118,8 +123,10 @@ def _left_the_loop(
 
 
 def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
-    """Batches of each rank in the first epoch in which they differ; whether that was seen, or is
-    the length that the loader says."""
+    """Batches of each rank in the first epoch in which they differ.
+
+    Also whether they were counted, rather than taken from the length of the loader.
+    """
     if len({one.rank for one in loaders}) < len(loaders):
         return {}, False
     ended = min(len(one.epoch_batches) for one in loaders)
@@ -127,14 +134,14 @@ def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
         counts = {one.rank: one.epoch_batches[epoch] for one in loaders}
         if len(set(counts.values())) > 1:
             return counts, True
-    # What ended alike on all ranks was seen to be even, whatever the lengths are.
+    # Epochs that ended alike on all ranks are even, whatever the lengths are.
     if ended:
         return {}, True
     return {one.rank: one.batches for one in loaders if one.batches is not None}, False
 
 
 def _odd(counts: Mapping[int, int]) -> Sequence[int]:
-    """Those that are not as most are; without a majority those that end first."""
+    """The ranks that differ from the majority; without a majority, those that end first."""
     usual, many = Counter(counts.values()).most_common(1)[0]
     if 2 * many > len(counts):
         return [rank for rank, count in counts.items() if count != usual]
@@ -146,12 +153,12 @@ def _who(counts: Mapping[int, int], count: int) -> str:
 
 
 def _ended_well(run: TrainingRun) -> bool:
-    """All came to the end of the script: whatever the lengths, it was provided for."""
+    """Whether all ranks finished the script: then it handles different lengths."""
     return bool(run.ranks) and all(one.outcome == "finished" for one in run.ranks)
 
 
 def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
-    """The longer ranks that hung, or lost their peer, where the shorter ones had gone on."""
+    """The longer ranks that hung, or lost their peer, after the shorter ones had continued."""
     shortest = min(counts.values())
     gone = {one.rank for one in run.ranks if one.outcome == "finished"}
     waited = [one.rank for one in run.ranks if one.outcome == "hung" or one.echoes]
@@ -164,13 +171,13 @@ def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
 def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:
     if loader.kind == "map" and loader.replicas is None:
         yield Fix(
-            summary="let the sampler give each rank as many",
+            summary="use a sampler that gives each rank the same number of batches",
             paste=(
                 "sampler = torch.utils.data.DistributedSampler(dataset, drop_last=True)\n"
                 f"DataLoader(dataset, sampler=sampler, drop_last=True, …)  # {loader.name}"
             ),
             language="python",
-            caution="a sampler that fills batches by length has a drop_last of its own to set",
+            caution="a sampler that fills batches by length has its own drop_last to set",
         )
     yield _together(f"{loader.name}: {shortest} now")
     yield _joined()
@@ -191,7 +198,7 @@ def _together(where: str) -> Fix:
 
 def _joined() -> Fix:
     return Fix(
-        summary="or let ranks that are done answer for the others",
+        summary="or use Join, so that ranks without batches join the collectives of the others",
         paste=(
             "from torch.distributed.algorithms.join import Join\n"
             "\n"
@@ -199,5 +206,5 @@ def _joined() -> Fix:
             "    for batch in loader:"
         ),
         language="python",
-        caution="Join knows DDP and ZeroRedundancyOptimizer only, and costs a collective a step",
+        caution="works with DDP and ZeroRedundancyOptimizer only; costs a collective per step",
     )

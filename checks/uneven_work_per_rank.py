@@ -1,12 +1,15 @@
-"""The ranks are given different amounts of work, and all wait for the one that has the most.
+"""Some ranks process more data per step than others, and every rank waits for the slowest.
 
-Batches of as many samples are not as much work where the samples differ: a batch is padded to its
-longest text, an image may have more pixels. The step takes as long as on the rank that has drawn
-the most, at each step another one, and the time of all the others is lost. Where one rank always
-has more, its share of the data is another than that of its peers.
+Batches with the same number of samples differ in work if the samples differ: a batch is padded to
+its longest text, or an image has more pixels. Each step takes as long as on the rank with the most
+work, usually another rank in each step, and the others wait. If one rank always has more work, its
+share of the data differs from that of its peers.
 
-Seen from outside: one rank after the other is late, by turns, on sound hardware; steps of very
-different times; a profile of each rank alone shows nothing.
+Symptoms: different ranks arrive last in different steps, on healthy hardware. Step times vary
+widely, and a profile of each rank alone shows nothing.
+
+To fix it, group samples of similar length into the same step on all ranks, or pack them to one
+length.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable
 from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
@@ -32,24 +36,25 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
     )
     share = work.lost / steps.step
     slower = max(share, work.longer / steps.step if heaviest else 0.0)
-    # Who always has more is worth a line before it is dear.
+    # A rank that always has more is worth a note before it costs much.
     if slower < (NOTICEABLE if heaviest else SLOWER_BY):
         return
     name = "numbers (of text: tokens)" if work.unit == "numbers" else work.unit
     if heaviest:
-        who = " and ".join(f"rank {place.rank}" for place in heaviest)
-        told = f"{who} has {work.ratio:.0%} more {name} in a step than its peers, and computes"
+        who = endings.ranks(place.rank for place in heaviest)
+        verb = "processes" if len(heaviest) == 1 else "process"
+        more = f"{who} {verb} {work.ratio:.0%} more {name} per step than the other ranks"
     else:
-        told = (
-            f"the rank with the most {name} has {work.ratio:.0%} more than its peers in the median "
-            "step, at each step another rank, and computes"
+        more = (
+            f"the rank with the most {name} has {work.ratio:.0%} more than the others in the "
+            "median step, and this rank changes from step to step"
         )
     yield Finding(
         severity=Severity.WARNING if slower >= SLOWER_BY else Severity.NOTE,
         confidence=Confidence.CERTAIN if heaviest else Confidence.LIKELY,
         because=(
-            f"{told} longer by as much: with equal work a step of {1000 * steps.step:.3g} ms would "
-            f"take {1000 * work.lost:.3g} ms less"
+            f"{more}: with equal work, a step of {1000 * steps.step:.3g} ms would take "
+            f"{1000 * work.lost:.3g} ms less"
         ),
         evidence=tuple(_rows(steps, work)),
         where=Where(
@@ -66,13 +71,13 @@ def _rows(steps: Steps, work: Workload) -> Iterator[Observation]:
     for rank, amounts in zip(steps.ranks, work.amounts, strict=True):
         if len(steps.ranks) == 2 or abs(fmean(amounts) - usual) >= SLOWER_BY * usual:
             yield Observation(
-                name=f"{work.unit} in a step, rank {rank.place.rank}",
+                name=f"{work.unit} per step, rank {rank.place.rank}",
                 value=round(fmean(amounts)),
                 expected=round(usual),
-                source=f"the median of {len(steps.ranks)} ranks",
+                source=f"median of {len(steps.ranks)} ranks",
             )
     yield Observation(
-        name=f"time of one more of the {work.unit}",
+        name=f"time for one more of the {work.unit}",
         value=float(f"{1e6 * work.seconds_each:.3g}"),
         unit="µs",
         source="regression over all ranks and steps",
@@ -80,10 +85,10 @@ def _rows(steps: Steps, work: Workload) -> Iterator[Observation]:
 
 
 def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
-    gain = "up to the share of the step that is named"
+    gain = "up to the share of the step named above"
     if work.unit == "samples":
         return Fix(
-            summary="give every rank as many samples: one batch size, and no shorter last batch",
+            summary="use the same batch size on every rank, and drop a shorter last batch",
             paste=(
                 "sampler = DistributedSampler(dataset, drop_last=True)\n"
                 "loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, "
@@ -94,21 +99,21 @@ def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
         )
     if run is not None and run.framework == "transformers":
         return Fix(
-            summary="put texts of like lengths into the same step on all ranks",
+            summary="group texts of similar length into the same step on all ranks",
             paste="training_arguments = TrainingArguments(..., group_by_length=True)",
             language="python",
-            caution="the order is a little less random",
+            caution="makes the order a little less random",
             expected_gain=gain,
         )
-    summary = "share the samples out so that all ranks have as much in each step"
+    summary = "group samples of similar length, so that all ranks have equal work in each step"
     if same_rank:
-        summary = "share the data out at random, not by file or by length, and then by length:"
-        summary += " as much for each rank in each step"
+        summary = "divide the data among the ranks at random, not by file or length, and group "
+        summary += "samples of similar length in each step"
     return Fix(
         summary=summary,
         paste=LIKE_LENGTHS,
         language="python",
-        caution="or pack texts to sequences of one length, so that nothing is padded",
+        caution="or pack texts into sequences of one length, without padding",
         expected_gain=gain,
     )
 

@@ -1,11 +1,13 @@
-"""The DataLoader starts its workers again at every epoch, and the steps wait for them.
+"""The DataLoader restarts its workers at every epoch, and the training waits for them.
 
-Unless ``persistent_workers`` is set, all workers end with the epoch and new ones are started for
-the next: processes are made, the dataset is copied or opened again, with ``spawn`` torch is
-imported anew, and only then is the first batch begun. Long epochs hardly notice; an epoch of a few
-dozen steps pays for it again and again.
+Without ``persistent_workers``, all workers end with the epoch, and the loader starts new ones for
+the next epoch. It creates processes, copies or opens the dataset again, and with ``spawn`` imports
+torch again, before the first batch begins. Long epochs hardly notice it; an epoch of a few dozen
+steps pays for it again and again.
 
-Seen from outside: a pause at regular intervals, with new process numbers after each.
+Symptoms: a pause at regular intervals, with new worker process ids after each.
+
+To fix it, set ``persistent_workers=True``.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
 
-# The first epoch pays for what is done once; two after it that cost the same are no accident.
+# The first epoch pays for one-time work; two more with the same cost are no accident.
 EPOCHS = 3
 STARTING = "loader-start"
-CAUTION = "what the script changes in the dataset between epochs, its workers then do not see"
+CAUTION = "the workers then do not see what the script changes in the dataset between epochs"
 
 
 def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iterator[Finding]:
@@ -49,36 +51,36 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
     memory = (loader.worker_memory or 0) * loader.num_workers / 1024
     caution = CAUTION
     if memory:
-        caution += f"; they keep their {memory:.2g} GiB a rank between epochs"
+        caution += f"; they keep {memory:.2g} GiB per rank between epochs"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if loader.batch_seconds else Confidence.LIKELY,
         because=(
             f"each epoch{of_batches(loader)} at {loader.name} starts {loader.num_workers} "
-            f"workers again: its first batch comes after {pause:.3f} s, {restart(loader):.3f} s of "
-            f"that to start them, {share:.0%} of the time in all"
+            f"workers again: its first batch takes {pause:.3f} s, {restart(loader):.3f} s of it "
+            f"to start them, {share:.0%} of the total time"
         ),
         evidence=(
             Observation(
-                name="starting workers",
+                name="time to start workers",
                 value=round(100 * share),
                 unit="% of the step",
                 expected=round(100 * NOTABLE),
                 source=f"{len(loader.first_waits)} epochs of rank {worst.rank}",
             ),
             Observation(
-                name="until the first batch of an epoch",
+                name="time to the first batch of an epoch",
                 value=round(pause, 3),
                 unit="s",
                 expected=round(pause - restart(loader), 3),
-                source="workers that live on",
+                source="persistent workers",
             ),
         ),
         where=throughput.where(late),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             Fix(
-                summary="keep the workers from epoch to epoch",
+                summary="keep the workers alive between epochs (persistent_workers)",
                 paste="\n".join(lines),
                 language="python",
                 caution=caution,
@@ -103,7 +105,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{live_ranks.named(rows)}: the main thread starts loader workers again and again"
+            f"{live_ranks.named(rows)}: the main thread restarts DataLoader workers repeatedly"
             f"{f' at {at}' if at else ''}, {share:.0%} of the time"
         ),
         evidence=tuple(
@@ -118,7 +120,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(
-                summary="keep the workers from epoch to epoch",
+                summary="keep the workers alive between epochs (persistent_workers)",
                 paste=f"DataLoader(…, persistent_workers=True)  # {at}".rstrip(" #"),
                 language="python",
                 caution=CAUTION,

@@ -122,9 +122,7 @@ def test_a_disk_that_holds_up_who_saves(findings: Findings) -> None:
     (finding,) = findings(CAUSE, live, rates())
     assert finding.severity is Severity.WARNING
     assert (finding.where.hosts, finding.where.ranks) == (("node-0",), (0,))
-    assert "disk sdb of node-0 was busy for 97% of 10 s at only 12.5 MiB/s" in (
-        finding.because
-    )
+    assert "disk sdb of node-0 was busy for 97% of 10 s at only 12.5 MiB/s" in (finding.because)
     assert "while rank 0 saved for 50% of the time" in finding.because
     report = engine.examine(Evidence([live, rates()]), "attach")
     assert report.findings[0].cause == CAUSE

@@ -82,7 +82,9 @@ def test_what_torch_says_in_debug_mode(
 def test_what_the_watchdog_of_nccl_says(findings: Findings) -> None:
     ranks = (ending(n, "killed", exit_code=-6, printed=watchdog(7, 4 + n)) for n in range(2))
     (finding,) = findings(CAUSE, run(*ranks))
-    assert "rank 0 called allreduce of 4 elements, rank 1 called allreduce of 5 elements" in finding.because
+    assert (
+        "rank 0 called allreduce of 4 elements, rank 1 called allreduce of 5 elements"
+    ) in finding.because
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,9 @@ def test_gloo_lets_the_one_through_that_brought_less(findings: Findings) -> None
     )
     (finding,) = findings(CAUSE, look(ahead, behind), told)
     assert finding.confidence == Confidence.CERTAIN
-    assert "rank 0 called all_reduce of 10 Float, rank 1 called all_reduce of 1000 Float at" in finding.because
+    assert (
+        "rank 0 called all_reduce of 10 Float, rank 1 called all_reduce of 1000 Float at"
+    ) in finding.because
 
 
 def test_the_hosts_of_a_job_together(findings: Findings) -> None:

@@ -52,7 +52,9 @@ def test_gloo_crashes_on_it_where_sizes_differ() -> None:
     aborted = ending(0, "killed", exit_code=-6, printed=words, doing=REDUCTION)
     (finding,) = engine.examine(Evidence([run(aborted, echoing(1))]), "run").findings
     assert finding.cause == CAUSE
-    assert "rank 0 called DDP's gradient reduction, rank 1 called all_reduce at train.py:72" in finding.because
+    assert (
+        "rank 0 called DDP's gradient reduction, rank 1 called all_reduce at train.py:72"
+    ) in finding.because
 
 
 def test_what_torch_says_in_debug_mode(findings: Findings) -> None:

@@ -211,7 +211,7 @@ def test_the_line_that_it_alone_is_met_at(findings: Findings) -> None:
 def test_work_outside_of_the_model_on_another_rank_than_the_first(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(USUAL, with_more("rest", 0.06)))
     assert finding.where.ranks == (1,)
-    assert "outside of the model" in finding.because
+    assert "outside the model" in finding.because
 
 
 def test_fewer_cpus_than_the_others(findings: Findings) -> None:
@@ -313,7 +313,7 @@ def test_what_a_live_rank_does_once_is_a_note(findings: Findings) -> None:
     evaluating = moving(1, {"forward": 80, "rest": 20}, visits=1)
     (finding,) = findings(CAUSE, look(moving(0, WAITING, asleep=0.7), evaluating))
     assert finding.severity is Severity.NOTE
-    assert "look again" in finding.because
+    assert "attach again" in finding.because
 
 
 def test_a_live_rank_whose_step_is_longer_than_the_look(findings: Findings) -> None:

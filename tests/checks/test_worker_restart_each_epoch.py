@@ -67,12 +67,12 @@ def test_short_epochs_pay_for_their_workers(findings: Findings) -> None:
     assert finding.confidence is Confidence.CERTAIN
     assert finding.where.ranks == ()
     assert "each epoch of 20 batches at train.py:42 starts 4 workers again" in finding.because
-    assert "after 0.500 s, 0.449 s of that to start them" in finding.because
+    assert "first batch takes 0.500 s, 0.449 s of it to start them" in finding.because
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.45 / (20 * 0.041 + 0.5), abs=0.02)
     (fix,) = finding.fixes
     assert fix.settings == ("loader.persistent_workers=true",)
-    assert "2 GiB a rank" in fix.caution
+    assert "2 GiB per rank" in fix.caution
 
 
 def test_one_rank_alone(findings: Findings) -> None:
@@ -87,7 +87,7 @@ def test_without_the_time_for_a_batch_the_start_itself_counts(findings: Findings
     )
     (finding,) = findings(CAUSE, steps(0.5, ranks=1), section)
     assert finding.confidence is Confidence.LIKELY
-    assert "0.400 s of that to start them" in finding.because
+    assert "0.400 s of it to start them" in finding.because
 
 
 def test_trainer_has_its_own_words(findings: Findings) -> None:
