@@ -70,7 +70,8 @@ def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
     )
     (finding,) = findings(CAUSE, section)
     assert (
-        "rank 0 called barrier at train.py:71 in main, rank 1 called allreduce of [2, 3] Float at train.py:80"
+        "rank 0 called barrier at train.py:71 in main, "
+        "rank 1 called allreduce of [2, 3] Float at train.py:80"
     ) in finding.because
 
 
