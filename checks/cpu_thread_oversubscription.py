@@ -10,6 +10,8 @@ To fix it, set OMP_NUM_THREADS (or ``torch.set_num_threads``) to the CPUs of a h
 ranks.
 """
 
+# Above 150 lines: the environment before a run, and the threads seen in one, have different fixes.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -13,8 +13,8 @@ thread in ``next()`` of the loader.
 To fix it, raise ``num_workers`` or ``prefetch_factor``, or make each item cheaper to load.
 """
 
-# Long: it judges a slow loader and an empty queue at each epoch, in a recorded run and in a live
-# one, and says how many workers would be enough.
+# Above 150 lines: it judges a slow loader and an empty queue at each epoch, in a recorded run and
+# in a live one, and says how many workers would be enough.
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ To fix it, start workers with ``spawn``, give each worker one thread, and set ``
 DataLoader.
 """
 
-# Long: it judges a run that ended and a live one, in which the stack of the worker is known.
+# Above 150 lines: it judges a run that ended and a live one, in which the stack of the worker is
+# known.
 
 from __future__ import annotations
 

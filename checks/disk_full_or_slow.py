@@ -13,7 +13,7 @@ Symptoms: ``df -h`` and ``df -i`` show a full working folder, temporary folder o
 To fix it, free or move space, save to a local NVMe, or pack small files into larger ones.
 """
 
-# Long: it judges free space, free inodes, and the traffic of a disk in a live run.
+# Above 150 lines: it judges free space, free inodes, and the traffic of a disk in a live run.
 
 from __future__ import annotations
 

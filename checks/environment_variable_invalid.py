@@ -12,7 +12,7 @@ To see the settings that NCCL really uses, run with ``NCCL_DEBUG=INFO NCCL_DEBUG
 fix it, correct the name or the value, or unset the variable.
 """
 
-# Long: it judges names, values, files, contradictions and CUDA_VISIBLE_DEVICES.
+# Above 150 lines: it judges names, values, files, contradictions and CUDA_VISIBLE_DEVICES.
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ To fix it, freeze the objects that stay (``gc.freeze``), and collect the rest at
 all ranks.
 """
 
-# Long: it judges recorded pauses and a live run, without the calls that the script makes itself.
+# Above 150 lines: it judges recorded pauses and a live run, without the calls that the script makes
+# itself.
 
 from __future__ import annotations
 

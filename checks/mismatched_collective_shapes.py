@@ -11,7 +11,8 @@ the others; with NCCL a hang, or wrong values.
 To fix it, pad to the longest tensor of all ranks, or drop the last batch.
 """
 
-# Long: it judges errors of a run, the flight recorder, stacks of a live run, and DDP's own test.
+# Above 150 lines: it judges errors of a run, the flight recorder, stacks of a live run, and DDP's
+# own test.
 
 from __future__ import annotations
 

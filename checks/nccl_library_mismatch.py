@@ -10,7 +10,8 @@ To see the version that a run really uses, set ``NCCL_DEBUG=VERSION``. To fix it
 library from the path, or reinstall torch.
 """
 
-# Long: it judges version, CUDA release, a failing import, double wheels and differing nodes.
+# Above 150 lines: it judges version, CUDA release, a failing import, double wheels and differing
+# nodes.
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ show which values are wrong, so this is a note.
 To fix it, log on rank 0 only, and all-reduce the counts of a metric before dividing.
 """
 
-# Long: it finds such lines in recorded runs and in live ones.
+# Above 150 lines: it finds such lines in recorded runs and in live ones.
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ To fix it, start the same command on the missing host, and check that it reaches
 endpoint.
 """
 
-# Long: it judges hosts that do not connect, ranks that do not join, and a live run that waits.
+# Above 150 lines: it judges hosts that do not connect, ranks that do not join, and a live run that
+# waits.
 
 from __future__ import annotations
 

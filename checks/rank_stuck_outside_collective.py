@@ -9,7 +9,8 @@ Symptoms: the run hangs; each waiting rank uses a full core, the stuck rank uses
 To fix it, resume the stopped process, or fix what its line waits for.
 """
 
-# Long: it judges probes, a run that ended, stacks of a live run, and the flight recorder.
+# Above 150 lines: it judges probes, a run that ended, stacks of a live run, and the flight
+# recorder.
 
 from __future__ import annotations
 

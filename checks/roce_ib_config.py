@@ -11,7 +11,7 @@ Symptoms: "Got completion with error 12", "ibv_modify_qp failed with 110 Connect
 To fix it, unset the variable, or repair the port.
 """
 
-# Long: it judges the device list, the GID index and the ports.
+# Above 150 lines: it judges the device list, the GID index and the ports.
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ length. The waiting ranks have an all-gather of FSDP or DeepSpeed on their stack
 To fix it, call the model equally often on all ranks, or use ``synced_gpus=True`` in ``generate``.
 """
 
-# Long: it separates branches, loops and generation, and leaves out those of other causes.
+# Above 150 lines: it separates branches, loops and generation, and leaves out those of other
+# causes.
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ Symptoms: all-reduce over all hosts is slow, and fast again without one of them.
 To fix it, check speed, errors and cables of the named link, and leave the host out until then.
 """
 
-# Long: it judges measured pairs, sockets of a live run and other interfaces; each kind of slow
-# thing has its own sentence and its own commands.
+# Above 150 lines: it judges measured pairs, sockets of a live run and other interfaces; each kind
+# of slow thing has its own sentence and its own commands.
 
 from __future__ import annotations
 

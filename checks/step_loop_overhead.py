@@ -10,7 +10,7 @@ steps; the same loop without its extras is faster.
 To fix it, do this work in one step of a hundred, and switch debug modes off.
 """
 
-# Long: it finds such lines in recorded runs and in live ones, and a mode of torch.
+# Above 150 lines: it finds such lines in recorded runs and in live ones, and a mode of torch.
 
 from __future__ import annotations
 

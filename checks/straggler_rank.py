@@ -16,7 +16,7 @@ To fix it, find what slows down that rank: other processes, CPU mask, quota, clo
 only this rank runs.
 """
 
-# Long: it judges probes, recorded steps and a live run; each reason has its own command.
+# Above 150 lines: it judges probes, recorded steps and a live run; each reason has its own command.
 
 from __future__ import annotations
 

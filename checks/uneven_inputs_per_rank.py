@@ -13,7 +13,8 @@ To fix it, use ``drop_last=True``, end the epoch on all ranks with the shortest 
 ``Join``.
 """
 
-# Long: it counts batches of a recorded run, and finds ranks of a live one on both sides of a loop.
+# Above 150 lines: it counts batches of a recorded run, and finds ranks of a live one on both sides
+# of a loop.
 
 from __future__ import annotations
 

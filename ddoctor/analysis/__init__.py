@@ -1,1 +1,3 @@
-"""Pure functions from sections to what several checks need: who is late, what is slow."""
+"""Pure functions that turn sections into what several checks need, such as stragglers or slow
+links.
+"""

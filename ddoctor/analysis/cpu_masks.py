@@ -1,4 +1,4 @@
-"""Which ranks of a recorded run are held up by the CPUs that they, or their workers, may use."""
+"""Which ranks of a recorded run are slowed down by their CPU mask, or by that of their workers."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost
 
-# From a tenth of the time on a slowdown counts. Measured with torch 2.13, two ranks on one CPU
-# waited for it for half of the time, and for 3 % with a CPU each.
+# A slowdown counts from a tenth of the time on. Measured with torch 2.13, two ranks on one CPU
+# waited for it for half of the time, and for 3 % with one CPU each.
 HELD_UP = 0.1
-# Half of what its peers have is no rounding of a launcher that shares the CPUs out.
+# Half of the CPUs of its peers is no rounding error of a launcher that divides the CPUs.
 CONFINED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Ranks of one host that wait for the CPUs of a mask."""
+    """Ranks of one host that wait for the CPUs of one mask."""
 
     ranks: tuple[RankHost, ...]
     mask: tuple[int, ...]
     waited: float | None
-    """The part of the time in which their main threads wait: for a CPU, or for their workers."""
+    """The share of the time, 0 to 1, in which their main threads wait for a CPU or for workers."""
     busy: float | None = None
-    """CPUs that the workers kept busy; None: the main threads are meant."""
+    """CPUs that the workers used; None: the finding is about the main threads."""
 
 
 def held_up(ranks: Sequence[RankHost]) -> Iterator[Held]:
-    """Of one host: more ranks than CPUs in a mask, or fewer CPUs than the peers have."""
+    """Ranks of one host that share too few CPUs, or that have fewer CPUs than their peers."""
     crowded = tuple(rank for rank in ranks if _shares_too_few(rank, ranks))
     confined = tuple(rank for rank in ranks if rank not in crowded and _is_confined(rank, ranks))
     for held in (crowded, confined):
@@ -46,7 +46,7 @@ def held_up(ranks: Sequence[RankHost]) -> Iterator[Held]:
 def waiting_for_workers(
     ranks: Sequence[RankHost], loading: Loading, steps: Steps
 ) -> Iterator[Held]:
-    """Of one host: ranks that wait for their loaders, by the mask that the workers share."""
+    """Ranks of one host that wait for their DataLoaders, by the mask that the workers share."""
     busy = _busy(loading, steps)
     waits = {rank.place.rank: steps.share("loader", rank) for rank in steps.ranks}
     by_mask: dict[tuple[int, ...], tuple[RankHost, ...]] = {}
@@ -62,7 +62,7 @@ def waiting_for_workers(
 
 
 def _busy(loading: Loading, steps: Steps) -> Mapping[int, float]:
-    """Of each rank, CPUs that its workers kept busy in the judged steps."""
+    """By rank, the CPUs that its workers used in the judged steps."""
     seconds = {rank.place.rank: sum(rank.seconds) for rank in steps.ranks}
     busy: dict[int, float] = {}
     for one in loading.loaders:
@@ -73,7 +73,7 @@ def _busy(loading: Loading, steps: Steps) -> Mapping[int, float]:
 
 
 def _shares_too_few(rank: RankHost, ranks: Sequence[RankHost]) -> bool:
-    """Whether a mask that it lies in holds fewer CPUs than ranks, on a host with more of them."""
+    """Whether a mask around its own has fewer CPUs than ranks, on a host with more CPUs."""
     return any(
         set(rank.affinity) <= set(other.affinity)
         and len(other.affinity) < rank.host_cpus
@@ -83,7 +83,7 @@ def _shares_too_few(rank: RankHost, ranks: Sequence[RankHost]) -> bool:
 
 
 def _is_confined(rank: RankHost, ranks: Sequence[RankHost]) -> bool:
-    """Whether it may use far fewer CPUs than its peers, and waits for them longer."""
+    """Whether it may use far fewer CPUs than its peers, and waits for a CPU longer."""
     peers = [one for one in ranks if one is not rank]
     waited = [one.waited for one in peers if one.waited is not None]
     if not waited or rank.waited is None:

@@ -1,8 +1,7 @@
-"""A rank that ran out of GPU memory: what its error tells of who held how much, and of which kind
-the case is.
+"""Ranks that ran out of GPU memory: the figures of the error, and the kind of the case.
 
-The text is that of torch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), as it was until
-torch 1.13 and as it has been since 2.0. Pure: how a run ended in, cases out.
+The text is that of torch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), up to torch 1.13 and
+from 2.0 on. Pure: a run's ending in, cases out.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ BEFORE = re.compile(
     rf"{SIZE} free; (?:{SIZE} allowed; )?{SIZE} reserved in total by PyTorch\)"
 )
 
-# A process that only has a context and torch's kernels takes about 1 GiB
-# (https://github.com/pytorch/pytorch/issues/12873); twice that is somebody's work.
+# A process with only a context and torch's kernels takes about 1 GiB
+# (https://github.com/pytorch/pytorch/issues/12873); twice that is real work.
 CONTEXT, NOTABLE = GIB, 2 * GIB
-# The allocator gives back what it does not use before it gives up, so that what is left unused lies
-# between what is used. A few per cent always do.
+# The allocator frees whole unused segments before it fails, so the rest of the unused memory lies
+# between used blocks. A few per cent always do.
 IN_PIECES = 0.1
-# In the first step the optimizer makes its states; the second one is like all that follow.
+# The optimizer creates its states in the first step; the second step is like all later ones.
 FIRST_STEPS = 2
 
 # How a sharded model is gathered: torch/distributed/fsdp/_state_dict_utils.py,
@@ -57,9 +56,9 @@ LOADS = "torch/serialization.py"
 # keeps a row and a column of each matrix.
 STATES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2}
 STATES |= {"SGD": 1, "Adagrad": 1, "RMSprop": 1, "Adafactor": 0}
-# What is unused helps where it is at least so much of what is missing.
+# Unused memory helps if it is at least this share of the missing memory.
 SPARE = 0.25
-# As Lightning, transformers, and most scripts call it.
+# Function names of Lightning, transformers and most scripts.
 EVALUATES = re.compile(
     r"_?(eval(uate|uation)?(_loop|_step|_model|_epoch)?|valid(ate|ation)?(_loop|_step|_epoch)?"
     r"|prediction_(loop|step))"
@@ -68,32 +67,39 @@ EVALUATES = re.compile(
 Kind = Literal[
     "ranks", "others", "loading", "state-dict", "evaluation", "pieces", "narrow", "too-much"
 ]
-"""ranks: others of this run hold the memory; others: somebody else does; loading: a checkpoint is
-read onto a GPU that is not the rank's; state-dict: a sharded model is gathered; evaluation: it was
-no step of training; pieces: enough was unused, but nowhere enough in one place; narrow: many steps
-had gone well; too-much: the first did not."""
+"""The reason that memory ran out.
+
+- ranks: other ranks of this run hold the memory.
+- others: processes outside this run hold it.
+- loading: a rank loads a checkpoint onto the GPU of another rank.
+- state-dict: a rank gathers a sharded model.
+- evaluation: it failed outside a training step.
+- pieces: enough memory was unused, but not in one block.
+- narrow: it failed after many good steps.
+- too-much: it failed in the first steps.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """What the allocator said, in bytes."""
+    """The figures of the allocator's error, in bytes."""
 
     device: int
     wanted: int
     total: int
-    """Of the GPU; less where the process may not have all of it."""
+    """Of the GPU; less if the process may not use all of it."""
     free: int
     allocated: int
     unused: int
     """Reserved by torch and not allocated."""
     others: Mapping[int, int]
-    """Other processes, as far as the driver names them."""
+    """Memory of other processes by process id, as far as the driver names them."""
     unnamed: int
-    """In use, and by nobody that is named."""
+    """In use by processes that the error does not name."""
 
     @property
     def missing(self) -> int:
-        """At least so much more was needed."""
+        """The least additional memory that the request needs."""
         return max(0, self.wanted - self.free)
 
 
@@ -107,7 +113,7 @@ class Case:
 
 
 def read(message: str) -> OutOfMemory | None:
-    """Of the text of an error; None: it is another one."""
+    """Parse the text of an error; None: it is another error."""
     if found := BEFORE.search(message):
         wanted, index, total, allocated, free, allowed, reserved = found.groups()
         unused = _bytes(reserved) - _bytes(allocated)
@@ -137,8 +143,10 @@ def read(message: str) -> OutOfMemory | None:
 
 
 def _itself(others: dict[int, int], used: int) -> int:
-    """What the process has by itself where the driver does not say so; in a container it is among
-    the others, by a number that the process does not know."""
+    """The memory of this process, if the driver does not name it.
+
+    In a container it is one of the others, under a process id that the process does not know.
+    """
     alike = [pid for pid, size in others.items() if used <= size <= used + NOTABLE]
     if alike:
         return others.pop(min(alike, key=lambda pid: others[pid]))
@@ -161,8 +169,10 @@ def cases(run: TrainingRun) -> Iterator[Case]:
 def of_kind(
     run: TrainingRun, *kinds: Kind, environment: Environment | None = None
 ) -> Sequence[Case]:
-    """Those that are of the kind of the first; none where the first is on another host than the
-    environment."""
+    """The cases of the same kind as the first one, if that is one of these kinds.
+
+    None if the first case is on another host than the environment.
+    """
     found = list(cases(run))
     if environment is not None and found and environment.host not in ("", found[0].rank.host):
         return []
@@ -170,13 +180,13 @@ def of_kind(
 
 
 def _kind(run: TrainingRun, one: RankEnding, told: OutOfMemory) -> Kind:
-    beside = [other for other in run.ranks if other.host == one.host and other is not one]
-    of_ranks = sum(told.others.get(other.pid, 0) for other in beside)
+    neighbours = [other for other in run.ranks if other.host == one.host and other is not one]
+    of_ranks = sum(told.others.get(other.pid, 0) for other in neighbours)
     if of_ranks and of_ranks >= told.missing:
         return "ranks"
     foreign = sum(told.others.values()) + told.unnamed
     if foreign >= max(NOTABLE, told.missing):
-        first = all(other.rank > one.rank for other in beside)
+        first = all(other.rank > one.rank for other in neighbours)
         reads = any(frame.file.endswith(LOADS) for frame in one.stack)
         return "loading" if reads and not first and told.device == 0 else "others"
     for frame in one.stack:
@@ -190,7 +200,7 @@ def _kind(run: TrainingRun, one: RankEnding, told: OutOfMemory) -> Kind:
 
 
 def parts(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> MemoryParts | None:
-    """What lay on the GPU, as far as the model and its optimizer tell; None: they do not."""
+    """The contents of GPU memory, computed from model and optimizer; None: these are not known."""
     models = wrapping.wrappers if wrapping is not None else ()
     model = next((one for one in models if one.rank == case.rank.rank), None)
     states = STATES.get(run.optimizers[0]) if run.optimizers else 0
@@ -210,18 +220,18 @@ def parts(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> MemoryPart
 
 
 def sentence(case: Case, run: TrainingRun) -> str:
-    """Who ran out where, of how much."""
+    """The rank, GPU and place of the failure, and its figures, for a sentence."""
     one, told = case.rank, case.told
     place = endings.place(one.place)
     return (
         f"{endings.who(one)} ran out of memory on GPU {told.device} {endings.when(run, one)}"
-        f"{f', at {place}' if place else ''}: {told.wanted / GIB:.2f} GiB were wanted, and "
-        f"{told.free / GIB:.2f} of {told.total / GIB:.1f} were free"
+        f"{f', at {place}' if place else ''}: it requested {told.wanted / GIB:.2f} GiB, and "
+        f"{told.free / GIB:.2f} of {told.total / GIB:.1f} GiB were free"
     )
 
 
 def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
-    """What was there already, after a semicolon."""
+    """The memory already allocated, to follow a sentence; begins with a semicolon."""
     told, known = case.told, parts(case, run, wrapping)
     whole = f"; torch held {told.allocated / GIB:.1f} GiB"
     if known is None:
@@ -230,7 +240,7 @@ def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
         (known.parameters, "parameters"),
         (known.gradients, "gradients"),
         (known.optimizer, f"states of {run.optimizers[0]}" if run.optimizers else ""),
-        (known.activations, "activations and what else a step makes"),
+        (known.activations, "activations and temporary tensors"),
     ]
     each = ", ".join(f"{size / GIB:.1f} {name}" for size, name in named if size)
     return f"{whole}, about {each}"
@@ -239,7 +249,7 @@ def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
 def fixes(
     case: Case, run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Fix]:
-    """What makes it fit, the cheapest first."""
+    """Fixes that make it fit, the cheapest first."""
     grow = expandable(environment, case.told.unused)
     if grow is not None and case.told.unused >= SPARE * case.told.missing:
         yield grow
@@ -253,7 +263,7 @@ def fixes(
             optimizer=run.optimizers[0] if run.optimizers else "",
             checkpointed=any("utils/checkpoint" in frame.file for frame in case.rank.stack),
             sharded=world if sharded else 1,
-            # Of a log it is not known whether it is sharded.
+            # A log does not show whether the model is sharded.
             shards=0 if sharded or not models else max(2, world),
         )
     )
@@ -268,7 +278,7 @@ def finding(
     confidence: Confidence = Confidence.CERTAIN,
     more: str = "",
 ) -> Finding:
-    """That a step takes too much, with what was there; ``more``: after a semicolon of its own."""
+    """The finding that a step needs too much memory; ``more`` follows as a last clause."""
     case = found[0]
     return Finding(
         severity=Severity.ERROR,
@@ -285,12 +295,12 @@ def observations(case: Case) -> Iterator[Observation]:
     """The allocator's figures."""
     told = case.told
     for name, size in (
-        ("wanted", told.wanted),
+        ("requested", told.wanted),
         ("free", told.free),
         ("allocated by torch", told.allocated),
         ("reserved, not allocated", told.unused),
-        ("of other processes", sum(told.others.values())),
-        ("of nobody that is named", told.unnamed),
+        ("used by other processes", sum(told.others.values())),
+        ("used by unnamed processes", told.unnamed),
     ):
         yield Observation(
             name=name, value=round(size / GIB, 2), unit="GiB", source="torch's allocator"
@@ -298,7 +308,7 @@ def observations(case: Case) -> Iterator[Observation]:
 
 
 def where(found: Sequence[Case]) -> Where:
-    """The ranks, and their GPUs."""
+    """The ranks of these cases, their hosts and GPUs."""
     return Where(
         hosts=tuple(sorted({one.rank.host for one in found})),
         ranks=tuple(one.rank.rank for one in found),

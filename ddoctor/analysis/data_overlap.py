@@ -1,4 +1,4 @@
-"""Which ranks were given the same data, and whether that can be meant."""
+"""Which ranks receive the same data, and whether that may be intended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Where
 
-# One batch alone may be the same by accident: the longest samples first, a fixed one to warm up.
+# A single batch may be equal by accident: the longest samples first, or a fixed warm-up batch.
 LEAST = 2
 
 
@@ -22,15 +22,15 @@ class Compared:
     """The first batches of one loader, over all ranks."""
 
     ranks: tuple[int, ...]
-    """That were compared."""
+    """The compared ranks."""
     groups: tuple[tuple[int, ...], ...]
-    """Those with the same batches, two ranks or more."""
+    """Groups of two or more ranks with the same batches."""
     batches: int
-    """Of each rank that were compared."""
+    """Compared batches of each rank."""
 
     @property
     def everyone(self) -> bool:
-        """Whether all of them have the same."""
+        """Whether all ranks have the same batches."""
         return self.groups == (self.ranks,)
 
     @property
@@ -43,14 +43,17 @@ class Compared:
         )
 
     def where(self, loaders: Iterable[Loader]) -> Where:
-        """The ranks of all groups; nothing where that is all of them."""
+        """The ranks of all groups; empty if these are all ranks."""
         return place({rank for group in self.groups for rank in group}, loaders)
 
 
 def compare(
     seen: DataSeen, name: str, by: Literal["indices", "values", "labels"]
 ) -> Compared | None:
-    """None: of fewer than two ranks enough is known, or all batches of a rank are the same."""
+    """Compare the first batches of one loader on all ranks.
+
+    None: fewer than two ranks are known well enough, or all batches of a rank are equal.
+    """
     of_rank: dict[int, dict[int, tuple[str, ...]]] = defaultdict(dict)
     for one in seen.epochs:
         if one.name == name and one.by == by and len(one.batches) >= LEAST:
@@ -71,7 +74,7 @@ def compare(
 
 
 def alike(given: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
-    """Those with equal sequences, two or more."""
+    """Groups of two or more ranks with equal sequences."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, batches in sorted(given.items()):
         groups[tuple(batches)].append(number)
@@ -79,7 +82,7 @@ def alike(given: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
 
 
 def synchronised(wrapping: Wrapping | None, steps: Steps | None) -> bool | None:
-    """Whether the ranks make one model of their gradients; None: not seen."""
+    """Whether the ranks average their gradients into one model; None: not known."""
     if wrapping is not None and any(one.kind != "none" for one in wrapping.wrappers):
         return True
     if steps is not None and any(sum(rank.synced_backwards) for rank in steps.ranks):
@@ -90,11 +93,11 @@ def synchronised(wrapping: Wrapping | None, steps: Steps | None) -> bool | None:
 def confidence(
     compared: Compared, loaders: Iterable[Loader], synced: bool | None
 ) -> Confidence | None:
-    """How sure it is that this is not meant; None: it may well be.
+    """How sure it is that equal data is a mistake; None: it may be intended.
 
-    Ranks of one tensor-parallel, pipeline or sequence group are given the same data: neighbours on
-    a host, in groups of one size that cover all ranks, or the whole of a run without data parallel
-    wrapper.
+    Ranks of one tensor-parallel, pipeline or sequence group need the same data. They are neighbours
+    on a host, in groups of one size that cover all ranks, or all ranks of a run without a data
+    parallel wrapper.
     """
     if synced is False:
         return None
@@ -108,7 +111,7 @@ def confidence(
 
 
 def place(ranks: Collection[int], loaders: Iterable[Loader]) -> Where:
-    """These ranks and their hosts; nothing where all that have the loader are meant."""
+    """These ranks and their hosts; empty if these are all ranks with the loader."""
     hosts = {one.rank: one.host for one in loaders}
     if set(ranks) == set(hosts):
         return Where()
@@ -119,7 +122,7 @@ def place(ranks: Collection[int], loaders: Iterable[Loader]) -> Where:
 
 
 def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:
-    """The loaders of all ranks that training took batches from, by the place that makes them."""
+    """The loaders that the training took batches from, by the line that creates them."""
     found: dict[str, list[Loader]] = defaultdict(list)
     for one in loading.loaders:
         if one.taken:

@@ -1,4 +1,4 @@
-"""How an option of DDP is written, plainly and in the frameworks that wrap it."""
+"""How to write an option of DDP, in plain torch and in the frameworks that wrap it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ddoctor.evidence.training import TrainingRun
 PLAIN = "model = DistributedDataParallel(model, ..., {option}={value})"
 
 # TrainingArguments of transformers, DistributedDataParallelKwargs of accelerate, and DDPStrategy of
-# Lightning, which hands its keywords on.
+# Lightning, which passes its keywords to DDP.
 FRAMEWORKS = {
     "transformers": "TrainingArguments(..., ddp_{option}={value})",
     "accelerate": (
@@ -18,7 +18,7 @@ FRAMEWORKS = {
 
 
 def written(option: str, value: bool | int, run: TrainingRun | None) -> str:
-    """Lines to paste: plain PyTorch's, and those of the frameworks that the script imported."""
+    """Lines to paste: for plain PyTorch, and for the frameworks that the script imported."""
     imported = run.framework if run is not None else ""
     lines = [PLAIN.format(option=option, value=value)]
     lines += [

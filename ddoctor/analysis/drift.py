@@ -1,4 +1,4 @@
-"""Where hosts differ in what they should have in common: the minority against the majority."""
+"""Settings that differ between hosts which should share them: the minority against the majority."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Drift:
 
     @property
     def usual(self) -> str | None:
-        """What more than half of the hosts have; None: there is no majority."""
+        """The value of more than half of the hosts; None: there is no majority."""
         value, hosts = next(iter(self.hosts.items()))
         return value if 2 * len(hosts) > self.total else None
 
     @property
     def total(self) -> int:
-        """The number of hosts that tell."""
+        """The number of hosts with a known value."""
         return sum(map(len, self.hosts.values()))
 
 
 def drifts(every: Sequence[Settings]) -> Iterator[Drift]:
-    """The settings that differ between hosts; what a host could not see is left out."""
+    """The settings that differ between hosts; unknown values are left out."""
     known = dict.fromkeys(setting for one in every for setting in one.values)
     names = frozenset[str]().union(*(one.names for one in every))
     for setting in known:
         values = {one.host: one.get(setting) for one in every}
         hosts = _grouped(values)
         if len(hosts) > 1 and setting.own_words:
-            # A path may hold each host's own name, and a name may be another's for all but one.
+            # A path may contain the name of each host, or of one host on all others.
             general = {
                 host: value and without_names(value, names) for host, value in values.items()
             }

@@ -1,4 +1,4 @@
-"""How it is told that a rank of a training run ended, and what the others did meanwhile."""
+"""Sentences about how a rank of a training run ended, and what the other ranks did meanwhile."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def steps(one: RankEnding) -> str:
-    """How far it came."""
+    """The number of its steps, with the unit."""
     return f"{one.steps} step{'' if one.steps == 1 else 's'}"
 
 
 def when(run: TrainingRun, one: RankEnding) -> str:
-    """How far it came; or who tells that it ended."""
-    return f"as {run.log} tells" if run.log else f"after {steps(one)}"
+    """When it ended: after how many steps, or according to which log."""
+    return f"according to {run.log}" if run.log else f"after {steps(one)}"
 
 
 def place(frame: Frame | None) -> str:
-    """Where a rank was, as people write it; empty: not known."""
+    """The line of a rank, such as ``train.py:30 in main``; empty: not known."""
     if frame is None:
         return ""
     function = "" if frame.function == "<module>" else f" in {frame.function}"
@@ -44,7 +44,7 @@ def place(frame: Frame | None) -> str:
 
 
 def at(frame: Frame | None) -> str:
-    """Say `` at train.py:30``; empty: not known."""
+    """Return `` at train.py:30``; empty: not known."""
     known = place(frame)
     return f" at {known}" if known else ""
 
@@ -55,7 +55,7 @@ def quoted(frame: Frame | None) -> str:
 
 
 def stood(one: RankEnding) -> str:
-    """Where it stood last: the operation or phase, and the line."""
+    """Where it was last: the operation or phase, and the line."""
     doing = f"{one.doing}" if one.doing and one.doing not in ("waiting", "transfer", "rest") else ""
     if one.doing in PHASES and doing:
         doing = f"the phase {doing}"
@@ -66,7 +66,7 @@ def stood(one: RankEnding) -> str:
 
 
 def others(run: TrainingRun, told: Collection[RankEnding]) -> str:
-    """What the other ranks did, after a semicolon; empty: there are none, or it is not known."""
+    """What the other ranks did, to follow a sentence; empty: no other ranks, or not known."""
     groups: dict[str, list[int]] = {}
     for one in run.ranks:
         if one not in told and (state := _state(one)):
@@ -94,8 +94,8 @@ def traceback(one: RankEnding) -> str:
 
 
 def on_workers(one: RankEnding, loading: Loading | None) -> bool:
-    """Whether it hung for a batch that a DataLoader worker was to bring."""
-    # While the recorder rests, the stack alone tells.
+    """Whether it hung while it waited for a batch from a DataLoader worker."""
+    # The recorder has no phase between steps: then only the stack shows it.
     if one.outcome != "hung" or one.doing not in ("", "loader", "rest"):
         return False
     loaders = loading.loaders if loading is not None else ()
@@ -109,5 +109,5 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
 
 
 def again(run: TrainingRun) -> str:
-    """The launch command as far as it is known."""
+    """The launch command, as far as ddoctor knows it."""
     return f"torchrun … {' '.join(run.command)}"

@@ -1,4 +1,4 @@
-"""Fixes that change the environment that ranks run in."""
+"""Fixes that change the environment of the ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.host import Kernel
 from ddoctor.models import Fix
 
-SCRIPTS = "and in the script, job file or profile that sets it"
-ADMINISTRATOR = "the file belongs to the administrator"
+SCRIPTS = "do the same in the script, job file or profile that sets it"
+ADMINISTRATOR = "needs the rights of an administrator"
 
 
 def raise_container_limit(
@@ -20,8 +20,8 @@ def raise_container_limit(
     Args:
         pod: the limit as Kubernetes writes it, ``memory: 64Gi``.
         options: the limit as options of ``docker update``.
-        hint: what else may be done in the pod.
-        most: the caution of the pod's limit.
+        hint: an alternative in the pod.
+        most: the caution for the pod.
     """
     if kernel is not None and kernel.container == "kubernetes":
         return Fix(
@@ -32,14 +32,14 @@ def raise_container_limit(
         )
     if kernel is not None and kernel.engine:
         return Fix(
-            summary=f"raise the {what} limit, on the machine that runs the container",
+            summary=f"raise the {what} limit on the machine that runs the container",
             paste=f"{kernel.engine} update {options} CONTAINER",
         )
     return None
 
 
 def unset(environment: Environment, name: str) -> Fix:
-    """The line that takes a variable back, in the shell or in the file that sets it."""
+    """The fix that unsets a variable, in the shell or in the file that sets it."""
     origin = environment.origin(name)
     if not origin:
         return Fix(
@@ -49,14 +49,14 @@ def unset(environment: Environment, name: str) -> Fix:
             environment=(name,),
         )
     return Fix(
-        summary=f"take {name} out of {origin}",
+        summary=f"remove {name} from {origin}",
         paste=f"sed -i '/^{name}=/d' {origin}",
         caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
     )
 
 
 def rewrite(environment: Environment, name: str, new_name: str, value: str) -> Fix:
-    """The lines that put another name or value in place of a variable."""
+    """The fix that gives a variable another name or value."""
     origin = environment.origin(name)
     setting = f"{new_name}={value}"
     if not origin:

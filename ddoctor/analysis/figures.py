@@ -1,4 +1,4 @@
-"""Every rate that was measured, by name and place, so that two runs can be compared."""
+"""All measured rates by name and place, to compare two runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ddoctor.evidence.steps import Steps
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What is measured, and where; two runs with equal figures measured the same thing."""
+    """What is measured, and where; equal figures of two runs can be compared."""
 
     name: str
     unit: str
     host: str = ""
-    """Empty: it spans the hosts."""
+    """Empty: it spans all hosts."""
     device: str = ""
     """A GPU, or a rank on a CPU."""
     bytes: int | None = None
@@ -38,11 +38,11 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredFigure:
-    """A rate in the figure's unit; more is better."""
+    """A rate in the unit of the figure; more is better."""
 
     rate: float
     best: float | None = None
-    """Of the fastest round."""
+    """The rate of the fastest round."""
     spread: float = 0.0
     """Interquartile range of the rounds."""
 

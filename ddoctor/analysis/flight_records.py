@@ -1,4 +1,4 @@
-"""What the flight recorders of all ranks tell together: where they differ, who is waited for."""
+"""What the flight recorders of all ranks show together: differing calls, and missing ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
 from ddoctor.models import Confidence, Observation
 
-# To these all ranks bring equally much, by whichever name torch's libraries record them; to others,
-# say all-to-all, they need not.
+# To these, all ranks pass the same number of elements, under all names of torch's libraries. To
+# others, such as all-to-all, they need not.
 ALIKE = re.compile(
     r"_?(all_?reduce|broadcast|reduce|all_?gather(_into_tensor)?|reduce_scatter(_tensor)?)"
     r"(_base|_coalesced|_single)?",
@@ -25,17 +25,16 @@ RECORDER = "torch's flight recorder"
 
 @dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The first collective of a group, as far back as is recorded, to which ranks brought what
-    does not go together."""
+    """The first recorded collective of a group in which the calls of the ranks do not match."""
 
     group: str
     number: int
     brought: Mapping[str, Sequence[int]]
-    """Who brought what: operation, number of elements, type, and the line where that is known."""
+    """The ranks by their call: operation, number of elements, type, and the line if known."""
     same_call: bool
-    """Whether at least it was the same operation, called by the same line."""
+    """Whether all ranks called the same operation, at the same line."""
     place: str
-    """That line; empty: not known, or not the same."""
+    """That line; empty: not known, or different lines."""
     confidence: Confidence
 
     def __str__(self) -> str:
@@ -47,24 +46,24 @@ class Differing:
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """Ranks that have not called what the others of a group wait in."""
+    """Ranks that have not entered the collective in which the others of a group wait."""
 
     group: str
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     call: Call
-    """That the others wait in."""
+    """The collective that the others wait in."""
     last: Call | None
-    """The last of that group that the first of these ranks has called."""
+    """The last collective of that group that the first of these ranks called."""
 
 
 def differing(live: LiveState, records: Sequence[FlightRecords]) -> Differing | None:
-    """Where ranks part in a run that stands still; None: nowhere, or it may get on."""
+    """The collective in which the ranks differ; None: none, or the run may still move."""
     if not stands_still(live, records):
         return None
     for group, rows in _groups(records).items():
         calls = {rank: {one.number: one for one in row.calls} for rank, row in rows.items()}
-        # What is over everywhere did no harm.
+        # A collective that all ranks completed did no harm.
         waited = max((one.number for row in rows.values() if (one := row.current)), default=0)
         for number in sorted({number for row in calls.values() for number in row}):
             met = {rank: row[number] for rank, row in calls.items() if number in row}
@@ -74,8 +73,10 @@ def differing(live: LiveState, records: Sequence[FlightRecords]) -> Differing | 
 
 
 def awaited(live: LiveState, records: Sequence[FlightRecords]) -> Awaited | None:
-    """Who has not come to what the others wait in, and waits in nothing itself; None: nobody, or
-    they may come yet."""
+    """The ranks that the others wait for, and that wait in no collective themselves.
+
+    None: there are none, or they may still arrive.
+    """
     if not stands_still(live, records):
         return None
     ranks = {one.rank: one for section in records for one in section.ranks}
@@ -103,8 +104,10 @@ def awaited(live: LiveState, records: Sequence[FlightRecords]) -> Awaited | None
 
 
 def stands_still(live: LiveState, records: Sequence[FlightRecords]) -> bool:
-    """Whether nothing moved: by the stacks, or where there are none, because nothing was called
-    during the whole look by ranks that wait for something called before, or use no CPU."""
+    """Whether nothing moved, by the stacks, or by the records of ranks without stacks.
+
+    Such a rank called nothing during all samples, and waits in an earlier call or uses no CPU.
+    """
     if live.hung:
         return True
     known = {one.rank: one for section in records for one in section.ranks}
@@ -115,14 +118,14 @@ def stands_still(live: LiveState, records: Sequence[FlightRecords]) -> bool:
 
 
 def by_nccl(records: Sequence[FlightRecords] | None) -> Iterator[Observation]:
-    """What NCCL's own service says, line by line."""
+    """The lines that NCCL's own RAS service reports."""
     lines = dict.fromkeys(line.strip() for section in records or () for line in section.nccl)
     for line in lines:
         yield Observation(name="NCCL says", value=line, source="NCCL RAS")
 
 
 def named(call: Call) -> str:
-    """Say ``all_reduce of 1000 Float``."""
+    """Return ``all_reduce of 1000 Float``."""
     elements = sum(map(prod, call.sizes))
     types = ", ".join(dict.fromkeys(call.types))
     return f"{call.operation} of {elements} {types}" if call.sizes else call.operation
@@ -135,7 +138,7 @@ def _idle(one: LiveRankState, record: RankRecords | None) -> bool:
 
 
 def _groups(records: Sequence[FlightRecords]) -> Mapping[str, Mapping[int, GroupCalls]]:
-    """Each process group, with what its ranks called; of one rank nothing can be told."""
+    """The process groups with the calls of their ranks; a group of one rank shows nothing."""
     groups: dict[str, dict[int, GroupCalls]] = {}
     for section in records:
         for one in section.ranks:
@@ -163,9 +166,9 @@ def _differing(
     operations = {one.operation for one in met.values()}
     lines = set(places.values())
     same = len(operations) == 1 and len(lines) < 2
-    # Another job of the same user may have written a file of that name.
+    # Another job of the same user may have written a file with that name.
     own = all(one.told_by == "control socket" for section in records for one in section.ranks)
-    # Of the same operation it takes a line to tell the same call from another one.
+    # With the same operation, only the line separates one call from another.
     certain = own and (len(operations) > 1 or bool(lines))
     return Differing(
         group=group,
@@ -180,7 +183,7 @@ def _differing(
 def _places(
     met: Mapping[int, Call], rows: Mapping[int, GroupCalls], live: LiveState
 ) -> Mapping[int, str]:
-    """The lines that called it, as recorded, or as seen of those who are still in it."""
+    """The lines of the calls by rank, as recorded, or as sampled of ranks still in the call."""
     seen = {
         one.rank: one.place
         for one in live.ranks

@@ -1,6 +1,6 @@
-"""What a line of the user's has to do with the GPU, on whose kernels the host does not wait else.
+"""Lines of the script at which the host waits for its GPU, or copies to it.
 
-A claim about the host only: for what the GPU itself is at work, no stack tells.
+This is about the host only: no stack shows what the GPU itself computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ddoctor.evidence.training import Frame
 
 AT_GPU, TO_GPU = "gpu-wait", "to-device"
-# Where the host waits until a GPU has come so far; where it hands data over.
+# Calls in which the host waits for its GPU; calls in which it copies data to it.
 FROM = re.compile(r"\.(item|tolist|cpu|numpy)\(|\b(synchronize|print|float)\(")
 TO = re.compile(r"\.(to|cuda|copy_|pin_memory)\(|\bsend_to_device\(|\bbatch_to_device\(")
 

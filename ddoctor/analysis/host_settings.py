@@ -1,4 +1,4 @@
-"""What the hosts of one run should have in common, in words that can be compared."""
+"""Settings that the hosts of one run should share, as text that can be compared."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Kind = Literal["version", "package", "variable", "limit", "kernel", "gpus", "fir
 
 ABSENT: Mapping[str, str] = {"variable": "not set", "package": "not installed"}
 
-# What launchers tell each process about its place; it differs by design, and where it is wrong the
-# run fails to join, which is a cause of its own.
+# Launchers set these for each process; they differ by design. If they are wrong, the run fails to
+# join, which other checks cover.
 PLACES = ("SLURM_", "OMPI_COMM_WORLD_", "TORCHELASTIC_")
 OWN = {
     "MASTER_ADDR",
@@ -40,47 +40,47 @@ OWN = {
     "TMPDIR",
 }
 DEVICES = "CUDA_VISIBLE_DEVICES"
-# A process's place, and where the reports of ddoctor go: one rank writes them.
+# The place of a process, and the report files of ddoctor, which one rank writes.
 OWN_OPTIONS = re.compile(r"--((local|node|machine)[-_]rank|json|markdown|html|bundle)(=.*)?")
 
 HERE = "<host>"
-"""Stands for the names and addresses of hosts of the run."""
+"""Placeholder for the names and addresses of hosts of the run."""
 
 WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSetting:
-    """One thing that hosts should agree on."""
+    """One setting that all hosts should share."""
 
     kind: Kind
     name: str
 
     @property
     def own_words(self) -> bool:
-        """Its value is free text, in which hosts may write their own names."""
+        """Whether its value is free text that may contain the host's own name."""
         return self.kind in ("variable", "job")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of one host. NCCL's version is left out: it has a cause of its own."""
+    """The settings of one host, without NCCL's version, which another check covers."""
 
     host: str
     values: Mapping[HostSetting, str]
     told: frozenset[str]
-    """The kinds of which all is known, so that what is missing is not there."""
+    """The kinds that are fully known: a missing setting of them does not exist."""
     names: frozenset[str]
-    """What the host calls itself: names and addresses."""
+    """Names and addresses of the host itself."""
 
     def get(self, setting: HostSetting) -> str | None:
-        """The value; None: it could not be seen."""
+        """The value; None: not known."""
         absent = ABSENT.get(setting.kind) if setting.kind in self.told else None
         return self.values.get(setting, absent)
 
 
 def settings(sections: Iterable[Section]) -> tuple[Settings, ...]:
-    """The settings of each host that these sections tell of, in the order of their names."""
+    """The settings of each host in these sections, in the order of the host names."""
     hosts: dict[str, list[Section]] = {}
     for section in sections:
         if section.host:
@@ -166,7 +166,7 @@ def _variables(environment: Environment) -> Iterator[tuple[str, str]]:
 
 
 def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Without the number of processes: the kernel makes it of the memory's size, to the byte."""
+    """Without the number of processes: the kernel derives it from the exact memory size."""
     yield "open files", _amount(limits.open_files)
     if not limits.locks_without_limit:
         yield "locked memory", _amount(limits.locked_memory)
@@ -187,7 +187,7 @@ def _gpus(section: Gpus) -> Iterator[tuple[str, str]]:
 
 
 def _firmware(rdma: Rdma) -> Iterator[tuple[str, str]]:
-    """By model, since hosts may have others or more of them."""
+    """By model, since hosts may have different devices or more of them."""
     versions: dict[str, set[str]] = {}
     for device in rdma.devices:
         if device.board and device.firmware:
@@ -204,7 +204,7 @@ def _job(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _shared(arguments: Iterable[str]) -> Iterator[str]:
-    """Without the options that each process has its own of."""
+    """The arguments without options that differ for each process."""
     words = iter(arguments)
     for word in words:
         if not OWN_OPTIONS.fullmatch(word):

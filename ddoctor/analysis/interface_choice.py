@@ -1,4 +1,4 @@
-"""Which network interfaces NCCL and gloo take, by their own rules."""
+"""Which network interfaces NCCL and gloo use, by their own rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddoctor.evidence.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The interfaces that a library takes for its sockets, in its order, and by which rule."""
+    """The interfaces that a library uses for its sockets, in its order, and the rule."""
 
     interfaces: tuple[str, ...]
     rule: str
@@ -23,11 +23,11 @@ NCCL_MAXIMUM = 16
 
 
 def nccl_choice(network: Network) -> Choice:
-    """The interfaces that NCCL takes: bootstrap the first, its socket transport all of them.
+    """The interfaces that NCCL uses: the first for bootstrap, all for its socket transport.
 
     Source: ncclFindInterfaces in src/misc/socket.cc and ncclOsFindInterfaces in src/os/linux.cc,
-    NCCL 2.30.7. Before 2.28 virbr was like any other, and before 2.29 an interface without carrier
-    was taken too.
+    NCCL 2.30.7. Before 2.28 NCCL used virbr like any other, and before 2.29 it also used an
+    interface without carrier.
     """
     interfaces, family = network.interfaces, network.nccl_socket_family
     ifname, comm_id = network.nccl_socket_ifname, network.nccl_comm_id
@@ -42,7 +42,7 @@ def nccl_choice(network: Network) -> Choice:
         return Choice(interfaces=found, rule="all but docker*, lo* and virbr*")
     for pattern in ("docker", "lo", "virbr"):
         if found := _matching(interfaces, pattern, family):
-            return Choice(interfaces=found, rule=f"there is nothing better than {pattern}*")
+            return Choice(interfaces=found, rule=f"only {pattern}* is up and has an address")
     return Choice(interfaces=(), rule="no interface is up and has an address")
 
 
@@ -66,8 +66,8 @@ def gloo_choice(network: Network) -> Choice:
                 one.name for one in interfaces if address in (its.address for its in one.addresses)
             )
         if owners:
-            return Choice(interfaces=owners[:1], rule=f"the own host name resolves to {address}")
-    return Choice(interfaces=loopback, rule="the own host name resolves to no address of this host")
+            return Choice(interfaces=owners[:1], rule=f"the host's own name resolves to {address}")
+    return Choice(interfaces=loopback, rule="the host's own name resolves to none of its addresses")
 
 
 def names_of(pattern: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def names_of(pattern: str) -> tuple[str, ...]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether NCCL lets a name pass: a list of prefixes, ``=`` of whole names, ``^`` of neither.
+    """Whether NCCL accepts a name: a list of prefixes, ``=`` whole names, ``^`` excluded names.
 
     Source: parseStringList and matchIfList in NCCL's src/misc/utils.cc.
     """

@@ -1,4 +1,4 @@
-"""Who waits for data in a live run, and what of the loading takes the time."""
+"""Which ranks of a live run wait for data, and which part of the loading takes the time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
 
-# Seen from outside by samples: half of the time is far from what a loader that keeps up takes.
+# Share of the samples: a loader that keeps up takes far less than half of the time.
 STARVED = 0.5
 LOADING = ("loader", "loader-wait")
 # torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
 FETCH = "torch/utils/data/_utils/fetch.py"
 OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
-# Of the workers that are at work, by one sample of each.
+# Share of the busy workers, by one sample of each.
 MOST = 0.5
 
 
 def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
-    """The one rank that the others wait for while it waits for data, or all, if all do; none where
-    that cannot be told."""
+    """The straggler that waits for data, or all ranks if all do; empty: neither, or not known."""
     if not live.moves or any(map(_unseen, live.ranks)):
         return ()
     found = live.straggler
@@ -32,23 +31,23 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
 
 
 def _unseen(one: LiveRankState) -> bool:
-    """Whether nothing is known of what its workers do."""
+    """Whether it has workers, and none of their stacks is known."""
     return bool(one.seen.workers) and not any(worker.stack for worker in one.seen.workers)
 
 
 def at_the_loader(one: LiveRankState) -> float:
-    """In what part of the time it waited for a batch, or made one itself; 0 to 1."""
+    """The share of the time that it waited for a batch or made one itself, 0 to 1."""
     return sum(one.seen.share(name) for name in LOADING)
 
 
 def again(rows: Iterable[LiveRankState]) -> bool:
-    """Whether one of them came to its loader again and again, as far as one look tells."""
+    """Whether one of them reached its loader repeatedly, as far as the samples show."""
     visits = max(one.seen.visits(name) for one in rows for name in LOADING)
     return visits >= AGAIN or any(one.gets_batches for one in rows)
 
 
 def collating(rows: Iterable[LiveRankState]) -> Frame | None:
-    """Where batches are put together, if that is what takes the time, and not their items."""
+    """The collate function, if it takes the time and not the items; else None."""
     at_work: list[Frame | None] = []
     for one in rows:
         makers: Sequence[LiveWorker | LiveRankState] = one.seen.workers or (one,)
@@ -63,7 +62,7 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
 
 
 def _called_by_fetch(stack: Sequence[Frame]) -> Frame | None:
-    """The function that was called to make a batch; None: no batch is being made."""
+    """The function that makes a batch; None: no batch is in work."""
     for frame, inner in pairwise(stack):
         if frame.file.endswith(FETCH) and not inner.file.endswith(FETCH):
             return inner

@@ -13,17 +13,17 @@ from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix
 
-# Less is a step that takes long: ranks of ordinary training steps move within a second or two.
+# Below that it may be one slow step: ranks of ordinary training move within a second or two.
 SHORTEST_SECONDS = 3.0
-# Of the time of the look: more, and the thread works at the line where it was met.
+# Share of the sampled time on a CPU; above, the thread works at its line.
 WORKS = 0.5
-# A second. Who waits for one batch looks after its workers every 5 s (MP_STATUS_CHECK_INTERVAL of
-# torch/utils/data); to take one from them wakes the main thread once, and up to five times where
-# the memory is shared by file descriptors.
+# Per second. A thread that waits for one batch checks its workers every 5 s
+# (MP_STATUS_CHECK_INTERVAL of torch/utils/data). A received batch wakes it once, and up to five
+# times if memory is shared by file descriptors.
 WAKES = 10.0
-# What is read and written without getting on: a line of a log, a beat of a launcher's heart.
+# Reads and writes that are no progress: a line of a log, a heartbeat of a launcher.
 LEAST_MIB = 1.0
-# In these a rank waits for others, whatever the others do meanwhile.
+# In these a rank waits for other ranks, whatever they do.
 FOR_OTHERS = ("collective", "joining")
 # Held from outside: no sample of the stack is needed.
 HELD = {
@@ -31,11 +31,11 @@ HELD = {
     "tracing-stop": "held by a debugger or tracer",
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
 }
-# psutil's names, and ours, for a process that was there when the look began.
+# The names of psutil, and of ddoctor, for a process that ended while it was sampled.
 ENDED = ("zombie", "gone")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
-# A line of the script's own that begins a garbage collection.
+# A line of the script that starts a garbage collection.
 COLLECTS = "collect("
 PHASE_OF = {
     **dict.fromkeys(FOR_OTHERS, "waiting"),
@@ -44,11 +44,11 @@ PHASE_OF = {
     **dict.fromkeys(("import", "logging", gpu_lines.AT_GPU), "rest"),
     "compile": "forward",
 }
-"""Activities that are not called as the phase of a step that they belong to."""
+"""The phase of a step for activities with another name."""
 FEWEST_SAMPLES = 20
-# What comes so often within one look comes again after it.
+# What happens this often within the samples happens again after them.
 AGAIN = 3
-# Of the time, seen from outside: a wait for a rank that is late now and then looks like a transfer.
+# Share of the time: below, waits for an occasional straggler look like transfers.
 MOSTLY = 0.6
 
 
@@ -58,7 +58,7 @@ class LiveRankState:
 
     host: str
     seconds: float
-    """For how long it was looked at."""
+    """For how long it was sampled."""
     seen: LiveRank
 
     @property
@@ -68,17 +68,17 @@ class LiveRankState:
 
     @property
     def held(self) -> str:
-        """What holds it from outside; empty: nothing."""
+        """What holds it from outside, such as a signal; empty: nothing."""
         return HELD.get(self.seen.state, "")
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end while it was looked at."""
+        """Whether it ended while it was sampled."""
         return self.seen.state in ENDED
 
     @property
     def stands(self) -> bool:
-        """Whether there is one place only to tell, or none."""
+        """Whether it was seen at one place only, or not at all."""
         return bool(self.held or self.seen.unseen) or self.seen.still
 
     @property
@@ -88,18 +88,17 @@ class LiveRankState:
 
     @property
     def moves(self) -> bool:
-        """Whether it gets on, though it is met at one place: it computes, reads or writes there, or
-        one batch comes after the other."""
+        """Whether it makes progress at its place: it computes, reads, writes or gets batches."""
         return (self.works and not self.waits) or self.seen.moved >= LEAST_MIB or self.gets_batches
 
     @property
     def gets_batches(self) -> bool:
-        """Whether its workers bring one batch after the other, all of which it waits for."""
+        """Whether its workers deliver one batch after the other, and it waits for each."""
         return self.doing == "loader-wait" and self.seen.wakes >= WAKES * self.seconds
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for other ranks, as far as one stack tells."""
+        """Whether it waits for other ranks, as far as its stack shows."""
         if self.held:
             return False
         asleep = self.in_reduction and not self.works
@@ -107,17 +106,17 @@ class LiveRankState:
 
     @property
     def at_gpu(self) -> bool:
-        """Whether it waits for its GPU, which in a run that stands still waits for others."""
+        """Whether it waits for its GPU, which in a stuck run waits for other ranks."""
         return self.seen.on_gpu and gpu_lines.waits(self.seen.stack)
 
     @property
     def waiting(self) -> float:
-        """In what part of the time it waited for other ranks; 0 to 1."""
+        """The share of the time that it waited for other ranks, 0 to 1."""
         return sum(self.seen.share(name) for name in FOR_OTHERS) + self.in_reduction_share
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """In what part of the time it was in each phase of a step, the names as in PHASES."""
+        """The share of the time in each phase of a step, 0 to 1, by the names of PHASES."""
         asleep = self.in_reduction_share
         found = dict.fromkeys(PHASES, 0.0) | {"waiting": asleep, "backward": -asleep}
         for met in self.seen.activities:
@@ -126,33 +125,32 @@ class LiveRankState:
 
     @property
     def in_reduction_share(self) -> float:
-        """In what part of the time it slept in the backward pass; 0 to 1."""
+        """The share of the time that it slept in the backward pass, 0 to 1."""
         asleep = self.seen.asleep if self.seen.asleep is not None else 1.0
         return min(self.seen.share(IN_ENGINE), asleep)
 
     @property
     def in_reduction(self) -> bool:
-        """Whether it is in the backward pass, and in no Python code of that: at its end DDP waits
-        for the gradients of the others."""
+        """Whether it is in native code of the backward pass, where DDP waits for gradients."""
         return self.doing == IN_ENGINE
 
     @property
     def doing(self) -> str:
-        """What it was met at most often; empty: its stack was not seen."""
+        """Its most frequent activity; empty: its stack was not sampled."""
         return self.seen.activities[0].name if self.seen.activities else ""
 
     @property
     def line(self) -> Frame | None:
-        """The innermost line of the user's own."""
+        """The innermost line of the user's code."""
         return next((frame for frame in reversed(self.seen.stack) if frame.of_user), None)
 
     @property
     def within(self) -> tuple[Block, ...]:
-        """The loops and branches of the user's that it was met in most often."""
+        """The loops and branches around its most frequent line."""
         return self.seen.activities[0].within if self.seen.activities else ()
 
     def is_past(self, loop: Block) -> bool:
-        """Whether it stands after this loop, in the function that the loop is in."""
+        """Whether it is after this loop, in the same function."""
         return any(
             (frame.file, frame.function) == (loop.file, loop.function) and frame.line > loop.end
             for frame in self.seen.stack
@@ -160,14 +158,16 @@ class LiveRankState:
 
     @property
     def surely(self) -> bool:
-        """Whether the user's line itself calls the collective, and whoever comes to that line."""
+        """Whether the user's line calls the collective directly, and without a condition."""
         inner = itertools.takewhile(lambda frame: not frame.of_user, reversed(self.seen.stack))
         only = all(DISTRIBUTED in frame.file for frame in inner)
         return only and self.line is not None and not DECIDES.search(self.line.text)
 
     def is_before(self, other: LiveRankState) -> bool:
-        """Whether the other stands at a later line of the same function, in the same loops and
-        branches: then it has been through where this one stands."""
+        """Whether the other rank is at a later line of the same function, loops and branches.
+
+        Then the other rank has already passed the line of this rank.
+        """
         here = {(frame.file, frame.function): frame.line for frame in self.seen.stack}
         return self.within == other.within and any(
             frame.of_user and here.get((frame.file, frame.function), frame.line) < frame.line
@@ -176,7 +176,7 @@ class LiveRankState:
 
     @property
     def where(self) -> str:
-        """Say ``in all_reduce at train.py:30``, or what holds it."""
+        """Return ``in all_reduce at train.py:30``; ``somewhere`` if nothing is known."""
         what = self.operation
         place = self.place
         if what and place:
@@ -185,7 +185,7 @@ class LiveRankState:
 
     @property
     def operation(self) -> str:
-        """The collective, or the phase, that it is in."""
+        """The collective or the phase that it is in."""
         if self.doing == "collective":
             for frame in reversed(self.seen.stack):
                 if frame.file.endswith("distributed_c10d.py") and _name(frame) not in WRAPPERS:
@@ -199,17 +199,17 @@ class LiveRankState:
 
     @property
     def place(self) -> str:
-        """The user's line, as people write it; empty: not seen."""
+        """The user's line, such as ``train.py:30 in main``; empty: not known."""
         return endings.place(self.line)
 
     @property
     def who(self) -> str:
-        """A rank, with its process."""
+        """The rank with its process and host."""
         return f"rank {self.rank} (pid {self.seen.pid} on {self.host})"
 
 
 DISTRIBUTED = "torch/distributed/"
-# How scripts and frameworks (accelerate, transformers, Lightning) ask whether this is the one.
+# How scripts and frameworks (accelerate, transformers, Lightning) test for a rank.
 OF_A_RANK = re.compile(
     r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
 )
@@ -218,12 +218,12 @@ DECIDES = re.compile(r"\b(?:if|and|or)\b")
 
 
 def asks_for_a_rank(block: Block) -> bool:
-    """Whether it is a branch for some ranks, by their number."""
+    """Whether it is a branch for certain ranks, by their number."""
     return not block.loop and OF_A_RANK.search(block.text) is not None
 
 
 def collects_by_itself(met: Activity) -> bool:
-    """Whether it was a garbage collection that Python began, not the script."""
+    """Whether it was an automatic garbage collection, not a call of the script."""
     return met.name == IN_COLLECTION and not (met.line is not None and COLLECTS in met.line.text)
 
 
@@ -232,15 +232,15 @@ def phase(activity: str) -> str:
     return PHASE_OF.get(activity, activity)
 
 
-# torch/distributed/c10d_logger.py puts it around each collective.
+# torch/distributed/c10d_logger.py wraps each collective in it.
 WRAPPERS = ("wrapper",)
 
 
 def hung(every: Sequence[LiveRankState]) -> bool:
-    """Whether nothing moved: each rank was met at one place only, or is held from outside.
+    """Whether nothing moved: each rank was sampled at one place only, or is held from outside.
 
-    A rank that computes at that place moves, or reads or writes there, and so does a run of which
-    a part was not seen.
+    A rank that computes, reads or writes at that place moves. So does a run with ranks that were
+    not seen.
     """
     return bool(every) and all(
         one.seconds >= SHORTEST_SECONDS
@@ -251,13 +251,13 @@ def hung(every: Sequence[LiveRankState]) -> bool:
 
 
 def moves(every: Sequence[LiveRankState]) -> bool:
-    """Whether the run gets on, and enough was seen of each rank to tell how."""
+    """Whether the run makes progress, and each rank has enough samples to judge it."""
     seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in every)
     return seen and not hung(every)
 
 
 def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankState]]:
-    """Who stands where."""
+    """The ranks by where they are."""
     groups: dict[str, list[LiveRankState]] = {}
     for one in every:
         groups.setdefault(one.where, []).append(one)
@@ -271,9 +271,9 @@ def verb(rows: Sequence[LiveRankState]) -> str:
     return "are" if len(rows) > 1 else "is"
 
 
-def others(every: Sequence[LiveRankState], told: Sequence[LiveRankState]) -> str:
-    """What the other ranks do, after a semicolon; empty: there are none."""
-    rest = [one for one in every if one not in told]
+def others(every: Sequence[LiveRankState], named_before: Sequence[LiveRankState]) -> str:
+    """What the other ranks do, to follow a sentence with a semicolon; empty: there are none."""
+    rest = [one for one in every if one not in named_before]
     return "".join(f"; {named(rows)} {verb(rows)} {where}" for where, rows in places(rest).items())
 
 
@@ -283,12 +283,12 @@ def named(rows: Sequence[LiveRankState]) -> str:
 
 
 def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]:
-    """To be read rather than pasted: the frames, or its whole stack."""
-    yield Fix(summary="this is how it comes there", paste=stack(one, frames), language="text")
+    """The frames of a rank, or its whole stack, to read rather than to paste."""
+    yield Fix(summary="read the stack that leads there", paste=stack(one, frames), language="text")
 
 
 def stack(one: LiveRankState, frames: Sequence[Frame] = ()) -> str:
-    """Frames, or its whole stack, as Python prints them, the innermost last."""
+    """These frames, or the whole stack of the rank, as Python prints it, the innermost last."""
     lines = [f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"]
     for frame in frames or one.seen.stack:
         lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')

@@ -1,4 +1,4 @@
-"""All ranks of a live run together: whether it stands still, who is missing, who is last."""
+"""All ranks of a live run together: whether it is stuck, which ranks are missing, which is last."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ddoctor.evidence.live import LiveLook
 
 @dataclass(frozen=True, kw_only=True)
 class Gone:
-    """A rank that was started on a host, and is not there any more."""
+    """A rank that a launcher started on a host, and that no longer runs."""
 
     rank: int
     host: str
     finished: bool
-    """It came to its own end: a launcher would have ended all the others if it had failed."""
+    """It finished: after a failure, the launcher would have ended all other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveState(Derived):
-    """The ranks of a job as all hosts saw them."""
+    """The ranks of a job, from the samples of all hosts."""
 
     looks: tuple[LiveLook, ...]
     """One a host."""
@@ -70,7 +70,7 @@ class LiveState(Derived):
 
     @cached_property
     def gone(self) -> tuple[Gone, ...]:
-        """Who is missing, in order."""
+        """The missing ranks, in order."""
         every = (
             Gone(rank=rank, host=look.host, finished=look.supervised)
             for look in self.looks
@@ -100,8 +100,10 @@ class LiveState(Derived):
 
     @cached_property
     def together(self) -> float:
-        """The share of the time, 0 to 1, that all ranks are in collectives, though none of them
-        arrives last; 0: little of it, or the run is stuck, or not all ranks were seen."""
+        """The share of the time, 0 to 1, that all ranks are in collectives without a straggler.
+
+        0: below the threshold, or the run is stuck, or not all ranks were seen.
+        """
         if not self.whole or len(self.ranks) < 2 or not self.moves or self.straggler is not None:
             return 0.0
         share = min(rank.waiting for rank in self.ranks)
@@ -109,34 +111,34 @@ class LiveState(Derived):
 
 
 def unjudged(live: LiveState) -> str:
-    """Why nothing can be told of a run that stands still, or that was not seen; empty: it can."""
+    """Why ddoctor cannot judge a stuck run, or one that it did not see; empty: it can."""
     every = live.ranks
     ended = [one for one in every if one.ended]
     if ended:
-        return f"{named(ended)} ended while it was looked at: attach again to see what became of it"
+        return f"{named(ended)} ended during the samples: attach again to see what followed"
     unseen = [one for one in every if one.seen.unseen and not one.held]
     if unseen:
-        return f"what {named(unseen)} {_does(unseen)} was not seen: {unseen[0].seen.unseen}"
+        return f"the stack of {named(unseen)} was not seen: {unseen[0].seen.unseen}"
     away = live.world - len(every) - len(live.gone)
     least = min((one.waiting for one in every), default=0.0)
     if not live.hung:
         few = [one for one in every if one.seen.samples < FEWEST_SAMPLES and not one.held]
         if few:
             return _too_few(few)
-        told = f"all ranks here wait for others for at least {least:.0%} of the time"
-        return f"{told}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
+        wait = f"all ranks here wait for other ranks for at least {least:.0%} of the time"
+        return f"{wait}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
     if any(one.held for one in every):
         return ""
-    told = "the run stands still: " + " and ".join(
+    stuck = "the run is stuck: " + " and ".join(
         f"{named(rows)} {verb(rows)} {where}" for where, rows in places(every).items()
     )
     if away > 0:
-        return f"{told}, and {_away(away)}"
+        return f"{stuck}, and {_away(away)}"
     if not all(one.waits for one in every):
-        return told
+        return stuck
     return (
-        f"{told}, and none is elsewhere: what they brought to it differs "
-        "(TORCH_DISTRIBUTED_DEBUG=DETAIL tells how), or nothing comes through the network"
+        f"{stuck}, and no rank is elsewhere: either they passed different tensors "
+        "(TORCH_DISTRIBUTED_DEBUG=DETAIL shows them), or the network transfers nothing"
     )
 
 
@@ -144,19 +146,15 @@ def _too_few(rows: Sequence[LiveRankState]) -> str:
     least = min(rows, key=lambda one: one.seen.samples)
     longer = ceil(2 * least.seconds * FEWEST_SAMPLES / max(least.seen.samples, 1))
     return (
-        f"{named(rows)} {'were' if len(rows) > 1 else 'was'} met {least.seen.samples} times in "
-        f"{least.seconds:.0f} s, and {FEWEST_SAMPLES} are needed to tell how a run gets on: look "
-        f"for longer, --seconds {longer}"
+        f"{named(rows)} {'have' if len(rows) > 1 else 'has'} only {least.seen.samples} samples in "
+        f"{least.seconds:.0f} s, and {FEWEST_SAMPLES} are needed to judge the progress of a run: "
+        f"sample for longer with --seconds {longer}"
     )
 
 
 def _away(number: int) -> str:
     ranks, was = ("ranks", "were") if number > 1 else ("rank", "was")
     return (
-        f"{number} {ranks} of other hosts {was} not seen: attach there with --bundle, too, and "
-        "give all bundles to `ddoctor diagnose`"
+        f"{number} {ranks} on other hosts {was} not seen: attach there with --bundle, too, and "
+        "pass all bundles to `ddoctor diagnose`"
     )
-
-
-def _does(rows: Sequence[LiveRankState]) -> str:
-    return "do" if len(rows) > 1 else "does"

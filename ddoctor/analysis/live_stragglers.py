@@ -1,4 +1,4 @@
-"""Who keeps whom waiting in a live run that moves, as a look at all its ranks tells."""
+"""Which rank keeps the others waiting in a live run that moves, by samples of all ranks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ddoctor.analysis.live_ranks import (
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix, Observation
 
-# A slowdown of 10 % counts; of the time that the others wait, as much again is noise of sampling.
+# A slowdown of 10 % counts; of the waiting time of the others, as much again is sampling noise.
 NOTABLE = 0.2
-# Of the time of the look. A rank that comes to the others now and then waits there for a moment.
+# Share of the sampled time. A rank that reaches the collective now and then waits there briefly.
 NEVER, ALWAYS = 0.05, 0.95
-# A line is a rank's own where the others are met a quarter as often, or less.
+# A line is specific to a rank if the others have a quarter of its samples there, or less.
 OWN_LINE = 4.0
 IN_MODEL = ("forward", "backward", "optimizer")
-# What a rank does that has no part in a step of the training.
-BESIDE = ("rest", "evaluation", "logging")
-# The late rank waits at most so much of what the others do.
+# Activities that are not part of a training step.
+OUTSIDE_THE_STEP = ("rest", "evaluation", "logging")
+# The straggler waits at most for this share of the others' waiting time.
 WAITS_LESS = 0.5
 
 
@@ -38,45 +38,46 @@ class LiveStraggler:
 
     rank: LiveRankState
     lost: float
-    """What part of the time the others wait longer than it does."""
+    """The share of the time, 0 to 1, that the others wait longer than it does."""
     activity: str
-    """What it does meanwhile."""
+    """Its activity meanwhile."""
     share: float
-    """For what part of the time longer than the others."""
+    """The share of the time, 0 to 1, that it spends there longer than the others."""
     calls: tuple[Frame, ...]
-    """The user's own frames at which it is met there most often, beyond the others; the innermost
-    last."""
+    """The user's frames with the most samples beyond those of the others; the innermost last."""
     line: Frame | None
-    """The innermost of them to which the others hardly come; the last, where they come to all."""
+    """The innermost of these frames that the others hardly run; else the last one."""
     often: bool = False
     """Whether the others wait again and again, not once for long."""
 
     @property
     def again(self) -> bool:
-        """Whether it comes to that again and again, as far as one look tells: of a rank that is
-        hardly ever elsewhere the others tell."""
+        """Whether this recurs, as far as the samples show.
+
+        If the rank is hardly ever elsewhere, the waits of the others show it.
+        """
         return self.often or self.rank.seen.visits(self.activity) >= AGAIN
 
     @property
     def in_model(self) -> bool:
-        """Whether it is slow at a part of the step that all ranks have."""
+        """Whether it is slow in a part of the step that all ranks have."""
         return self.activity in IN_MODEL
 
     @property
     def beside_the_training(self) -> bool:
-        """Whether it is rank 0, with something that none of the others does."""
-        return self.rank.rank == 0 and self.activity in BESIDE
+        """Whether it is rank 0 with work that no other rank does."""
+        return self.rank.rank == 0 and self.activity in OUTSIDE_THE_STEP
 
     @property
     def collects_by_itself(self) -> bool:
-        """Whether it is in garbage collections that Python begins."""
+        """Whether it is in automatic garbage collections."""
         return self.activity == IN_COLLECTION and any(
             map(collects_by_itself, self.rank.seen.activities)
         )
 
 
 def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
-    """The one rank that keeps the others waiting; None: there is none, or the run stands still."""
+    """The rank that keeps the others waiting; None: there is none, or the run is stuck."""
     if len(every) < 2 or not moves(every):
         return None
     least = min(every, key=lambda one: one.waiting)
@@ -103,7 +104,7 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
 
 
 def _waits_often(one: LiveRankState) -> bool:
-    """Whether its waits are many: it wakes between them, and none is most of its waiting."""
+    """Whether it waits many times, and no single wait is most of its waiting time."""
     longest = one.seen.longest_sleep
     return longest is not None and AGAIN * longest <= one.waiting * one.seconds
 
@@ -111,14 +112,14 @@ def _waits_often(one: LiveRankState) -> bool:
 def _parting(
     others: Sequence[LiveRankState], late: LiveRankState, calls: Sequence[Frame]
 ) -> Frame | None:
-    """Where a rank goes another way than the others."""
+    """The frame at which the straggler leaves the path of the others."""
 
     def share(one: LiveRankState, frame: Frame) -> float:
         met = sum(row.samples for row in one.seen.activities if frame in row.calls)
         return met / one.seen.samples
 
     usual = {frame: median(share(one, frame) for one in others) for frame in calls}
-    # Further in, it may be in what all of them call.
+    # Deeper frames may be in functions that all ranks call.
     least = min(usual.values(), default=0.0) + NEVER
     for frame in reversed(calls):
         if usual[frame] <= least and OWN_LINE * usual[frame] <= share(late, frame):
@@ -129,7 +130,7 @@ def _parting(
 def _beyond(
     others: Sequence[LiveRankState], late: LiveRankState, activity: str
 ) -> tuple[Frame, ...]:
-    """Where a rank is met at this for longer than the others are."""
+    """The frames where the straggler spends more of the time in this activity than the others."""
 
     def share(one: LiveRankState, calls: tuple[Frame, ...]) -> float:
         every = one.seen.activities
@@ -145,20 +146,20 @@ def _beyond(
 
 
 def keeps_all_waiting(one: LiveRankState, every: Sequence[LiveRankState]) -> bool:
-    """Whether all others wait for this rank for the whole look, and it never comes to them."""
+    """Whether all others wait for this rank during all samples, and it never arrives."""
     waits = min(row.waiting for row in every if row is not one)
     return one.waiting <= NEVER and waits >= ALWAYS
 
 
 def others_wait(one: LiveStraggler, every: Sequence[LiveRankState]) -> str:
-    """Say ``while ranks 0, 2 wait for it 60 % of the time``."""
+    """Return ``while ranks 0, 2 wait for it 60% of the time``."""
     rest = [row for row in every if row is not one.rank]
     verb = "wait" if len(rest) > 1 else "waits"
     return f"while {named(rest)} {verb} for it {one.lost:.0%} of the time"
 
 
 def waits(every: Sequence[LiveRankState]) -> tuple[Observation, ...]:
-    """How long each rank waited for others."""
+    """The share of the time that each rank waited for others, as evidence."""
     return tuple(
         Observation(
             name=f"waiting, rank {one.rank}", value=round(100 * one.waiting), unit="% of time"
@@ -168,12 +169,12 @@ def waits(every: Sequence[LiveRankState]) -> tuple[Observation, ...]:
 
 
 def longer_limit() -> Fix:
-    """For who must be waited for."""
+    """The fix that raises the timeout of the process group."""
     return Fix(
-        summary="give it the time that it needs",
+        summary="raise the timeout of the process group",
         paste=(
             "from datetime import timedelta\n\ndist.init_process_group(timeout=timedelta(hours=2))"
         ),
         language="python",
-        caution="a rank that is dead is then noticed only after that time, too",
+        caution="a dead rank is then noticed only after that time, too",
     )

@@ -1,4 +1,4 @@
-"""Whether the loader of each rank keeps up with its steps: what it must give, and what it gives."""
+"""Whether the DataLoader of each rank keeps up with its steps: the batches needed and delivered."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.models import Where
 
-# The published detectors of slow ranks that ask for both went from one false alarm in four to none.
+# Published detectors of slow ranks that require both went from one false alarm in four to none.
 NOTABLE = 0.1
-"""The share of the step from which on a slowdown counts."""
+"""The share of the step, 0 to 1, from which a slowdown counts."""
 JUDGED = 10
-"""Steps that it takes to judge at all."""
+"""The least number of steps to judge."""
 AMPLE = 0.5
-"""Of the time between two batches: workers that take so little of it are not what is waited for."""
+"""Share of the time between two batches: faster workers are not the bottleneck."""
 FAR_LONGER = 2
-"""Where items and collate take about the same, neither alone is the slow part: more workers take
-off both."""
+"""Collate is the slow part if it takes this many times as long as the items.
+
+Otherwise neither is, and more workers reduce both.
+"""
 STRETCHES = 5
-"""Equal parts of the run; what holds in most of them persists."""
+"""Number of equal parts of the run; a slowdown in most of them persists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """One rank and the loader that it waits for most; times in seconds."""
+    """One rank and the DataLoader that it waits for most; times in seconds."""
 
     rank: int
     host: str
     loader: Loader
     step: float
-    """The mean."""
+    """The mean step."""
     per_step: float
-    """Batches that a step takes."""
+    """Batches per step."""
     need: float
-    """Between two batches, if no rank ever waited for its loader."""
+    """Time between two batches if no rank waited for its loader."""
     wait: float
     """Of each step in the loader, typically, without the epochs' edges."""
     least: float
-    """So much it is in every stretch but the best one."""
+    """The least wait in all stretches but the best one."""
     edges: float
-    """Of each step, what the first batch of an epoch takes longer than others, spread over all."""
+    """Extra time of the first batches of epochs, as a mean over all steps."""
     restarts: float
-    """The part of ``edges`` in which workers were started."""
+    """The part of ``edges`` that starts workers."""
     in_main: float
     """Of each step, the training process's own work on its batches before the model."""
     main_cpu: float
@@ -54,39 +56,41 @@ class Feed:
 
     @property
     def share(self) -> float:
-        """The part of the step that the rank waits for batches, 0 to 1."""
+        """The share of the step that the rank waits for batches, 0 to 1."""
         return self.wait / self.step
 
     @property
     def interval(self) -> float:
-        """Between two batches, as it is within an epoch."""
+        """Time between two batches within an epoch."""
         return (self.step - self.edges) / self.per_step
 
     @property
     def ample(self) -> bool:
-        """Whether its workers are so fast that something else must be what is waited for: that a
-        batch is handed over, that they are given a CPU."""
+        """Whether its workers are fast enough, so that the wait has another reason.
+
+        Examples: the transfer of a batch to the main process, or workers that wait for a CPU.
+        """
         seconds, workers = self.loader.batch_seconds, self.loader.num_workers
         return bool(seconds and workers) and seconds <= AMPLE * self.need * workers
 
     @property
     def mostly_collate(self) -> bool:
-        """Whether putting a batch together takes far longer than to fetch its items."""
+        """Whether collate takes far longer than fetching the items."""
         return self.loader.collate_seconds > FAR_LONGER * self.loader.fetch_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderThroughput(Derived):
-    """How fast the loaders of a recorded run are, rank by rank."""
+    """How fast the DataLoaders of a recorded run are, by rank."""
 
     feeds: tuple[Feed, ...]
-    """Of each rank whose loader was seen; none where too few steps were judged."""
+    """One for each rank with a known loader; empty: too few steps to judge."""
     ranks: int
-    """How many ranks were recorded."""
+    """The number of recorded ranks."""
 
     @classmethod
     def derive(cls, steps: Steps, loading: Loading) -> LoaderThroughput:
-        """Compare what each loader gives with what its rank needs."""
+        """Compare what each loader delivers with what its rank needs."""
         found = []
         if steps.count >= JUDGED:
             longest = max(_without_loader(rank) for rank in steps.ranks)
@@ -100,8 +104,10 @@ class LoaderThroughput(Derived):
 
     @cached_property
     def starved(self) -> tuple[Feed, ...]:
-        """Those that wait for a notable share of the step, the worst first; half as much as the
-        worst counts with it."""
+        """Ranks that wait for a notable share of the step, the worst first.
+
+        Ranks that wait at least half as long as the worst one are included.
+        """
         lasting = [feed for feed in self.feeds if feed.least >= NOTABLE * feed.step]
         worst = max((feed.share for feed in lasting), default=0.0)
         if worst < NOTABLE:
@@ -110,7 +116,7 @@ class LoaderThroughput(Derived):
         return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
 
     def where(self, late: Sequence[Feed]) -> Where:
-        """These ranks and their hosts; nothing where all ranks are like that."""
+        """These ranks and their hosts; empty if these are all ranks."""
         if len(late) == self.ranks:
             return Where()
         return Where(
@@ -120,24 +126,26 @@ class LoaderThroughput(Derived):
 
 
 def first_batch(loader: Loader) -> float:
-    """Seconds from the beginning of an epoch to its first batch; 0: no epoch began.
+    """Seconds from the start of an epoch to its first batch; 0: no epoch began.
 
-    The very first one also pays for what is done once (imports, cold caches), and counts only where
-    there is no other.
+    The first epoch also pays for one-time work (imports, cold caches), and counts only if there is
+    no other.
     """
     parts = (loader.starts, loader.first_waits)
     return sum(median(part[1:] or part) for part in parts if part)
 
 
 def edge(loader: Loader) -> float:
-    """What the first batch of an epoch takes longer than another one."""
+    """Seconds that the first batch of an epoch takes longer than other batches."""
     usual = median(loader.wait_seconds) if loader.wait_seconds else 0.0
     return max(0.0, first_batch(loader) - usual)
 
 
 def restart(loader: Loader) -> float:
-    """The part of the edge in which the workers start; workers that persist need the rest as well,
-    a batch's time, until their queue holds one."""
+    """The seconds of the edge that start workers.
+
+    Persistent workers also need the rest, the time for a batch, until their queue holds one.
+    """
     if not loader.num_workers or loader.persistent_workers:
         return 0.0
     if loader.batch_seconds:
@@ -146,8 +154,7 @@ def restart(loader: Loader) -> float:
 
 
 def of_batches(loader: Loader) -> str:
-    """The length of an epoch on this rank, for a sentence; empty: none ended, and the loader has no
-    length."""
+    """The length of an epoch on this rank, for a sentence; empty: not known."""
     length = median(loader.epoch_batches) if loader.epoch_batches else loader.batches
     return "" if length is None else f" of {length:.0f} batches"
 
@@ -179,9 +186,9 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
 
 
 def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
-    """The seconds in the loader, where steps that begin an epoch are as any other.
+    """The seconds in the loader, with usual values for the first steps of epochs.
 
-    Which steps these are is not told: they are among the longest, as many as there were epochs.
+    The recording does not mark these steps: they are among the longest, one per epoch.
     """
     waits, extra = list(seconds), edge(loader)
     longest = sorted(range(len(waits)), key=lambda step: -waits[step])
@@ -193,8 +200,7 @@ def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
 
 
 def _stretches(waits: Sequence[float], loader: Loader) -> list[float]:
-    """The mean of each stretch: workers that are too few bring their batches together, so that only
-    every n-th step waits."""
+    """The mean wait of each stretch; with too few workers, only every n-th step waits."""
     length = max(len(waits) // STRETCHES, loader.num_workers, 1)
     parts = [waits[at : at + length] for at in range(0, len(waits) - length + 1, length)]
     return [fmean(part) for part in parts or [waits]]

@@ -1,4 +1,4 @@
-"""How many DataLoader workers a rank needs, and what is asked of its host for them."""
+"""How many DataLoader workers a rank needs, and what these need of its host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddoctor.evidence.loading import CurvePoint, LoaderCurve
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Fix
 
-# A loader holds a run up where that takes more than about 5 % of the time (DS-Analyzer, VLDB'21,
-# compares the run with and without it in this way).
+# A loader delays a run if waits take more than about 5 % of the time (DS-Analyzer, VLDB'21,
+# compares the run with and without its loader this way).
 TOLERATED = 1.05
-# Of its time, a worker that decodes is on a CPU for most; one that reads waits for most.
+# A worker that decodes is on a CPU for most of its time; a worker that reads mostly waits.
 ON_A_CPU = 0.5
-# What a curve says of more workers than were tried is a guess; this far it may go.
+# The curve is only a guess beyond the numbers of workers tried; at most this many times them.
 BEYOND = 2
 # torch's own default (torch.utils.data.DataLoader).
 PREFETCH = 2
@@ -26,34 +26,33 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The fewest workers that give what the step needs, or else nearly all that can be had."""
+    """The fewest workers that keep up with the step, or else those that nearly reach the best."""
 
     workers: int
     seconds: float
-    """Between two batches, as the workers bring them."""
+    """Time between two batches with these workers."""
     enough: bool
     measured: bool
-    """By the loader alone at several numbers of workers, and not by the time for a batch only."""
+    """Whether a run of the loader alone with several numbers of workers shows it."""
     cpus: float | None
-    """CPUs that the loaders and ranks that share them would need; None: the CPUs are not what
-    limits it."""
+    """CPUs that the loaders and ranks would need together; None: CPUs are not the limit."""
 
     def step(self, feed: Feed) -> float:
-        """Seconds of a step with them."""
+        """Seconds of a step with these workers."""
         return max(self.seconds, feed.need) * feed.per_step + feed.in_main + feed.edges
 
     def helps(self, feed: Feed) -> bool:
-        """Whether they save a notable share of the step."""
+        """Whether these workers save a notable share of the step."""
         return self.step(feed) <= (1 - NOTABLE) * feed.step
 
 
 def advise(
     feed: Feed, feeds: Sequence[Feed], curve: LoaderCurve | None, use: RankUse | None
 ) -> Advice:
-    """The model is the time for a batch over the workers; a measured curve wins over it.
+    """How many workers to use: the time for a batch divided by the workers, or a measured curve.
 
-    What the run itself shows of its present workers corrects both: there they share the CPUs with
-    the training.
+    The rate of the present workers in the run corrects both: there they share the CPUs with the
+    training.
     """
     loader = feed.loader
     present = loader.num_workers
@@ -94,12 +93,12 @@ def worker_fix(feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None
     if persistent and not loader.persistent_workers:
         settings.append("loader.persistent_workers=true")
     return Fix(
-        summary=f"give the loader {advice.workers} worker{'s' * (advice.workers > 1)}",
+        summary=f"set num_workers to {advice.workers}",
         paste="\n".join(lines),
         language="python",
         caution="; ".join(_cautions(feed, advice.workers, sharing)),
-        expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s a step"
-        + (", by the loader alone" if advice.measured else ", by the time for a batch"),
+        expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s per step"
+        + (", measured with the loader alone" if advice.measured else ", by the time for a batch"),
         settings=tuple(settings),
     )
 
@@ -109,19 +108,19 @@ def _cautions(feed: Feed, workers: int, sharing: int) -> Iterator[str]:
     every = workers * sharing
     who = f"{every} workers on a host" if sharing > 1 else f"{every} workers"
     if loader.worker_memory:
-        yield f"{who} take about {every * loader.worker_memory / 1024:.2g} GiB of memory"
+        yield f"{who} take about {every * loader.worker_memory / 1024:.2g} GiB of host memory"
     ahead = every * (loader.prefetch_factor or PREFETCH) * (loader.batch_bytes or 0) / MIB
     if ahead >= 1:
         yield f"{who} hold up to {ahead:.0f} MiB of batches in /dev/shm"
     if loader.kind == "iterable":
         yield (
-            f"each worker runs through the whole of {loader.dataset}, unless its __iter__ asks "
-            "torch.utils.data.get_worker_info() for its share"
+            f"each worker iterates over all of {loader.dataset}, unless its __iter__ takes a share "
+            "by torch.utils.data.get_worker_info()"
         )
 
 
 def _rates(feed: Feed, points: Sequence[CurvePoint]) -> dict[int, float]:
-    """Batches per second by the number of workers: of this rank, else of the slowest."""
+    """Batches per second by the number of workers, of this rank, or else of the slowest one."""
     tried = [
         point
         for point in points
@@ -136,7 +135,7 @@ def _rates(feed: Feed, points: Sequence[CurvePoint]) -> dict[int, float]:
 
 
 def _rate(rates: dict[int, float], workers: int, batch: float) -> float:
-    """Batches per second: straight lines between what was measured, else so many times one."""
+    """Batches per second, interpolated between measurements, or else proportional to workers."""
     if not rates:
         return workers / batch
     knots = [(0, 0.0), *rates.items()]
@@ -149,8 +148,10 @@ def _rate(rates: dict[int, float], workers: int, batch: float) -> float:
 
 
 def _floor(feed: Feed, feeds: Sequence[Feed], use: RankUse | None) -> tuple[float, float]:
-    """The least time between two batches that the CPUs allow, and the CPUs it is by; 0 where the
-    workers mostly wait for something else."""
+    """The least seconds between two batches that the CPUs allow, and the number of CPUs.
+
+    Both are 0 if the workers mostly wait for something else.
+    """
     loader = feed.loader
     mine = next((one for one in use.hosts if one.rank == feed.rank), None) if use else None
     if mine is None or use is None or loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
@@ -172,5 +173,5 @@ def _floor(feed: Feed, feeds: Sequence[Feed], use: RankUse | None) -> tuple[floa
 
 
 def _cpu_work(feed: Feed) -> float:
-    """CPU seconds that a step costs one rank and its workers."""
+    """CPU seconds per step of one rank and its workers."""
     return feed.main_cpu + feed.loader.batch_cpu_seconds * feed.per_step

@@ -1,4 +1,4 @@
-"""How many ranks a host is to run, and who says so."""
+"""How many ranks a host runs, and the source of that number."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class LocalRanks:
     told_by: str
     """For a sentence: ``LOCAL_WORLD_SIZE``, ``one per GPU``, ``as the probes ran``."""
     certain: bool
-    """It is so, and not only usual."""
+    """Whether the number is known, not only usual."""
 
 
 def local_ranks(
     gpus: Gpus | None, environment: Environment | None, runs: ProbeRuns | None
 ) -> LocalRanks | None:
-    """The launcher's own word, else one per visible GPU, else as many as the probes had here."""
+    """LOCAL_WORLD_SIZE, else one per visible GPU, else the number of the probes' ranks here."""
     told = environment.get("LOCAL_WORLD_SIZE") if environment is not None else None
     if told is not None and told.isdigit() and int(told) > 0:
         return LocalRanks(int(told), "LOCAL_WORLD_SIZE", certain=True)
@@ -38,8 +38,11 @@ def local_ranks(
 
 
 def bound_one_by_one(environment: Environment | None) -> bool:
-    """Whether this process is a rank to which mpirun gave cores of its own: Open MPI binds each
-    rank to a core or a NUMA node by default, so its mask tells nothing of the others'."""
+    """Whether this process is a rank that mpirun bound to separate cores.
+
+    Open MPI binds each rank to a core or a NUMA node by default, so the mask of one rank does not
+    show those of the others.
+    """
     return (
         environment is not None
         and environment.get("OMPI_COMM_WORLD_LOCAL_RANK") is not None
@@ -48,7 +51,7 @@ def bound_one_by_one(environment: Environment | None) -> bool:
 
 
 def visible_gpus(gpus: Gpus | None, environment: Environment | None) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA would offer: those of CUDA_VISIBLE_DEVICES, or all."""
+    """The GPUs that CUDA makes visible: those of CUDA_VISIBLE_DEVICES, or all."""
     if gpus is None:
         return ()
     chosen = environment.get("CUDA_VISIBLE_DEVICES") if environment is not None else None
@@ -58,7 +61,7 @@ def visible_gpus(gpus: Gpus | None, environment: Environment | None) -> tuple[Gp
 
 
 def device_of(rank: JoiningRank, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    """The GPU that a rank takes: that of its local rank, or the only one that it sees."""
+    """The GPU that a rank uses: that of its local rank, or the only visible one."""
     chosen = rank.visible_devices
     visible = gpus if chosen is None else tuple(_chosen(gpus, chosen))
     index = 0 if len(visible) == 1 else rank.local_rank
@@ -66,7 +69,7 @@ def device_of(rank: JoiningRank, gpus: tuple[Gpu, ...]) -> Gpu | None:
 
 
 def _chosen(gpus: tuple[Gpu, ...], chosen: str) -> Iterator[Gpu]:
-    """CUDA takes indices and (shortened) UUIDs, and stops at the first that names nothing."""
+    """The GPUs of this list of indices and (shortened) UUIDs; CUDA stops at the first unknown."""
     for name in chosen.split(","):
         word = name.strip()
         found = next(

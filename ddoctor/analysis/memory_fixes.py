@@ -1,4 +1,4 @@
-"""What makes a training need less memory on each GPU, the cheapest first, and by how much."""
+"""Fixes that reduce GPU memory, the cheapest first, and how much each saves."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ GIB = 2**30
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The newer name comes first, as in torch since 2.9."""
 EXPANDS = "expandable_segments:True"
-# Of AdamW's states, 8 bits in place of 32 (bitsandbytes).
+# AdamW's states with 8 bits instead of 32 (bitsandbytes).
 SMALLER_STATES = 1 / 4
-# Of what is missing: less would not be worth the trouble.
+# Share of the missing memory: less is not worth a change.
 SLIGHT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryNeed:
-    """What is there already, in bytes of one GPU, and how much of it is too much."""
+    """The memory in use on one GPU and the memory missing, in bytes."""
 
     parts: MemoryParts | None
-    """None: it is not known what is how large."""
+    """None: the sizes are not known."""
     missing: int
     optimizer: str = ""
-    """As torch calls it; empty: not known."""
+    """Its class name in torch; empty: not known."""
     checkpointed: bool = False
     sharded: int = 1
-    """Over so many GPUs; 1: each has all of it."""
+    """The number of GPUs that the model is sharded over; 1: not sharded."""
     shards: int = 0
-    """Over how many it could be; 0: over no more."""
+    """The number of GPUs that it could be sharded over; 0: no more."""
     gains: Mapping[Remedy, int] = field(default_factory=dict)
-    """Bytes that remedies save by a forecast of their own, in place of what the parts tell."""
+    """Bytes that fixes save according to a forecast, instead of an estimate from the parts."""
 
 
 def remedies(need: MemoryNeed) -> Iterator[Fix]:
-    """In the order of what they cost, and none that is on already or would save next to nothing."""
+    """Fixes, the cheapest first, without those already applied or with hardly any gain."""
     for fix, gain, at_most in _known(need):
         if gain is None or not need.missing:
             yield fix
         elif gain >= SLIGHT * need.missing:
             enough = "which is enough" if gain >= need.missing else "which alone is not enough"
             saves = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
-            told = f"{saves} where {need.missing / GIB:.1f} are missing, {enough}"
-            yield replace(fix, expected_gain=told)
+            gained = f"{saves} of the {need.missing / GIB:.1f} GiB missing, {enough}"
+            yield replace(fix, expected_gain=gained)
 
 
 def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
-    """Each with the bytes that it saves, and whether that is the most; None: it is not known."""
+    """Each fix with the bytes it saves (None: not known), and whether that is an upper limit."""
     parts, forecast = need.parts, need.gains
     activations = parts.activations if parts is not None else None
     whole = parts.parameters + parts.gradients + parts.optimizer if parts is not None else None
@@ -75,7 +75,7 @@ def _share(size: int | None, share: float) -> int | None:
 
 
 _SMALLER_BATCH = Fix(
-    summary="half the micro-batch, and twice as many of them for one step: the same training",
+    summary="halve the micro-batch and double gradient accumulation: the training stays the same",
     paste=(
         "DataLoader(..., batch_size=batch_size // 2)\n"
         "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
@@ -83,22 +83,22 @@ _SMALLER_BATCH = Fix(
     language="python",
 )
 _CHECKPOINTING = Fix(
-    summary="gradient checkpointing: activations are computed again, not kept",
+    summary="use gradient checkpointing, which recomputes activations instead of storing them",
     paste="model.gradient_checkpointing_enable()  # of transformers; else torch.utils."
     "checkpoint.checkpoint(block, x, use_reentrant=False)",
     language="python",
-    caution="each layer's forward pass runs twice: up to a third more time",
+    caution="runs the forward pass of each layer twice: up to a third more time",
 )
 _EIGHT_BITS = Fix(
-    summary="optimizer states of 8 bits",
+    summary="use an optimizer with 8-bit states",
     paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
     language="python",
 )
 _OFFLOAD = Fix(
-    summary="keep parameters and states, and the optimizer's step, on the CPU",
+    summary="offload parameters, optimizer states and the optimizer step to the CPU",
     paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
     language="python",
-    caution="the step of the optimizer gets several times slower",
+    caution="makes the optimizer step several times slower",
 )
 
 
@@ -106,12 +106,15 @@ def _sharding(gpus: int) -> Fix:
     return Fix(
         summary=f"shard parameters, gradients and states over {gpus} GPUs with FSDP",
         paste=f"accelerate launch --use_fsdp --num_processes {gpus} train.py",
-        caution="each layer's parameters travel in every step: fast links between the GPUs",
+        caution="transfers the parameters of each layer in every step; needs fast links",
     )
 
 
 def expandable(environment: Environment | None, unused: int) -> Fix | None:
-    """Segments that grow, where so many bytes are reserved and not used; None: they do already."""
+    """The fix that turns on expandable segments; None: they are on.
+
+    ``unused`` is the number of reserved bytes that are not allocated.
+    """
     set_already = {
         name: value
         for name in ALLOCATOR
@@ -123,7 +126,7 @@ def expandable(environment: Environment | None, unused: int) -> Fix | None:
     name, others = next(iter(set_already.items()), (ALLOCATOR[-1], ""))
     setting = f"{name}={','.join(filter(None, (others, EXPANDS)))}"
     return Fix(
-        summary="let the allocator grow its segments, so that less of them is of no use",
+        summary="use expandable segments, which reduce fragmentation of GPU memory",
         paste=f"export {setting}",
         expected_gain=f"up to {unused / GIB:.1f} GiB",
         environment=(setting,),
@@ -131,7 +134,9 @@ def expandable(environment: Environment | None, unused: int) -> Fix | None:
 
 
 def enough_gpus(sharded: int, own: int, room: int) -> int:
-    """The smallest power of two of GPUs over which ``sharded`` bytes can be spread where each has
-    ``own`` besides, and ``room`` for both; 0: none is."""
+    """The smallest power of two of GPUs that can hold ``sharded`` bytes together; 0: none.
+
+    Each GPU has ``room`` bytes, of which it needs ``own`` for itself.
+    """
     left = room - own
     return 1 << (ceil(sharded / left) - 1).bit_length() if left > 0 else 0

@@ -1,4 +1,4 @@
-"""Which known name somebody meant who wrote an unknown one."""
+"""The known name that an unknown, misspelt name probably means."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from difflib import SequenceMatcher
 from functools import cache
 
 # The names of one library resemble each other: of those in variables.toml one in six has a sibling
-# that difflib calls 0.88 alike, so a new name would often be taken for a slip of an old one.
-# Compared word by word, as here, it is one in sixty (tests/knowledge/test_variables.py).
+# that difflib rates 0.88 similar, so a new name would often look like a misspelt old one. Compared
+# word by word, as here, it is one in sixty (tests/knowledge/test_variables.py).
 SIMILAR = 0.75
 ABBREVIATED = 0.8
 
 
 @cache
 def intended(name: str, known: tuple[str, ...]) -> str | None:
-    """The known name that differs from this one by a slip in one word, their order or a ``_``.
+    """The known name that differs by a typo in one word, the order of words or a ``_``.
 
-    The hosts of a cluster share their names, so each is looked up once.
+    The hosts of a cluster share variable names, so the result is cached.
     """
     candidates = sorted(_likenesses(name.upper(), known), reverse=True)
     return candidates[0][1] if candidates else None

@@ -1,4 +1,4 @@
-"""What the others of a group reach, to hold one of them against."""
+"""The median of the other members of a group, to compare one member with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def median_of_others(ordered: Sequence[float], value: float) -> float:
     """The median of all values but one, as ``statistics.median`` takes it.
 
-    ``ordered`` are all of them, at least two, sorted and with ``value`` among them: sorted once, a
-    cluster's tens of thousands are each compared with all others in no time.
+    ``ordered`` holds all values, at least two, sorted and including ``value``. Sorted once, the tens
+    of thousands of a cluster are each compared to all others quickly.
     """
     left_out = bisect_left(ordered, value)
     count = len(ordered) - 1

@@ -35,28 +35,28 @@ UNSEEN = msgspec.structs.replace(
     [
         (
             msgspec.structs.replace(look(moving(0, SENDING, asleep=0.8)), world=2),
-            "all ranks here wait for others for at least 80% of the time, and 1 rank of other",
+            "all ranks here wait for other ranks for at least 80% of the time, and 1 rank on other",
         ),
-        (HALF, "ranks 0-1 wait in backward at train.py:40 in train, and 2 ranks of other hosts"),
-        (look(in_reduction(0), in_reduction(1)), "none is elsewhere"),
+        (HALF, "ranks 0-1 wait in backward at train.py:40 in train, and 2 ranks on other hosts"),
+        (look(in_reduction(0), in_reduction(1)), "no rank is elsewhere"),
         (
             look(*(stands(rank, "rest", user(30, "input()")) for rank in range(2))),
-            "the run stands still: ranks 0-1 are at train.py:30",
+            "the run is stuck: ranks 0-1 are at train.py:30",
         ),
         (
             look(moving(0), moving(1, {"forward": 6, "backward-or-wait": 9})),
-            "rank 1 was met 15 times in 10 s, and 20 are needed to tell how a run gets on: look "
-            "for longer, --seconds 27",
+            "rank 1 has only 15 samples in 10 s, and 20 are needed to judge the progress "
+            "of a run: sample for longer with --seconds 27",
         ),
         (
             look(in_reduction(0), msgspec.structs.replace(stands(1, "forward"), state="zombie")),
-            "rank 1 ended while it was looked at",
+            "rank 1 ended during the samples",
         ),
         (
             look(moving(0), msgspec.structs.replace(moving(1), state="gone")),
-            "rank 1 ended while it was looked at: attach again",
+            "rank 1 ended during the samples: attach again",
         ),
-        (look(moving(0), UNSEEN), "what rank 1 does was not seen: ptrace is forbidden"),
+        (look(moving(0), UNSEEN), "the stack of rank 1 was not seen: ptrace is forbidden"),
     ],
 )
 def test_what_cannot_be_judged_is_not_called_healthy(live: LiveLook, why: str) -> None:

@@ -23,7 +23,7 @@ def test_enough_is_unused_but_in_pieces(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(out_of_memory(0, PIECES), ending(1, "hung")))
     assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (0,)
-    assert "3.00 GiB were wanted, and 1.20 of 79.2 were free" in finding.because
+    assert "it requested 3.00 GiB, and 1.20 of 79.2 GiB were free" in finding.because
     assert "16.4 of the 77.4 GiB that torch had reserved were unused" in finding.because
     assert finding.fixes[0].paste == f"export {NAME}=expandable_segments:True"
     assert finding.fixes[0].environment == (f"{NAME}=expandable_segments:True",)

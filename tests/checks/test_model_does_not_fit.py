@@ -73,7 +73,7 @@ def test_a_first_step_that_ran_out_of_memory(findings: Findings) -> None:
     assert finding.confidence is Confidence.CERTAIN
     assert finding.because == (
         "rank 1 (pid 101 on a) ran out of memory on GPU 1 after 0 steps, at train.py:71 in main: "
-        "2.00 GiB were wanted, and 0.50 of 79.2 were free; torch held 77.0 GiB"
+        "it requested 2.00 GiB, and 0.50 of 79.2 GiB were free; torch held 77.0 GiB"
     )
     assert [fix.expected_gain for fix in finding.fixes] == ["up to 0.8 GiB", None, None]
 
@@ -95,7 +95,7 @@ def test_what_was_there_and_which_remedy_suffices(findings: Findings) -> None:
     (finding,) = findings(CAUSE, section, Wrapping(wrappers=(model,)))
     assert finding.because.endswith(
         "; torch held 77.0 GiB, about 4.0 parameters, 8.0 states of AdamW, 65.0 activations and "
-        "what else a step makes"
+        "temporary tensors"
     )
     assert [fix.expected_gain for fix in finding.fixes] == [
         "about 32.5 GiB where 29.5 are missing, which is enough",
@@ -142,7 +142,7 @@ def test_what_is_on_already_is_no_remedy(findings: Findings) -> None:
 def test_a_log_does_not_tell_how_far_it_came(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(out_of_memory(1, steps=0), log="train.log"))
     assert finding.confidence is Confidence.LIKELY
-    assert "as train.log tells" in finding.because
+    assert "according to train.log" in finding.because
 
 
 def test_a_sweep_in_which_not_one_sample_fitted(findings: Findings) -> None:

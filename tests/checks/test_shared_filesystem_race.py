@@ -62,7 +62,7 @@ def test_it_is_what_the_death_and_the_echoes_come_from() -> None:
 
 def test_a_log_knows_those_alone_who_are_gone(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(failing("FileExistsError", THERE), log="train.log"))
-    assert "as train.log tells" in finding.because
+    assert "according to train.log" in finding.because
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_rank_that_ends_meanwhile(start: StartLive) -> None:
     assert "Traceback" not in errors
     report = json.loads(output)
     assert (report["verdict"], report["findings"]) == ("incomplete", [])
-    assert "ended while it was looked at" in report["crashed"][0]["error"]
+    assert "ended during the samples" in report["crashed"][0]["error"]
 
 
 def _nobody_may_start_python() -> bool:
