@@ -42,7 +42,7 @@ class Feed:
     need: float
     """Time between two batches if no rank waited for its loader."""
     wait: float
-    """Of each step in the loader, typically, without the epochs' edges."""
+    """Usual time of a step in the loader, without the starts of epochs."""
     least: float
     """The least wait in all stretches but the best one."""
     edges: float

@@ -46,8 +46,8 @@ def remedies(need: MemoryNeed) -> Iterator[Fix]:
         elif gain >= SLIGHT * need.missing:
             enough = "which is enough" if gain >= need.missing else "which alone is not enough"
             saves = f"{'up to' if at_most else 'about'} {gain / GIB:.1f} GiB"
-            gained = f"{saves} of the {need.missing / GIB:.1f} GiB missing, {enough}"
-            yield replace(fix, expected_gain=gained)
+            gain_text = f"{saves}, {enough} for the {need.missing / GIB:.1f} GiB missing"
+            yield replace(fix, expected_gain=gain_text)
 
 
 def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
@@ -95,7 +95,7 @@ _EIGHT_BITS = Fix(
     language="python",
 )
 _OFFLOAD = Fix(
-    summary="offload parameters, optimizer states and the optimizer step to the CPU",
+    summary="keep parameters and optimizer states, and the optimizer step, on the CPU",
     paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
     language="python",
     caution="makes the optimizer step several times slower",

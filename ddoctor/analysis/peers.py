@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def median_of_others(ordered: Sequence[float], value: float) -> float:
     """The median of all values but one, as ``statistics.median`` takes it.
 
-    ``ordered`` holds all values, at least two, sorted and including ``value``. Sorted once, the tens
-    of thousands of a cluster are each compared to all others quickly.
+    ``ordered`` holds all values, at least two, sorted and including ``value``. With one sort, the
+    tens of thousands of values of a cluster are each compared to all others quickly.
     """
     left_out = bisect_left(ordered, value)
     count = len(ordered) - 1

@@ -1,11 +1,12 @@
-"""What a step would take on more ranks, or fewer: from its anatomy, and from a sweep of all-reduce.
+"""Prediction of the step time on more or fewer ranks, from recorded steps and an all-reduce sweep.
 
 Pure: recorded steps and a sweep in, a table out.
 
-Each rank keeps its batch (weak scaling), so its own work stays as it is; what changes is what the
-ranks wait for one another and what they transfer, and both are given from the best to the worst
-case. Published predictors of this kind are wrong by 8 % on a node and by 15 % across nodes (vTrain,
-MICRO'24, means); a trace would tell more. That ranks of one host share its CPUs is left out.
+Each rank keeps its batch (weak scaling), so its own work does not change. What changes are the
+waits for other ranks and the transfers; both are predicted from the best to the worst case.
+Published predictors of this kind have errors of 8 % on a node and of 15 % across nodes (vTrain,
+MICRO'24, means); a trace would be more precise. The model ignores that ranks of one host share its
+CPUs.
 """
 
 from __future__ import annotations
@@ -27,58 +28,57 @@ ACROSS_NODES = 0.15
 # DDP's own defaults: bucket_cap_mb, and the first bucket, which is smaller to begin early.
 BUCKET, FIRST_BUCKET = 25 * 2**20, 2**20
 UP_TO = 8
-"""The table goes to so many ranks, or to four times as many as there were."""
+"""The table covers at least this number of ranks, or four times the recorded number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """One row: a step on so many ranks, each with the batch that it had."""
+    """One row: a step on this number of ranks, each with its present batch."""
 
     ranks: int
     alone: float
-    """Seconds of a rank's own work: the step of one rank."""
+    """Seconds of a rank's own work, which is the step on one rank."""
     best: float
-    """Seconds of the step, predicted."""
+    """Predicted seconds of the step in the best case."""
     worst: float
     measured: float | None = None
-    """Seconds of the step as it was recorded on so many ranks."""
+    """Recorded seconds of the step on this number of ranks."""
 
     @property
     def step(self) -> float:
-        """Seconds: as recorded, or the middle of what is predicted."""
+        """Seconds: as recorded, or else the middle of the prediction."""
         return self.measured if self.measured is not None else (self.best + self.worst) / 2
 
     @property
     def steps_per_second(self) -> float:
-        """Of the whole job."""
+        """Steps per second of the whole job."""
         return 1 / self.step
 
     @property
     def efficiency(self) -> float:
-        """The part of the step in which the ranks do their own work, 0 to 1."""
+        """The share of the step in which the ranks do their own work, 0 to 1."""
         return self.alone / self.step
 
     @property
     def lowest_efficiency(self) -> float:
-        """In the worst case that is predicted."""
+        """The efficiency in the predicted worst case."""
         return self.alone / self.worst
 
     @property
     def highest_efficiency(self) -> float:
-        """In the best case that is predicted."""
+        """The efficiency in the predicted best case."""
         return self.alone / self.best
 
     @property
     def speed_up(self) -> float:
-        """How many times as many samples in a second as on one rank."""
+        """The factor of samples per second, compared to one rank."""
         return self.ranks * self.efficiency
 
 
 def predict(
     steps: Steps, wrapping: Wrapping | None = None, sweep: AllReduce | None = None
 ) -> tuple[Scaled, ...]:
-    """The table, by number of ranks; empty where nothing tells what the ranks would transfer: of
-    one rank, without a sweep."""
+    """The table by number of ranks; empty: the transfers are unknown (one rank and no sweep)."""
     here = len(steps.ranks)
     usable = sweep if sweep is not None and len(sweep.ranks) > 1 and sweep.points else None
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
@@ -106,7 +106,7 @@ def predict(
 
 
 class _AsSeen:
-    """What was transferred and seen in the recorded steps, for another number of ranks."""
+    """The recorded transfer time, scaled to another number of ranks."""
 
     def __init__(self, seconds: float, ranks: int) -> None:
         self._seconds, self._ranks = seconds, ranks
@@ -118,7 +118,7 @@ class _AsSeen:
 
 
 class _Overlapped:
-    """Buckets of gradients that become ready through the backward, one after the other."""
+    """Buckets of gradients that become ready during the backward pass, one after the other."""
 
     def __init__(self, backward: float, wrapper: Wrapper, sweep: AllReduce) -> None:
         self._backward = backward
@@ -142,15 +142,17 @@ class _Overlapped:
         return max(0.0, end - self._backward)
 
     def _seconds(self, size: float, ranks: int, latency: float) -> float:
-        """The sweep's time for this size: its latency by the way, its bytes by the ring."""
+        """Seconds of the sweep for this size: latency by the route, bytes by the ring."""
         together = interpolated(self._points, size)
         least = min(self._points[0][1], together)
         return least * latency + (together - least) * _share(ranks) / _share(self._ranks)
 
 
 def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
-    """Seconds for a size between the measured ones, along straight lines on logarithmic axes;
-    beyond them as the nearest size is, in proportion to the bytes above the largest."""
+    """Seconds for a size, interpolated between measured sizes on logarithmic axes.
+
+    Below the smallest size, the time of that size; above the largest, in proportion to the bytes.
+    """
     if size <= points[0][0]:
         return points[0][1]
     for (smaller, low), (larger, high) in pairwise(points):
@@ -186,19 +188,21 @@ def _buckets(wrapper: Wrapper) -> Iterator[float]:
 
 
 def _share(ranks: int) -> float:
-    """What part of the bytes each rank sends in a ring, of those that an all-reduce moves."""
+    """The share of the bytes of an all-reduce that each rank sends in a ring, 0 to 1."""
     return (ranks - 1) / ranks
 
 
 def _waiting(steps: Steps, ranks: int) -> tuple[float, float]:
-    """Seconds that the mean rank waits for the last one: none, or as many as by how differently
-    long the ranks worked here, in each step anew, by chance."""
+    """The least and most seconds that the mean rank waits for the last one.
+
+    The most assumes that the spread of the recorded work is random, again in each step.
+    """
     here = len(steps.ranks)
     if ranks == 1 or here == 1:
         return 0.0, 0.0
     rows = [rank.local[: steps.count] for rank in steps.ranks]
     away = [own - fmean(step) for step in zip(*rows, strict=True) for own in step]
-    # Held against the mean of few, each is nearer to it than to the true one.
+    # The mean of a few values is nearer to each of them than the true mean.
     wider = sqrt(here / (here - 1))
     ordered = sorted(wider * one for one in away)
     count = len(ordered)

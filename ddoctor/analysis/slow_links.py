@@ -1,12 +1,12 @@
-"""Which host, direction or path the slow transfers have in common: figures in, names out.
+"""Which host, direction or path the slow transfers have in common.
 
-A transfer is a test of two ends at once, the sender's way out and the receiver's way in. As in
-group testing (COMP and DD of Aldridge, Baldassini and Johnson, "Group testing algorithms: bounds
-and simulations", IEEE Trans. Inf. Theory 2014), one fast transfer clears both of its ends, and a
-slow one convicts an end whose opposite is cleared. So two bad partners cannot clear each other.
+A transfer tests two ends at once: the sender's way out and the receiver's way in. As in group
+testing (COMP and DD of Aldridge, Baldassini and Johnson, "Group testing algorithms: bounds and
+simulations", IEEE Trans. Inf. Theory 2014), a fast transfer clears both ends. A slow transfer
+convicts an end whose opposite is cleared. So two bad partners cannot clear each other.
 
-Noise on a machine only ever slows a transfer down, so the figure of a flow is the best of its
-repeats: what the way can do. A slow way is slow in every one of them.
+Noise on a machine only slows transfers down. So the figure of a flow is the best of its repeats,
+and a slow path is slow in every repeat.
 """
 
 from __future__ import annotations
@@ -22,28 +22,34 @@ from typing import Literal
 from ddoctor.evidence.pairs import Flow
 
 What = Literal["host", "sending", "receiving", "link", "path", "rail"]
-"""host: an end in both directions; sending, receiving: an end in one; link: two ends with one
-another, both ways; path: from one end to another; rail: the same NIC of all hosts."""
+"""What is slow.
+
+- host: an end in both directions.
+- sending, receiving: an end in one direction.
+- link: between two ends, in both directions.
+- path: from one end to another.
+- rail: the same NIC of all hosts.
+"""
 
 Key = tuple[int, int]
 """A flow: from a sender to a receiver."""
 
 REPEATS = 5
-"""A slow end or path must have been slow so often, without exception."""
+"""The least number of repeats; a slow end or path is slow in all of them."""
 
-# A check that the change is at least 10 % is what took a published detector's false alarms away
-# (GREYHOUND, ATC'25); NVIDIA's NVRx flags below 0.75 of the peers.
+# A least change of 10 % removed the false alarms of a published detector (GREYHOUND, ATC'25);
+# NVIDIA's NVRx flags below 0.75 of the peers.
 SLOWER_BY = 0.10
 SLOWER_BY_OF_FEW = 0.25
 SLOWER_BY_OF_ONE = 0.50
-# So few flows tell little about how far healthy ones differ: those between four hosts.
+# Up to this number of flows (those between four hosts), the spread of healthy flows is uncertain.
 FEW = 12
 # Standard deviations (1.4826 × the median absolute deviation): one in 15,000 by chance.
 FAR = 4.0
-# Even at its best it is slower than sound ones are in the worst tenth of their repeats.
+# Even its best repeat is slower than the worst tenth of the healthy repeats.
 PEERS_AT_WORST = 0.10
-# Where that is a quarter of what is usual, a link of 100 Mbit/s among those of 1 Gbit/s can still
-# be told, and hardly anything less.
+# With a floor of a quarter of the usual rate, a link of 100 Mbit/s among links of 1 Gbit/s is still
+# found, and hardly anything faster.
 NOISY = 0.25
 # More slow paths than this are how the network is built (racks, oversubscription), not a fault.
 STRUCTURE = 0.10
@@ -51,11 +57,11 @@ STRUCTURE = 0.10
 
 @dataclass(frozen=True, kw_only=True)
 class Slow:
-    """One thing that is slow, and how much."""
+    """One slow host, direction, link, path or rail, and its rate."""
 
     what: What
     ranks: tuple[int, ...]
-    """Of a path: the sender, the receiver; on several rails one after the other."""
+    """Of a path: the sender, then the receiver; for several rails one after the other."""
     rate: float
     """GB/s, the best of all repeats."""
     repeats: int
@@ -63,30 +69,30 @@ class Slow:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What the flows tell."""
+    """The result for all flows."""
 
     slow: tuple[Slow, ...]
     usual: float
-    """GB/s: the median of the flows of those that nothing is wrong with."""
+    """GB/s: the median of the healthy flows."""
     floor: float
-    """GB/s: a flow is slow when even its best repeat is below."""
+    """GB/s: a flow is slow if even its best repeat is below."""
 
     @property
     def noisy(self) -> bool:
-        """Healthy flows differ so much that only what is many times slower could be told."""
+        """Whether healthy flows differ so much that only far slower flows can be found."""
         return self.floor < NOISY * self.usual
 
 
 def analyse(flows: Iterable[Flow], *, repeats: int = REPEATS) -> Analysis:
-    """Name what is slow; ``repeats`` each of them must have had."""
+    """Find what is slow; each result needs at least ``repeats`` transfers."""
     rates: dict[Key, list[float]] = defaultdict(list)
     for flow in flows:
         rates[flow.sender, flow.receiver] += flow.rates
     if not rates:
         return Analysis(slow=(), usual=0.0, floor=0.0)
     best = {key: max(seen) for key, seen in rates.items()}
-    # To begin with, what the best third can do: of three hosts, one bad one spoils four flows of
-    # six. Then what those show that nothing is wrong with.
+    # The first estimate is the best third: of three hosts, one bad host spoils four of six flows.
+    # The next ones come from the healthy flows.
     usual = median(sorted(best.values())[-ceil(len(best) / 3) :])
     floor = usual * (1 - SLOWER_BY_OF_FEW)
     for _ in range(2):
@@ -134,7 +140,7 @@ def _blame(best: Mapping[Key, float], floor: float) -> _Blame:
     slow = frozenset(key for key, rate in best.items() if rate < floor)
     fast = [key for key in best if key not in slow]
     cleared = {("from", sender) for sender, _ in fast} | {("to", receiver) for _, receiver in fast}
-    # One slow partner is a slow path; it takes two to say that it is always the same end.
+    # One slow partner is a slow path; only two slow partners blame the same end.
     met = Counter(chain.from_iterable((("from", a), ("to", b)) for a, b in slow))
     accused = {
         (a, b): [end for end in (("from", a), ("to", b)) if end not in cleared and met[end] > 1]

@@ -1,9 +1,8 @@
-"""Hosts with several NICs: rank i of each host meets rank i of the others, a rail at a time.
+"""Slow hosts, NICs and rails on hosts with several NICs, where rank i of each host is on rail i.
 
-What one rail shows is compared with that rail alone, because a GPU far from its NIC is slower by
-design, and so on every host. Then the rails are held against one another: what is slow on every
-rail of a host is the host, what is slow on one is a NIC, and a rail that is slow as a whole is its
-switches.
+Each rail is judged alone, because a GPU far from its NIC is slower by design, on every host. Then
+the rails are compared. A host is slow if it is slow on every rail, a NIC if it is slow on one rail.
+If a whole rail is slow, its switches are.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from ddoctor.analysis import slow_links
 from ddoctor.analysis.slow_links import Analysis, Slow
 from ddoctor.evidence.pairs import End, Flow
 
-# GPUs that reach their NIC over another socket or a shared PCIe switch are slower on every host, by
-# design; a rail at fault falls to the next slower generation, which is half (InfiniBand's 400, 200
+# GPUs that reach their NIC over another socket or a shared PCIe switch are slower on every host by
+# design. A broken rail falls to the next slower generation, which is half (InfiniBand's 400, 200
 # and 100 Gbit/s).
 RAIL_SLOWER_BY = 0.45
 # Two hosts have one link on each rail.
@@ -24,7 +23,7 @@ A_RAIL_FROM = 3
 
 
 def analyse(flows: Iterable[Flow], ends: Sequence[End]) -> Analysis:
-    """Name what is slow, on every rail and between them."""
+    """Find what is slow on each rail, and which rails are slow."""
     flows = list(flows)
     rail_of = {end.place.rank: end.rail for end in ends}
     members: dict[int, list[Flow]] = {}
@@ -58,7 +57,7 @@ def _whole(flows: Sequence[Flow]) -> Slow:
 
 
 def _together(rails: Mapping[int, Analysis], host: Mapping[int, str]) -> Iterator[Slow]:
-    """Of what is slow on every rail in the same way, one row about all its ranks."""
+    """One result for all ranks of what is slow on every rail in the same way."""
     alike: dict[tuple[str, ...], list[Slow]] = {}
     for analysis in rails.values():
         for slow in analysis.slow:

@@ -1,4 +1,4 @@
-"""Why a rank is later than the others, as far as its own host and its own lines tell.
+"""Why a rank is slower than the others, by what is known of its host and its lines.
 
 Pure: recorded steps in, words out.
 """
@@ -27,19 +27,28 @@ Kind = Literal[
     "device",
     "unknown",
 ]
-"""line: of its own code; mask: it may use fewer CPUs; throttled: by its cgroup's quota; busy: on a
-CPU for all of it; slower: so, and in each part of the model alike; queued: others had its CPU;
-crowded: and those of the other ranks as well; blocked: it wanted none; device: on its GPU."""
+"""The kind of reason.
+
+- line: a line that only this rank runs.
+- mask: it may use fewer CPUs.
+- throttled: the quota of its cgroup.
+- busy: it was on a CPU all the time.
+- slower: the same, and equally in each part of the model.
+- queued: other processes had its CPU.
+- crowded: they also had the CPUs of the other ranks.
+- blocked: it did not want a CPU.
+- device: its GPU.
+"""
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 THROTTLED = 0.25
-# A core that is slower is so in all that is computed on it; by half of that, where noise is.
+# A slower core is slower in everything; with noise, in each part by at least half of that.
 ALIKE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why, as half a sentence."""
+    """The reason, as part of a sentence."""
 
     kind: Kind
     words: str
@@ -47,14 +56,14 @@ class Reason:
 
 
 def why(one: Straggler, steps: Steps, lines: Lines | None, use: RankUse | None) -> Reason:
-    """The first reason of these that holds: a line of its own, a limit, the CPU, the device."""
+    """The first reason that holds: a line that only it runs, the device, a limit, the CPU."""
     rank, share = one.place.rank, one.seconds / steps.step
     line = own_line(lines, rank, PARTS[one.part], share)
     if line is not None:
-        met = f"it is often met at {line.file}:{line.line}, `{line.text}`, and the others are not"
-        return Reason(kind="line", words=met, line=line)
+        words = f"it is often at {line.file}:{line.line}, `{line.text}`, where the others are not"
+        return Reason(kind="line", words=words, line=line)
     if one.place.device != "cpu":
-        words = "no line of the script is its own, so its GPU, or the way to it, is slower"
+        words = "it runs the same lines as the others, so its GPU, or the path to it, is slower"
         return Reason(kind="device", words=words)
     hosts = {host.rank: host for host in use.hosts} if use is not None else {}
     host = hosts.pop(rank, None)
@@ -70,7 +79,7 @@ def why(one: Straggler, steps: Steps, lines: Lines | None, use: RankUse | None) 
 def _limited(host: RankHost, others: list[RankHost]) -> Reason | None:
     if others and len(host.affinity) < median(len(other.affinity) for other in others):
         usual = len(min(others, key=lambda other: len(other.affinity)).affinity)
-        words = f"it may use CPU {cpu_list(host.affinity)} only, where the others have {usual} CPUs"
+        words = f"it may use only CPU {cpu_list(host.affinity)}, while the others have {usual} CPUs"
         return Reason(kind="mask", words=words)
     share = _throttled(host)
     if share >= THROTTLED and all(_throttled(other) < share / 2 for other in others):
@@ -88,31 +97,30 @@ def _by_its_cpu(
 ) -> Reason:
     share = one.seconds / steps.step
     if one.on_cpu is None:
-        return Reason(kind="unknown", words="what it did on its CPU was not seen")
+        return Reason(kind="unknown", words="its CPU time is not known")
     if one.on_cpu >= one.seconds / 2 and _slower_in_all(one, steps):
         words = (
             "it was on a CPU for that time, and in forward and backward alike: its core is slower"
         )
         return Reason(kind="slower", words=words)
     if one.on_cpu >= one.seconds / 2:
-        words = "it was on a CPU for that time, so it does more there, or its core is slower"
+        words = "it was on a CPU for that time, so it computes more, or its core is slower"
         return Reason(kind="busy", words=words)
     if waited is not None and waited < share / 2:
-        words = "it was on no CPU for that time and wanted none: it slept, or waited for a disk"
+        words = "it needed no CPU for that time: it slept, or waited for a disk"
         return Reason(kind="blocked", words=words)
-    told = f", and waited in the run queue for {waited:.0%} of the time" if waited else ""
+    queued = f", and waited in the run queue for {waited:.0%} of the time" if waited else ""
     if waited and others and median(others) >= waited / 2:
         words = (
-            f"it got too little of a CPU{told}, where the usual rank waited {median(others):.0%}"
+            f"it got too little CPU time{queued}, while the usual rank waited {median(others):.0%}"
         )
         return Reason(kind="crowded", words=words)
-    words = f"it was on no CPU for that time{told}: something else had its core"
+    words = f"it was on no CPU for that time{queued}: another process had its core"
     return Reason(kind="queued", words=words)
 
 
 def _slower_in_all(one: Straggler, steps: Steps) -> bool:
-    """Whether its forward and its backward both take longer by about the part that all of its
-    computing does."""
+    """Whether forward and backward are both slower by about the same factor as all computing."""
     if one.part != "computing":
         return False
     mine = next(rank for rank in steps.ranks if rank.place == one.place)

@@ -1,12 +1,12 @@
-"""Which rank the others wait for, in which part of its step, and what that costs.
+"""Which rank the others wait for, in which part of its step, and the cost.
 
 Pure: recorded steps in, names out.
 
-In synchronous training a step takes equally long on all ranks, and so does its backward; what
-differs is a rank's own work before it comes to the collective. Each part of that is held against
-the same part on the usual rank, step by step, so that noise which meets all ranks takes no part. A
-part is paid for as a what-if tells (as in "Understanding Stragglers in Large Model Training Using
-What-if Analysis", OSDI'25): the step as it was, less the step with this rank as fast as the others.
+In synchronous training a step takes equally long on all ranks, and so does its backward pass. What
+differs is the own work of a rank before it enters the collective. Each part of that work is
+compared to the same part on the usual rank, step by step, so that noise on all ranks has no effect.
+The cost is a what-if (as in "Understanding Stragglers in Large Model Training Using What-if
+Analysis", OSDI'25): the step time minus the step time with this rank as fast as the others.
 """
 
 from __future__ import annotations
@@ -39,71 +39,70 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
     "gc": ("gc",),
     "rest": ("rest",),
 }
-"""What the phases of a rank's own work belong to."""
+"""The phases of each part of a rank's own work."""
 
 WITH_THE_WORK = ("loading", "computing", "rest")
-"""What takes longer with more tokens or samples."""
+"""Parts that take longer with more tokens or samples."""
 
 NOW_AND_THEN: tuple[Part, ...] = ("checkpoint", "evaluation", "gc", "rest")
-"""What comes every so many steps: judged by its mean, where the others are by their median."""
+"""Parts of some steps only: judged by the mean, the others by the median."""
 
 ON_CPU: tuple[Part, ...] = ("computing", *NOW_AND_THEN)
-"""What keeps a CPU busy."""
+"""Parts that use a CPU."""
 
-# A check that the change is at least 10 % is what took a published detector's false alarms away
-# (GREYHOUND, ATC'25); 5 % between the GPUs of a node is normal (ml-engineering).
+# A least change of 10 % removed the false alarms of a published detector (GREYHOUND, ATC'25); 5 %
+# between the GPUs of a node is normal (ml-engineering).
 SLOWER_BY = 0.10
 # Slowness is persistent (per-step p90 1.06 of a job's median, OSDI'25), so a few dozen steps show
 # it, and fewer than ten do not.
 ENOUGH_STEPS = 10
-# A sound rank of two is the later one in half of the steps: 48 of 60 come by chance three times in
-# a million (binomial), but noise lasts for more than a step. On two busy CPUs, where all steps took
-# twice as long, a sound rank was later in 77 % of them, and one with 15 % more work in 80 %.
+# A healthy rank of two is the slower one in half of the steps: 48 of 60 happen by chance three
+# times in a million (binomial), but noise lasts longer than a step. On two busy CPUs, where all
+# steps took twice as long, a healthy rank was slower in 77 % of them, and one with 15 % more work
+# in 80 %.
 STEADY = 0.80
-# Its CPU seconds told them apart in every step (of sound ranks they differed by 0.2 % of the step):
-# where these say the same in nearly all steps, the clock may be disturbed in more of them.
+# CPU seconds separated them in every step (those of healthy ranks differed by 0.2 % of the step).
+# If these agree in nearly all steps, the clock may be disturbed in more of them.
 SURE, STEADY_WHERE_SURE = 0.95, 0.60
 # Below a slowdown of 1.04 ordinary noise wins (Holmes, NSDI'25).
 NOTICEABLE = 0.04
-# A neighbour on the same CPU comes and goes: the delay must be there from the beginning to the end.
+# Other processes on the same CPU come and go: the delay must last from the start to the end.
 STRETCHES = 3
-# Of ranks that do not wait for each other each takes its own time.
+# Ranks that do not wait for each other take different total times.
 TOGETHER = 0.90
-# A line is the late rank's own where the others are met a quarter as often, or less.
+# A line is specific to the straggler if the others have a quarter of its samples there, or less.
 OWN_LINE = 4.0
-# Fewer looks than this may have met the line by chance.
+# Fewer samples may be at the line by chance.
 ENOUGH_LOOKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """A rank that is later than the usual one by a part of its step."""
+    """A rank that is slower than the usual rank in one part of its step."""
 
     place: RankPlace
     part: Part
     phase: str
-    """The one of the part's phases that it is latest in."""
+    """The phase of this part in which it loses the most time."""
     seconds: float
-    """By which it is later, in the median step; of what comes now and then, the mean."""
+    """The time it loses in the median step, or in the mean step for parts of some steps only."""
     usual: float
     """Seconds of the whole part on the usual rank."""
     behind: int
-    """In how many steps it was later."""
+    """The number of steps in which it was slower."""
     steps: int
     on_cpu: float | None = None
-    """Of these seconds, what its main thread's time on a CPU tells; None: not seen, or it works on
-    a GPU."""
+    """Seconds of the loss that its main thread was on a CPU; None: not known, or it uses a GPU."""
     cost: float = 0.0
-    """The share of the step that is saved where it is as fast as the others, 0 to 1."""
+    """The share of the step, 0 to 1, that is saved if it is as fast as the others."""
 
 
 def stragglers(
     steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY
 ) -> tuple[Straggler, ...]:
-    """The parts of ranks that hold the others up by this share of the step, the costliest first.
+    """Ranks and parts that delay the others by this share of the step, the costliest first.
 
-    What different amounts of work explain is left out, unless the steps are to be taken as they
-    were given.
+    Time that different amounts of work explain is left out, unless ``as_given`` is set.
     """
     if not comparable(steps):
         return ()
@@ -143,12 +142,12 @@ def stragglers(
 
 @dataclass(frozen=True, kw_only=True)
 class Stragglers(Derived):
-    """The ranks that hold the others up in a recorded run."""
+    """The ranks that delay the others in a recorded run."""
 
     found: tuple[Straggler, ...]
-    """By ``SLOWER_BY`` of the step and more, the costliest first."""
+    """Those with a loss of at least ``SLOWER_BY`` of the step, the costliest first."""
     slight: tuple[Straggler, ...]
-    """By ``NOTICEABLE`` and more."""
+    """Those with a loss of at least ``NOTICEABLE`` of the step."""
 
     @classmethod
     def derive(cls, steps: Steps) -> Stragglers:
@@ -157,7 +156,7 @@ class Stragglers(Derived):
 
 
 def comparable(steps: Steps) -> bool:
-    """Whether the ranks work in step and their waiting was seen, for long enough."""
+    """Whether the ranks work in step, and enough steps with their waits are recorded."""
     if len(steps.ranks) < 2 or steps.count < ENOUGH_STEPS:
         return False
     if not all("waiting" in rank.by_name for rank in steps.ranks):
@@ -173,15 +172,17 @@ def typical_step(steps: Steps) -> float:
 
 
 def saving(rank: RankSteps, count: int) -> tuple[float, ...]:
-    """Of each step, the seconds of a checkpoint with what is done beside it."""
+    """Seconds of each step for a checkpoint, with the work around it."""
     written = spent(rank, ("checkpoint",), count)
     beside = beside_saving(rank, count)
     return tuple(a + b for a, b in zip(written, beside, strict=True))
 
 
 def beside_saving(rank: RankSteps, count: int) -> tuple[float, ...]:
-    """Of each step with a checkpoint, by how much longer than in others all the rest took: states
-    are copied before it is written, and files are brought to the disk after that."""
+    """Extra seconds of the rest of each step with a checkpoint, compared to steps without one.
+
+    The script copies states before it writes them, and flushes files to the disk afterwards.
+    """
     written, rest = spent(rank, ("checkpoint",), count), spent(rank, ("rest",), count)
     others = [one for one, second in zip(rest, written, strict=True) if not second]
     usual = median(others) if others else max(rest)
@@ -191,15 +192,17 @@ def beside_saving(rank: RankSteps, count: int) -> tuple[float, ...]:
 
 
 def recurs(more: Sequence[float], least: float) -> bool:
-    """Whether what comes now and then takes so many seconds of the mean step, and not by a single
-    one: one event does not tell how often it comes."""
+    """Whether an occasional delay costs at least these seconds of the mean step, more than once.
+
+    A single event does not show how often it happens.
+    """
     seconds = [max(second, 0.0) for second in more]
     enough = least * len(seconds)
     return sum(seconds) >= enough and sum(seconds) - max(seconds) >= enough / 2
 
 
 def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float) -> HotLine | None:
-    """The line that a rank is met at and the others are not; at least for half of ``share``."""
+    """A line where only this rank has samples, for at least half of ``share``; None: none."""
     looks = {one.rank: one for one in lines.ranks if one.samples} if lines is not None else {}
     mine = looks.pop(rank, None)
     if mine is None or not looks:
@@ -240,7 +243,7 @@ def _spent_on(part: Part, steps: Steps, work: Workload | None) -> Rows:
 
 
 def _more(rows: Rows) -> Rows:
-    """Of each rank and step, by how much more it is than the usual one."""
+    """The difference of each rank and step to the usual rank."""
     usual = [median_low(step) for step in zip(*rows, strict=True)]
     return tuple(tuple(a - b for a, b in zip(row, usual, strict=True)) for row in rows)
 
@@ -248,8 +251,10 @@ def _more(rows: Rows) -> Rows:
 def _more_on_cpu(
     part: Part, steps: Steps, work: Workload | None, more: Mapping[Part, Rows]
 ) -> Rows:
-    """Of each rank and step, by how much longer than the usual one it was at this part, as its
-    seconds on a CPU have it: made into the clock's, and without what the other parts took."""
+    """Extra seconds of each rank and step in this part, by CPU time.
+
+    Scaled to wall-clock time, and without the extra time of the other parts.
+    """
     cpus = on_cpu(steps)
     clock = clock_of_cpu(steps)
     longer = _more(work.without(cpus) if work is not None else cpus)
@@ -261,10 +266,10 @@ def _more_on_cpu(
 
 
 def _steady(more: Sequence[float], on_cpu: Sequence[float], least: float) -> float:
-    """Seconds by which it is later; 0: not by enough, or not again and again.
+    """Seconds by which it is slower; 0: too little, or not persistent.
 
-    Where it is longer on a CPU in nearly all steps, by enough, the clock has only to agree: others
-    that want the CPUs as well disturb it.
+    If its CPU time is longer in nearly all steps, the clock need only agree: other processes on the
+    same CPUs disturb it.
     """
     middle = median(more)
     length = len(more) / STRETCHES
@@ -292,9 +297,9 @@ def _latest(steps: Steps, index: int, phases: Sequence[str]) -> str:
 def _paid(
     steps: Steps, later: Mapping[tuple[int, Part], Sequence[float]]
 ) -> Mapping[tuple[int, Part], float]:
-    """Of each late part, the share of the step that it costs where it is the only one."""
+    """The share of the step that each slow part costs, if it is the only one."""
 
-    def mended() -> Iterator[list[float]]:
+    def without_delays() -> Iterator[list[float]]:
         for index, rank in enumerate(steps.ranks):
             own = list(rank.local[: steps.count])
             for (late_index, _), more in later.items():
@@ -302,7 +307,7 @@ def _paid(
                     own = [a - max(b, 0.0) for a, b in zip(own, more, strict=True)]
             yield own
 
-    own = list(mended())
+    own = list(without_delays())
     last = [max(step) for step in zip(*own, strict=True)]
     return {
         (index, part): fmean(

@@ -1,4 +1,4 @@
-"""Whether an amount goes on growing with the steps: robust against what comes and goes."""
+"""Whether an amount keeps growing with the steps, robust against short spikes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median
 
-# Three looks in each quarter, so that the median of a quarter is not a single odd one's.
+# Three samples in each quarter, so that one outlier does not set the median of a quarter.
 FEWEST_LOOKS = 12
-# Detectors of slow steps want ten of them before they believe in anything (GREYHOUND, ATC'25).
+# Detectors of slow steps require ten of them (GREYHOUND, ATC'25).
 FEWEST_STEPS = 10
-# What settles with a time constant as long as the whole look grows 0.61 times as fast in the second
-# half as in the first; what settles sooner, still less.
+# An amount that settles with a time constant as long as all samples grows 0.61 times as fast in the
+# second half as in the first; one that settles sooner grows even slower.
 GOES_ON = 2 / 3
-# The pairs of points grow with the square of their number; so many tell a slope well.
+# The number of pairs grows with the square of the points; this many give a good slope.
 MOST_POINTS = 64
 
 
@@ -25,15 +25,15 @@ class Trend:
     per_step: float
     """The median slope of all pairs of points (Theil and Sen)."""
     growth: float
-    """Along that line, from the first look to the last."""
+    """The growth along that line, from the first sample to the last."""
     swing: float
     """The median distance from the line."""
     steady: bool
-    """It grew from each quarter to the next, and hardly slower in the end than in the beginning."""
+    """Whether it grew from each quarter to the next, and hardly slower at the end."""
 
 
 def trend(steps: Sequence[int], amounts: Sequence[float]) -> Trend | None:
-    """How the amounts grew with the steps done; None: too few looks or steps to tell."""
+    """How the amounts grew with the steps; None: too few samples or steps."""
     every = -(-len(steps) // MOST_POINTS) or 1
     points = list(zip(steps, amounts, strict=True))[::every]
     if len(points) < FEWEST_LOOKS or points[-1][0] - points[0][0] < FEWEST_STEPS:

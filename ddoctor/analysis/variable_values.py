@@ -1,4 +1,4 @@
-"""What the reader of an environment variable makes of its value."""
+"""How the reader of an environment variable interprets its value."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
 
 @dataclass(frozen=True, kw_only=True)
 class Misread:
-    """A value that its reader does not take as it was meant."""
+    """A value that its reader interprets in another way than intended."""
 
     happens: str
-    """What the reader makes of it, with the reader as the subject."""
+    """How the reader interprets it, as a sentence with the reader as its subject."""
     intended: str | None = None
-    """What was probably meant, as the reader takes it."""
+    """The probably intended value, in the form that the reader accepts."""
     fatal: bool = False
-    """The reader raises, so the run ends."""
+    """Whether the reader raises an error, which ends the run."""
 
 
 def misread(variable: KnownVariable, value: str, reader: str) -> Misread | None:
@@ -40,13 +40,13 @@ def misread(variable: KnownVariable, value: str, reader: str) -> Misread | None:
         case "torch-integer":
             if re.match(r"\s*[+-]?\d", value):
                 return _out_of_bounds(variable, c_integer(value)[0], reader, fatal=True)
-            return Misread(happens=f"{reader} takes a number and raises an error", fatal=True)
+            return Misread(happens=f"{reader} expects a number and raises an error", fatal=True)
         case "torch-boolean" | "accelerate-boolean":
             return _not_one_of(variable, BOOLEANS[variable.kind], value, reader, fatal=True)
         case "counts":
             if all(re.fullmatch(r"\s*0*[1-9]\d*\s*", one) for one in value.split(",")):
                 return None
-            return Misread(happens=f"{reader} takes positive numbers and ignores it")
+            return Misread(happens=f"{reader} expects positive numbers and ignores it")
         case "choice" | "exact":
             fatal = variable.otherwise == "fails"
             return _not_one_of(variable, variable.values, value, reader, fatal=fatal)
@@ -59,7 +59,7 @@ def misread(variable: KnownVariable, value: str, reader: str) -> Misread | None:
 def _misread_number(variable: KnownVariable, value: str, reader: str) -> Misread | None:
     taken, rest = c_integer(value)
     if rest.strip():
-        happens = f"{reader} takes a number and reads it as {taken}"
+        happens = f"{reader} expects a number and reads it as {taken}"
         unit = re.fullmatch(r"\s*([kmg])i?b?", rest.lower())
         if unit:
             return Misread(happens=happens, intended=str(taken * UNITS[unit[1]]))
@@ -73,9 +73,9 @@ def _out_of_bounds(
     variable: KnownVariable, taken: int, reader: str, *, fatal: bool = False
 ) -> Misread | None:
     if variable.minimum is not None and taken < variable.minimum:
-        return Misread(happens=f"{reader} takes at least {variable.minimum}", fatal=fatal)
+        return Misread(happens=f"{reader} expects at least {variable.minimum}", fatal=fatal)
     if variable.maximum is not None and taken > variable.maximum:
-        return Misread(happens=f"{reader} takes at most {variable.maximum}", fatal=fatal)
+        return Misread(happens=f"{reader} expects at most {variable.maximum}", fatal=fatal)
     return None
 
 
@@ -87,8 +87,8 @@ def _not_one_of(
         return None
     meant = next((one for one in values if one.lower() == value.lower()), None)
     return Misread(
-        happens=f"{reader} takes {', '.join(values)}, and "
-        + ("raises an error at anything else" if fatal else "ignores anything else"),
+        happens=f"{reader} accepts {', '.join(values)}, and "
+        + ("raises an error for any other value" if fatal else "ignores any other value"),
         intended=meant or intended(value, values),
         fatal=fatal,
     )
@@ -104,7 +104,7 @@ def _misread_list(variable: KnownVariable, value: str, reader: str) -> Misread |
                 return Misread(
                     happens=f"{reader} does not know {word!r} (it knows "
                     f"{', '.join(variable.values)}) and "
-                    + ("refuses the whole" if variable.otherwise == "fails" else "ignores it"),
+                    + ("rejects all of it" if variable.otherwise == "fails" else "ignores it"),
                     intended=meant and value.replace(word, meant),
                     fatal=variable.otherwise == "fails",
                 )
@@ -112,12 +112,12 @@ def _misread_list(variable: KnownVariable, value: str, reader: str) -> Misread |
 
 
 def intended_name(known: KnownVariables, name: str) -> str | None:
-    """The name in use that this unknown one is a slip of."""
+    """The known name that this unknown name probably means; None: none."""
     return intended(name, tuple(one.name for one in known.variables if not one.removed))
 
 
 def normal(known: KnownVariables, name: str, value: str) -> str:
-    """A value as its reader takes it, so that 01 and 1, or true and 1, compare equal."""
+    """A value as its reader interprets it: 01 and 1, or true and 1, compare equal."""
     variable = known.by_name.get(name)
     kind = variable.kind if variable is not None else "text"
     if kind == "integer":

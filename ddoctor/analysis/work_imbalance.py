@@ -1,12 +1,12 @@
-"""How much of the ranks' different times is that they were given different amounts of work.
+"""How much of the ranks' different times comes from different amounts of work.
 
 Pure: recorded steps in, figures out.
 
-What the model was given (tokens, pixels, samples) is held against the time that it took, within
-each step, so that what slows all ranks alike takes no part: the slope is the price of one more.
-Where the amounts change from step to step, each rank is held against itself as well, so that a
-rank that is slow whatever it is given does not look like one that is given more. On CPUs it is the
-seconds on a CPU that are looked at: others on the same host lengthen the clock's, not those.
+The amount of input of the model (tokens, pixels, samples) is compared to the time, within each
+step, so that a slowdown of all ranks has no effect. The slope is the cost of one more unit. If the
+amounts change from step to step, each rank is also compared to itself. So a rank that is slow with
+any input does not look like a rank with more input. On CPUs the time is CPU time, since other
+processes on the host lengthen the wall-clock time only.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from statistics import fmean, median, median_low
 from ddoctor.evidence.steps import RankSteps, Steps
 
 Rows = tuple[tuple[float, ...], ...]
-"""Of each rank, a figure of each step."""
+"""One value per rank and step."""
 
 COMPUTING = ("forward", "backward", "optimizer")
-"""What takes longer with more work."""
+"""Phases that take longer with more work."""
 
-# Less difference than this makes less than a slowdown that counts (10 %: GREYHOUND, ATC'25).
+# A smaller difference makes less than a slowdown that counts (10 %: GREYHOUND, ATC'25).
 UNEVEN = 0.10
-# Attention costs the square of the length, nothing in a model more: time that grows still faster
-# than that has another reason.
+# Attention costs the square of the length, and nothing in a model costs more. Time that grows even
+# faster has another reason.
 STEEPEST = 2.0
 # Of the variance. Two busy CPUs, ten processes that want them: by the clock 0.1 to 0.7 were
 # explained in runs with uneven work, by the CPU seconds 0.4 to 0.96.
 EXPLAINED = 0.3
-# Less of the amounts' variance than this within the ranks, and each rank has its own usual amount.
+# If less of the variance of the amounts is within the ranks, each rank has its own usual amount.
 CHANGES = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Different amounts of work on the ranks, and what of their time that explains."""
+    """Different amounts of work on the ranks, and the time that they explain."""
 
     unit: str
-    """What the work is counted in: numbers (of text: tokens) or samples."""
+    """The unit of the work: numbers (of text: tokens) or samples."""
     amounts: Rows
     seconds_each: float
-    """What one more of the unit costs, by the clock."""
+    """Wall-clock seconds for one more unit."""
 
     @property
     def ratio(self) -> float:
-        """How much more the rank with the most had than the usual one, in the median step."""
+        """How much more the rank with the most had than the usual rank, in the median step; 0.5 is
+        half as much more."""
         steps: Iterator[tuple[float, ...]] = zip(*self.amounts, strict=True)
         return median(map(_most, steps))
 
     @property
     def lost(self) -> float:
-        """Seconds of the mean step that equal amounts would save: what the rank with the most has
-        more than the mean one."""
+        """Seconds of the mean step that equal amounts would save."""
         return self.seconds_each * fmean(map(max, zip(*_from_mean(self.amounts), strict=True)))
 
     @property
     def longer(self) -> float:
-        """Seconds by which the rank with the most computes longer than the usual one."""
+        """Seconds by which the rank with the most computes longer than the usual rank."""
         steps: Iterator[tuple[float, ...]] = zip(*self.amounts, strict=True)
         return self.seconds_each * fmean(max(step) - median_low(step) for step in steps)
 
     def heaviest(self, rank: int) -> float:
-        """In what part of the steps the rank at this place had the most."""
+        """The share of the steps, 0 to 1, in which the rank at this index had the most."""
         steps: list[tuple[float, ...]] = list(zip(*self.amounts, strict=True))
         return sum(step[rank] == max(step) > min(step) for step in steps) / len(steps)
 
     def without(self, rows: Rows) -> Rows:
-        """These seconds as they would be with equal amounts."""
+        """These seconds, corrected to equal amounts."""
         slope, _ = _fit(self.amounts, rows)
         return tuple(
             tuple(second - slope * more for second, more in zip(row, amounts, strict=True))
@@ -78,21 +78,23 @@ class Workload:
 
 
 def spent(rank: RankSteps, phases: Sequence[str], count: int) -> tuple[float, ...]:
-    """Seconds of several phases together, of each of the first ``count`` steps."""
+    """Seconds of these phases together, for each of the first ``count`` steps."""
     rows = [rank.by_name[phase][:count] for phase in phases if phase in rank.by_name]
     return tuple(map(sum, zip(*rows, strict=True))) if rows else (0.0,) * count
 
 
 def on_cpu(steps: Steps) -> Rows:
-    """Seconds of each rank and step on a CPU; empty: not seen, or the ranks work on GPUs."""
+    """CPU seconds of each rank and step; empty: not known, or the ranks work on GPUs."""
     rows = tuple(rank.cpu[: steps.count] for rank in steps.ranks)
     of_cpus = all(rank.place.device == "cpu" for rank in steps.ranks)
     return rows if of_cpus and all(len(row) == steps.count for row in rows) else ()
 
 
 def clock_of_cpu(steps: Steps) -> float:
-    """By the clock, for each second on a CPU: of the last rank's computing, and 1 at least, since
-    a rank may be on a CPU beside that."""
+    """Wall-clock seconds per CPU second of the last rank's computing; at least 1.
+
+    A rank may also use a CPU outside these phases.
+    """
     count = steps.count
     rows = (spent(rank, COMPUTING, count) for rank in steps.ranks)
     cpu = fmean(map(max, zip(*on_cpu(steps), strict=True)))
@@ -100,8 +102,7 @@ def clock_of_cpu(steps: Steps) -> float:
 
 
 def workload(steps: Steps) -> Workload | None:
-    """The unit of work that explains the times; None: the ranks had equal amounts, or the time does
-    not follow them."""
+    """The unit of work that explains the times; None: equal amounts, or no relation."""
     count = steps.count
     if len(steps.ranks) < 2 or not count:
         return None
@@ -129,8 +130,7 @@ def workload(steps: Steps) -> Workload | None:
 
 
 def _fit(amounts: Rows, seconds: Rows) -> tuple[float, float]:
-    """What one more costs, none of it where more is faster; and what of the variance it explains,
-    0 to 1."""
+    """The cost of one more unit, at least 0, and the share of the variance it explains, 0 to 1."""
     more, away = _from_mean(amounts), _from_mean(seconds)
     changing = _around_own(more)
     if _inner(changing, changing) >= CHANGES * _inner(more, more):
@@ -144,19 +144,19 @@ def _fit(amounts: Rows, seconds: Rows) -> tuple[float, float]:
 
 
 def _most(amounts: Sequence[float]) -> float:
-    """By what part the most is more than the usual."""
+    """The relative difference of the most to the usual amount."""
     usual = median_low(amounts)
     return max(amounts) / usual - 1 if usual else 0.0
 
 
 def _from_mean(rows: Rows) -> Rows:
-    """Each figure, less the mean of its step."""
+    """Each value minus the mean of its step."""
     means = [fmean(step) for step in zip(*rows, strict=True)]
     return tuple(tuple(a - b for a, b in zip(row, means, strict=True)) for row in rows)
 
 
 def _around_own(rows: Rows) -> Rows:
-    """Each figure, less the mean of its rank."""
+    """Each value minus the mean of its rank."""
     return tuple(tuple(one - fmean(row) for one in row) for row in rows)
 
 

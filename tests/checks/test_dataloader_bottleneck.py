@@ -122,7 +122,7 @@ def test_the_fewest_workers_that_are_enough(findings: Findings) -> None:
     (fix,) = finding.fixes
     assert fix.settings == ("loader.num_workers=3",)
     assert "num_workers=3)  # train.py:42" in fix.paste
-    assert fix.expected_gain == "0.08 to 0.02 s a step, by the time for a batch"
+    assert fix.expected_gain == "0.08 to 0.02 s per step, by the time for a batch"
 
 
 def test_one_rank_alone(findings: Findings) -> None:
@@ -173,7 +173,7 @@ def test_a_measured_curve_wins(
     (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), curve(measured))
     assert finding.fixes[0].settings == (f"loader.num_workers={workers}",)
     assert finding.fixes[0].expected_gain is not None
-    assert finding.fixes[0].expected_gain.endswith("by the loader alone")
+    assert finding.fixes[0].expected_gain.endswith("measured with the loader alone")
 
 
 def test_beyond_the_knee_there_is_nothing_to_gain(findings: Findings) -> None:

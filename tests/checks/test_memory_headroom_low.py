@@ -35,7 +35,7 @@ def test_a_late_step_that_ran_out_of_memory(findings: Findings) -> None:
     assert finding.severity is Severity.ERROR
     assert "after 210 steps" in finding.because
     assert finding.because.endswith("; it held 61.0 GiB at first, and 77.0 at the end")
-    assert "half the micro-batch" in finding.fixes[1].summary
+    assert "halve the micro-batch" in finding.fixes[1].summary
 
 
 def test_what_is_unused_comes_first_where_it_helps(findings: Findings) -> None:
@@ -52,7 +52,7 @@ def test_a_sweep_that_leaves_less_than_the_margin(findings: Findings) -> None:
         "micro-batches of 31 leave 0.5 of 24 GiB on rank 0, less than 5%; at most 32 fit, and 29 "
         "with that margin"
     )
-    assert "half the micro-batch" in finding.fixes[0].summary
+    assert "halve the micro-batch" in finding.fixes[0].summary
 
 
 def test_a_sweep_where_one_rank_has_less(findings: Findings) -> None:

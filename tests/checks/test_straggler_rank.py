@@ -193,7 +193,7 @@ def test_more_work_in_one_part_of_the_step(findings: Findings, phase: str) -> No
     section = steps(USUAL, with_more(phase, 0.018), cpu=(0.095, 0.113))
     (finding,) = findings(CAUSE, section)
     assert finding.severity is Severity.WARNING
-    assert "it does more there" in finding.because
+    assert "it computes more" in finding.because
     assert "grep -qx RANK=1 && py-spy record" in finding.fixes[0].paste
 
 
@@ -218,7 +218,7 @@ def test_fewer_cpus_than_the_others(findings: Findings) -> None:
     section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.15))
     use = RankUse(hosts=(host(0), host(1, affinity=(3,))), flags=())
     (finding,) = findings(CAUSE, section, use)
-    assert "may use CPU 3 only, where the others have 8" in finding.because
+    assert "may use only CPU 3, while the others have 8" in finding.because
     assert finding.fixes[0].settings == ("torch.affinity=all",)
 
 
@@ -233,7 +233,7 @@ def test_another_process_on_its_core(findings: Findings) -> None:
 def test_something_that_it_waits_for_beside_the_collectives(findings: Findings) -> None:
     section = steps(USUAL, with_more("forward", 0.06), cpu=(0.09, 0.09))
     (finding,) = findings(CAUSE, section, RankUse(hosts=(host(0), host(1)), flags=()))
-    assert "wanted none" in finding.because
+    assert "needed no CPU" in finding.because
     assert r"tr '\0' '\n'" in finding.fixes[0].paste
     assert "grep -qx RANK=1 && py-spy dump" in finding.fixes[0].paste
 
@@ -291,7 +291,7 @@ def test_what_sleeps_beside_a_later_rank_is_a_note(findings: Findings) -> None:
     use = RankUse(hosts=(host(0), host(1)), flags=())
     (finding,) = findings(CAUSE, section, use)
     assert finding.where.ranks == (1,)
-    assert "wanted none" in finding.because
+    assert "needed no CPU" in finding.because
     assert finding.severity is Severity.NOTE
 
 
