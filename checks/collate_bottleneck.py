@@ -1,13 +1,17 @@
-"""Putting the batches together is the slow part of loading, not the items of the dataset.
+"""The collate function or the transfer of a batch is the slow part of loading, not the items.
 
-The collate function pads, tokenises and stacks; then a batch is handed over, pinned and copied to
-the device. Where this takes longer than to fetch the items, a faster disk or dataset changes
-nothing. Work of the training loop on a batch, before the model gets it, delays every step: workers
+The collate function pads, tokenises and stacks items; then the DataLoader transfers, pins and
+copies the batch. If this takes longer than fetching the items, a faster disk or dataset does not
+help. Work of the training loop on a batch, between loader and model, delays every step; workers can
 do it meanwhile.
 
-Seen from outside: it looks like too few workers, but the samples of a profiler are in the collate
-function, in ``pin_memory`` or in ``Tensor.to``.
+Symptoms: it looks like too few workers, but the samples of a profiler are in the collate function,
+in ``pin_memory`` or in ``Tensor.to``.
+
+To fix it, add workers, do less in collate, move work of the loop into the workers, or pin memory.
 """
+
+# Above 150 lines: collate, work in the loop and pageable memory have different evidence and fixes.
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 STACKS = "default_collate"
-"""What torch takes where no function is given."""
-# One makes a batch while that of the other waits; dataloader-bottleneck says where it takes more.
+"""The default collate function of torch."""
+# One worker makes a batch while that of the other waits; dataloader-bottleneck finds if more help.
 FEW_WORKERS = 2
 EXPLAINS = (
     "straggler-rank",
@@ -56,22 +60,22 @@ def longer_than_the_items(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"a batch is needed every {worst.need:.3f} s and comes every {worst.interval:.3f} s: "
-            f"of the {loader.batch_seconds:.3f} s that one takes at {loader.name}, "
-            f"{loader.collate or 'collate'} takes {collate:.3f} s"
+            f"the step needs a batch every {worst.need:.3f} s and gets one every "
+            f"{worst.interval:.3f} s: of the {loader.batch_seconds:.3f} s per batch at "
+            f"{loader.name}, {loader.collate or 'collate'} takes {collate:.3f} s"
         ),
         evidence=(
             Observation(
                 name="collate",
                 value=round(collate, 4),
-                unit="s a batch",
+                unit="s per batch",
                 expected=round(worst.need, 4),
                 source="the step without waiting for any loader",
             ),
             Observation(
-                name="to fetch its items",
+                name="fetching the items",
                 value=round(loader.fetch_seconds / loader.collated, 4),
-                unit="s a batch",
+                unit="s per batch",
             ),
             _share("waiting for batches", worst, worst.wait),
         ),
@@ -95,9 +99,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{live_ranks.named(rows)}: the main thread is at its loader {share:.0%} of the time, "
-            f"and {f'the {workers} workers are' if workers else 'there it is'} mostly met putting "
-            f"batches together, {where}, not reading their items"
+            f"{live_ranks.named(rows)}: the main thread is in its DataLoader {share:.0%} of the "
+            f"time, and {f'the {workers} workers' if workers else 'it'} mostly "
+            f"{'collate' if workers else 'collates'} batches, {where}, instead of reading items"
         ),
         evidence=(
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
@@ -131,23 +135,23 @@ def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -
         cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
         fixes=(
             Fix(
-                summary="let the workers do it, and hand over few large tensors",
+                summary="move this work into the workers, and transfer few large tensors",
                 paste=(
-                    "def collate(items):  # runs in the workers: all that is done to a batch\n"
+                    "def collate(items):  # runs in the workers: all work on a batch\n"
                     "    return torch.utils.data.default_collate(items)\n"
                     "\n"
                     f"DataLoader(…, num_workers={loader.num_workers or FEW_WORKERS}, "
                     f"collate_fn=collate)  # {loader.name}"
                 ),
                 language="python",
-                caution="each tensor of a batch is a file in /dev/shm to open: stack small ones",
+                caution="each tensor of a batch opens a file in /dev/shm: stack small tensors",
             ),
         ),
     )
 
 
 def _hottest(lines: Lines | None, rank: int) -> HotLine | None:
-    """Where this rank was sampled most outside of all phases."""
+    """The line with the most samples of this rank outside all phases; None: none."""
     ranks = lines.ranks if lines is not None else ()
     rest = [line for one in ranks if one.rank == rank for line in one.lines if line.phase == "rest"]
     return max(rest, key=lambda line: line.samples, default=None)
@@ -194,7 +198,7 @@ def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             Fix(
-                summary="pin the batches, and copy them while the device computes",
+                summary="pin the memory of batches, and copy them while the device computes",
                 paste=(
                     f"DataLoader(…, pin_memory=True)  # {loader.name}\n"
                     "batch = batch.to(device, non_blocking=True)"
@@ -217,14 +221,14 @@ def _share(name: str, feed: Feed, seconds: float) -> Observation:
 
 
 def _less(collate: str, loader: str) -> Fix:
-    """Of the function that puts batches together, for the loader at this line."""
+    """The fix for this collate function of the loader at this line."""
     return _fewer_bytes() if collate == STACKS else _ahead_of_the_run(collate, loader)
 
 
 def _fewer_bytes() -> Fix:
-    """Where all it does is to stack, it is told by what it stacks."""
+    """The fix for the default collate function, whose time depends on the tensors it stacks."""
     return Fix(
-        summary=f"give {STACKS} less to stack: few tensors, of few bytes",
+        summary=f"give {STACKS} less to stack: few tensors with few bytes",
         paste=(
             "# in __getitem__: one tensor for many numbers, images as uint8\n"
             "return torch.as_tensor(image, dtype=torch.uint8), label\n"
@@ -237,9 +241,9 @@ def _fewer_bytes() -> Fix:
 
 
 def _ahead_of_the_run(collate: str, loader: str) -> Fix:
-    """Of the function that puts batches together, for the loader at this line."""
+    """The fix for a collate function of the user, of the loader at this line."""
     return Fix(
-        summary=f"do less in {collate}: per item, or once before the run",
+        summary=f"do less in {collate}: move work to the items, or to a run before the training",
         paste=(
             f"# what {collate} does to each item (tokenising, decoding): once\n"
             'torch.save([prepare(dataset[index]) for index in range(len(dataset))], "items.pt")\n'
@@ -248,5 +252,5 @@ def _ahead_of_the_run(collate: str, loader: str) -> Fix:
             f"DataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}"
         ).rstrip(" #"),
         language="python",
-        caution="random augmentation must stay in __getitem__; lengths that differ need padding",
+        caution="random augmentation must stay in __getitem__; different lengths need padding",
     )

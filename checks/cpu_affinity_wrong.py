@@ -1,18 +1,24 @@
-"""The ranks may use too few CPU cores, or only cores far from their GPUs.
+"""The CPU affinity mask has too few cores for the ranks, or only cores far from their GPUs.
 
-The affinity mask of the launching shell, or the cpuset of its container or job, goes down to every
-rank and every DataLoader worker. Where it holds fewer cores than there are ranks they take turns
-while the other cores idle; where it holds only cores of one NUMA node, the ranks of GPUs on the
-other node copy all their data across the sockets.
+Every rank and every DataLoader worker inherits the affinity mask of the launching shell, or the
+cpuset of its container or job. With fewer cores than ranks, the ranks share cores while the other
+cores idle. With cores of one NUMA node only, the ranks with GPUs on another node copy all their
+data across the sockets.
 
-Seen from outside: ``taskset -cp $$`` in the shell that launches, ``nvidia-smi topo -m`` for the
-cores near each GPU.
+Symptoms: ``taskset -cp $$`` in the launching shell shows few cores; ``nvidia-smi topo -m`` shows
+the cores near each GPU.
+
+To fix it, widen the mask or the cpuset, or let each rank reset its affinity.
 """
+
+# Above 150 lines: a mask before the run and in it, of ranks and of workers, with one fix per place
+# that sets it.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.cpu_masks import Held, held_up, waiting_for_workers
 from ddoctor.analysis.local_ranks import bound_one_by_one, local_ranks, visible_gpus
 from ddoctor.evidence.environment import Environment
@@ -28,13 +34,13 @@ EXPLAINS = (
     "cpu-thread-oversubscription",
     "dataloader-bottleneck",
     "straggler-rank",
-    # gloo moves data with threads of its own.
+    # gloo transfers data with its own threads.
     "communication-bound-step",
     "scaling-efficiency-low",
     "compute-bound",
 )
 
-# What is on its CPUs for so much of the time has hardly any left to be faster.
+# Workers that use this share of their CPUs have hardly any CPU time left.
 USED_UP = 0.8
 
 
@@ -46,11 +52,11 @@ def fewer_cores_than_ranks(
     kernel: Kernel | None,
     use: RankUse | None,
 ) -> Iterator[Finding]:
-    """Not even one core for the main thread of each rank, on a machine that has them."""
+    """The mask has less than one core per rank, on a machine with enough cores."""
     ranks = local_ranks(gpus, environment, runs)
     allowed = len(cpus.allowed)
     if bound_one_by_one(environment) or (use is not None and cpus.host in use.by_host):
-        return  # what was seen while it trained tells more
+        return  # what was measured during the training is better evidence
     if ranks is None or allowed >= min(ranks.number, cpus.logical):
         return
     yield Finding(
@@ -75,7 +81,7 @@ def fewer_cores_than_ranks(
 def far_from_the_gpus(
     cpus: Cpus, gpus: Gpus, environment: Environment | None, kernel: Kernel | None
 ) -> Iterator[Finding]:
-    """The mask holds no core of the NUMA node that a GPU hangs on."""
+    """The mask has no core of the NUMA node of a GPU."""
     near = {node.index: set(node.cpus) for node in cpus.numa if node.cpus}
     far = [
         gpu
@@ -88,13 +94,13 @@ def far_from_the_gpus(
     held = cpus.cpuset is not None and set(cpus.cpuset) <= set(cpus.allowed)
     yield Finding(
         severity=Severity.WARNING,
-        # Without a cpuset the launcher may still bind each rank to a node of its own.
+        # Without a cpuset the launcher may still bind each rank to a separate node.
         confidence=Confidence.LIKELY if held else Confidence.POSSIBLE,
         because=(
-            f"GPU {', '.join(str(gpu.index) for gpu in far)} hang on NUMA node "
-            f"{', '.join(map(str, nodes))}, and the affinity mask {cpu_list(cpus.allowed)} has no "
-            "core there"
-            + ("" if held else "; the mask of a running rank settles it: taskset -cp PID")
+            f"GPU {', '.join(str(gpu.index) for gpu in far)} {'is' if len(far) == 1 else 'are'} "
+            f"on NUMA node {', '.join(map(str, nodes))}, but the affinity mask "
+            f"{cpu_list(cpus.allowed)} has no core there"
+            + ("" if held else "; check the mask of a running rank: taskset -cp PID")
         ),
         evidence=tuple(
             Observation(
@@ -111,14 +117,14 @@ def far_from_the_gpus(
 
 
 def waiting_for_their_cores(use: RankUse) -> Iterator[Finding]:
-    """While they trained, ranks took turns on the CPUs of their mask."""
+    """Ranks waited for the CPUs of their mask during the training."""
     for ranks in use.by_host.values():
         for held in held_up(ranks):
             yield _held_up(held)
 
 
 def workers_on_few_cores(use: RankUse, loading: Loading, steps: Steps) -> Iterator[Finding]:
-    """The DataLoader workers use up the few CPUs of their mask, and the training waits for them."""
+    """DataLoader workers use all CPUs of their mask, and the training waits for them."""
     for ranks in use.by_host.values():
         for held in waiting_for_workers(ranks, loading, steps):
             room = min(sum(rank.workers for rank in held.ranks), ranks[0].host_cpus)
@@ -128,19 +134,18 @@ def workers_on_few_cores(use: RankUse, loading: Loading, steps: Steps) -> Iterat
 
 def _held_up(held: Held) -> Finding:
     ranks, first = held.ranks, held.ranks[0]
-    number = "rank" if len(ranks) == 1 else "ranks"
-    who = f"{number} {cpu_list(rank.rank for rank in ranks)}"
+    who = endings.ranks(rank.rank for rank in ranks)
     mask = f"CPU {cpu_list(held.mask)} of the {first.host_cpus} of {first.host}"
     if held.busy is not None:
         workers = sum(rank.workers for rank in ranks)
         because = (
-            f"the {workers} workers of {who} may only use {mask}, and kept {held.busy:.2g} of "
-            f"{len(held.mask)} busy while the training waited for {held.waited:.0%} of the time"
+            f"the {workers} workers of {who} may only use {mask}, and used {held.busy:.2g} of "
+            f"{len(held.mask)} CPUs while the training waited for {held.waited:.0%} of the time"
         )
     elif held.waited is not None:
         because = f"{who} may only use {mask}, and waited for it for {held.waited:.0%} of the time"
     else:
-        because = f"{who} may only use {mask}; /proc/PID/schedstat tells how long they wait for it"
+        because = f"{who} may only use {mask}; /proc/PID/schedstat shows how long they wait for it"
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.POSSIBLE if held.waited is None else Confidence.LIKELY,
@@ -163,17 +168,17 @@ def _held_up(held: Held) -> Finding:
 
 def _reset(held: Held) -> Fix:
     reset = "os.sched_setaffinity(0, range(os.cpu_count()))"
-    caution = "a cpuset of the container or job, if it holds no others, is widened there only"
+    caution = "a cpuset of the container or job without other cores must be widened there"
     if held.busy is not None and any(rank.worker_affinity for rank in held.ranks):
         return Fix(
-            summary="let the workers use all CPUs, and see what narrows their mask",
+            summary="let the workers use all CPUs, and find what narrows their mask",
             paste=f"DataLoader(…, worker_init_fn=lambda worker: {reset})",
             language="python",
             caution=caution,
         )
     return Fix(
-        summary="let each rank use all CPUs, or those near its GPU: a shell, a launcher, a library "
-        "or an image narrows its mask, and the workers inherit it",
+        summary="let each rank use all CPUs, or those near its GPU; a shell, launcher, library or "
+        "image narrows its mask, and the workers inherit it",
         paste=f"{reset}  # before the first DataLoader",
         language="python",
         caution=caution,
@@ -187,18 +192,18 @@ def _wider(cpus: Cpus, environment: Environment | None, kernel: Kernel | None) -
     if cpus.cpuset is None or not set(cpus.cpuset) <= set(cpus.allowed):
         wanted = every if cpus.cpuset is None else cpu_list(cpus.cpuset)
         return Fix(
-            summary="widen the mask of the shell that launches; ranks and workers inherit it",
+            summary="widen the mask of the launching shell; ranks and workers inherit it",
             paste=f"taskset -cp {wanted} $$",
         )
     if environment is not None and environment.get("SLURM_JOB_ID"):
         return Fix(
-            summary="ask Slurm for more cores: the job's cpuset holds no others",
+            summary="request more cores from Slurm: the cpuset of the job has no others",
             paste=f"#SBATCH --cpus-per-task={cpus.logical}",
             caution="for one task per node that starts all ranks; divide it by the tasks per node",
         )
     if kernel is not None and kernel.container == "kubernetes":
         return Fix(
-            summary="ask for more cores: the pod's cpuset holds no others",
+            summary="request more cores: the cpuset of the pod has no others",
             paste=f'resources:\n  requests: {{cpu: "{cpus.logical}"}}\n'
             f'  limits: {{cpu: "{cpus.logical}"}}\n',
             language="yaml",
@@ -206,11 +211,11 @@ def _wider(cpus: Cpus, environment: Environment | None, kernel: Kernel | None) -
         )
     if kernel is not None and kernel.engine:
         return Fix(
-            summary="give the container more cores: its cpuset holds no others",
+            summary="give the container more cores: its cpuset has no others",
             paste=f"{kernel.engine} update --cpuset-cpus {every} CONTAINER",
             caution="on the machine that runs the container",
         )
     return Fix(
-        summary="the cpuset of the session holds no others: widen that of its slice, as root",
+        summary="widen the cpuset of the session's slice, as root: it has no other cores",
         paste=f"sudo systemctl set-property --runtime user-$(id -u).slice AllowedCPUs={every}",
     )

@@ -82,7 +82,7 @@ def _stuck(
         fixes=(
             *(
                 Fix(
-                    summary="fix what this line of the worker waits for",
+                    summary="find what this line of the worker waits for",
                     paste="\n".join(
                         f'  File "{frame.file}", line {frame.line}, in {frame.function}'
                         for frame in first.stack

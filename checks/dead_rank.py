@@ -1,13 +1,17 @@
-"""A rank has died, and the others cannot go on without it.
+"""A rank has died, and the other ranks cannot continue without it.
 
-The others wait in their next collective, or fail in it with an error that only says that their peer
-is gone; the first failure is the one to repair. A rank that a signal killed leaves no Python error:
-SIGKILL is nearly always the kernel's or the container's answer to too much memory, SIGBUS a full
-/dev/shm, SIGSEGV and SIGABRT are faults in native code.
+The other ranks wait in their next collective, or fail in it with an error that only names the lost
+connection. The first failure is the one to fix. A rank killed by a signal leaves no Python error:
+SIGKILL usually means that the kernel or the container ran out of memory, SIGBUS a full /dev/shm,
+and SIGSEGV and SIGABRT errors in native code.
 
-Seen from outside: exit code -9 (137), -7 (135), -11 (139) or -6 (134) of one worker in torchrun's
-summary, and connection or timeout errors in all the others.
+Symptoms: exit code -9 (137), -7 (135), -11 (139) or -6 (134) of one worker in torchrun's summary,
+and connection or timeout errors in all others.
+
+To fix it, find the first failure: the traceback, or the line of the kernel log.
 """
+
+# Above 150 lines: probes, training and live runs show it differently; each signal has a meaning.
 
 from __future__ import annotations
 
@@ -24,23 +28,23 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("first-failure-masked",)
 
 # How gloo ("… reset by peer", "… closed by peer") and NCCL (ncclRemoteError: "… a remote process
-# exiting prematurely") tell a rank that another one is gone.
+# exiting prematurely") report that another rank is gone.
 VICTIM = re.compile(r"by peer|remote process exit", re.IGNORECASE)
 
 FEW = 8
-"""Hosts that fit what is pasted."""
+"""The most hosts in a pasted command."""
 
 SIGNALS = {
-    4: ("SIGILL", "a binary that was built for another processor"),
-    6: ("SIGABRT", "native code gave up"),
+    4: ("SIGILL", "a binary for another processor"),
+    6: ("SIGABRT", "native code aborted"),
     7: ("SIGBUS", "mostly a full /dev/shm, or a file that shrank"),
     8: ("SIGFPE", "a division by zero in native code"),
     9: (
         "SIGKILL",
-        "mostly for memory, by the kernel or the container; else by a person or scheduler",
+        "usually out of memory, by the kernel or the container; else by a user or scheduler",
     ),
-    11: ("SIGSEGV", "a fault in native code"),
-    15: ("SIGTERM", "somebody asked it to end"),
+    11: ("SIGSEGV", "an invalid memory access in native code"),
+    15: ("SIGTERM", "a user, launcher or scheduler ended it"),
 }
 
 
@@ -50,7 +54,7 @@ def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
             continue
         dead = [state for state in run.ranks if state.exit_code is not None or state.words]
         culprits = [state for state in dead if not VICTIM.search(state.words) or _signal(state)]
-        # The same error everywhere is no rank's own, and told as the crash of the probe.
+        # The same error on all ranks is an error of the probe, which is reported as such.
         everywhere = len(culprits) == len(run.ranks) and len({one.words for one in culprits}) == 1
         silent = [state for state in run.ranks if state.status == "silent"]
         if culprits and (not everywhere or _signal(culprits[0])):
@@ -65,9 +69,9 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return
     first = failures[0]
     if cuda_oom.read(first.message) is not None:
-        return  # what it ran out of is told by the checks of memory
+        return  # The checks of GPU memory report it.
     alike = [one for one in failures if one.words == first.words and first.exception]
-    told = alike if len(alike) == len(run.ranks) else [first]
+    shown = alike if len(alike) == len(run.ranks) else [first]
     number = _signal(first)
     place = endings.place(first.place)
     if first.exception:
@@ -75,11 +79,11 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     elif number:
         why = f"was killed by {_named(number)}"
     else:
-        why = f"left with exit code {first.exit_code}"
+        why = f"ended with exit code {first.exit_code}"
     if not first.exception and first.words:
-        why += f", its last words '{first.words}',"
-    subject = endings.who(first) if len(told) == 1 else f"all {len(told)} ranks"
-    more = len(failures) - len(told)
+        why += f", its last output '{first.words}',"
+    subject = endings.who(first) if len(shown) == 1 else f"all {len(shown)} ranks"
+    more = len(failures) - len(shown)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
@@ -87,24 +91,24 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             f"{subject} {why}{f' at {place}' if place else ''} {endings.when(run, first)}"
             f"{'' if run.log else f', {first.time:.1f} s after the start'}"
             f"{f', the first of {more + 1} that failed' if more else ''}"
-            f"{endings.others(run, told)}"
+            f"{endings.others(run, shown)}"
         ),
         evidence=(
             Observation(name="exit code", value=first.exit_code or 0),
             Observation(name="last phase", value=first.doing),
-            Observation(name="last words", value=first.words),
+            Observation(name="last output", value=first.words),
         ),
         where=Where(
-            hosts=tuple(sorted({one.host for one in told})),
-            ranks=tuple(one.rank for one in told) if len(run.ranks) > 1 or run.log else (),
+            hosts=tuple(sorted({one.host for one in shown})),
+            ranks=tuple(one.rank for one in shown) if len(run.ranks) > 1 or run.log else (),
         ),
         fixes=(_training_fix(run, first),),
     )
 
 
 def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iterator[Finding]:
-    told = {rank.rank for run in runs or () for rank in run.failures}
-    dead = [rank for rank in live.gone if not rank.finished and rank.rank not in told]
+    known = {rank.rank for run in runs or () for rank in run.failures}
+    dead = [rank for rank in live.gone if not rank.finished and rank.rank not in known]
     if not dead or not live.blocked:
         return
     hosts = tuple(sorted({rank.host for rank in dead}))
@@ -113,8 +117,8 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{who} of {live.job} {'is' if len(dead) == 1 else 'are'} not on "
-            f"{' and '.join(hosts[:FEW])} any more; nothing moved for {live.ranks[0].seconds:.0f} s"
+            f"{who} of {live.job} no longer {'runs' if len(dead) == 1 else 'run'} on "
+            f"{' and '.join(hosts[:FEW])}; nothing moved for {live.ranks[0].seconds:.0f} s"
             f"{others(live.ranks, ())}"
         ),
         evidence=(
@@ -122,18 +126,18 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
                 name="ranks of these hosts",
                 value=len(live.ranks),
                 expected=len(live.ranks) + len(dead),
-                source="the environment of those that are there",
+                source="the environment of the running ranks",
             ),
         ),
         where=Where(hosts=hosts, ranks=tuple(rank.rank for rank in dead)),
         fixes=(
             Fix(
-                summary="see what ended it: its last words in the log, or the kernel's",
+                summary="find what ended it, in its log and in the kernel log",
                 paste="dmesg -T | grep -i -E 'killed process|out of memory|segfault' | tail",
-                caution="the others wait for ever: end them, and start from the last checkpoint",
+                caution="the others wait forever: end them, and resume from the last checkpoint",
             ),
             Fix(
-                summary="have one launcher end all ranks when one fails",
+                summary="use a launcher that ends all ranks when one fails",
                 paste=f"torchrun --nproc-per-node {len(live.ranks) + len(dead)} "
                 f"{' '.join(live.command)}",
             ),
@@ -145,13 +149,13 @@ def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
     if first.exception:
         line = endings.place(first.place)
         return Fix(
-            summary=f"repair what raised{f' at {line}' if line else ''}",
+            summary=f"correct the error{f' at {line}' if line else ''}",
             paste=endings.traceback(first),
             language="text",
         )
     if not _signal(first):
         return Fix(
-            summary="find who ends the process there",
+            summary="find the call that ends the process",
             paste=f"grep -nE '_exit\\(|exit\\(|abort\\(' {run.command[0]}",
         )
     return _fix(SIGNALS.get(_signal(first), ("signal", ""))[0], endings.again(run))
@@ -175,18 +179,18 @@ def _finding(run: ProbeRun, state: RankState) -> Finding:
     elif state.words:
         why = f"failed with '{state.words}'"
     else:
-        why = f"ended with exit code {state.exit_code} and without a word"
+        why = f"ended with exit code {state.exit_code} and without a message"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
             f"rank {state.rank} (pid {state.pid} on {state.host}) of the probe {run.probe} {why}, "
-            f"at '{state.last}'; {len(run.ranks) - 1} others needed it"
+            f"at '{state.last}'; {len(run.ranks) - 1} other ranks need it"
         ),
         evidence=(
             Observation(name="exit code", value=state.exit_code or 0, source="torchrun"),
             Observation(name="last step", value=state.last, source="the rank's own journal"),
-            Observation(name="last words", value=state.words),
+            Observation(name="last output", value=state.words),
         ),
         where=Where(hosts=(state.host,), ranks=(state.rank,)),
         fixes=(_fix(SIGNALS.get(number, ("signal", ""))[0] if number else "", again),),
@@ -202,18 +206,23 @@ def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"nothing was heard any more of {who}{more} in the probe {run.probe}, for "
-            f"{first.age:.0f} s, last at '{first.last}': killed with all its processes, or its "
-            f"host is down or cut off; {len(run.ranks) - len(silent)} others needed it"
+            f"{who}{more} of the probe {run.probe} did not respond for {first.age:.0f} s, last at "
+            f"'{first.last}': killed with all its processes, or its host is down or disconnected; "
+            f"{len(run.ranks) - len(silent)} other ranks need it"
         ),
         evidence=(
-            Observation(name="last heard of", value=round(first.age, 1), unit="s", source="store"),
+            Observation(
+                name="time since its last response",
+                value=round(first.age, 1),
+                unit="s",
+                source="store",
+            ),
             Observation(name="last step", value=first.last, source="the rank's own journal"),
         ),
         where=Where(hosts=hosts, ranks=tuple(state.rank for state in silent)),
         fixes=(
             Fix(
-                summary="see whether the host is there, and who ended its processes",
+                summary="check that the host responds, and find what ended its processes",
                 paste="\n".join(
                     f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'"
                     for host in hosts[:FEW]
@@ -226,18 +235,18 @@ def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
 def _fix(signal: str, again: str) -> Fix:
     if signal == "SIGKILL":
         return Fix(
-            summary="see whether it was killed for memory",
+            summary="check whether the OOM killer ended it",
             paste="dmesg -T | grep -i -E 'killed process|out of memory|oom' | tail",
-            caution="needs the right to read the kernel log; in a container look at its host",
+            caution="needs the right to read the kernel log; for a container, look on its host",
         )
     if signal == "SIGBUS":
-        return Fix(summary="see how full shared memory is", paste="df -h /dev/shm")
+        return Fix(summary="check how full shared memory is", paste="df -h /dev/shm")
     if signal:
         return Fix(
-            summary="see where in native code it died",
+            summary="find where in native code it died",
             paste=f"PYTHONFAULTHANDLER=1 {again}",
         )
     return Fix(
-        summary="repair that error, then measure again",
+        summary="correct that error, then run the probe again",
         paste=again,
     )

@@ -1,13 +1,17 @@
-"""The memory of a rank, or of its DataLoader workers, grows with every step.
+"""The host memory of a rank, or of its DataLoader workers, grows with every step.
 
-What grows with each step has no end but that of the host's memory: then the kernel kills a
-process, often another one, and every rank waits for it. Lists of what was logged or predicted,
-caches without a limit, tensors that are kept with their graph, and datasets that hold millions of
-Python objects (each worker makes its own copy of what it touches) are the usual ones.
+Memory that grows with each step ends only when host memory is full. The kernel then kills a
+process, often another one, and every rank waits for it. Common reasons are lists of logged values
+or predictions, caches without a limit, tensors kept with their graph, and datasets with millions of
+Python objects (each worker copies those it touches).
 
-Seen from outside: the resident size of the process in ``top`` rises and never falls, and after some
-hours a worker is "killed by signal: Killed".
+Symptoms: the resident size of the process in ``top`` rises and never falls, and after some hours a
+worker is "killed by signal: Killed".
+
+To fix it, keep numbers instead of tensors, limit caches, and store datasets as arrays.
 """
+
+# Above 150 lines: recorded and live growth, and the doubt whether it is a cache that will end.
 
 from __future__ import annotations
 
@@ -28,20 +32,20 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("host-ram-oom",)
 
-# 100,000 steps of it make 10 GiB.
+# MiB; 100,000 steps of it make 10 GiB.
 PER_STEP = 0.1
-# Measured with torch 2.13 on a CPU: within 80 steps the resident size of sound loops with workers
-# wanders by up to 18 MiB, and one in a hundred drifts by 21.
+# MiB. Measured with torch 2.13 on a CPU: within 80 steps the resident size of healthy loops with
+# workers varies by up to 18 MiB, and one in a hundred drifts by 21.
 GROWTH = 32.0
-# A heap of glibc's malloc for one thread (HEAP_MAX_SIZE): less may be the allocator's own.
+# A heap of glibc's malloc for one thread (HEAP_MAX_SIZE): less may be due to the allocator.
 SURE_GROWTH = 64.0
-# The growth stands out from what comes and goes.
+# The growth must be this many times the variation.
 OVER_SWING = 5.0
-# Slurm partitions commonly end a job after some days; what lasts for a week is not urgent.
+# Slurm partitions commonly end a job after some days; memory for a week is not urgent.
 A_WEEK = 7 * 24.0
-# A look of some seconds tells nothing of what comes much later.
+# Samples of some seconds say nothing about much later.
 AN_HOUR = 1.0
-# What a rank does in each step: who only loads or evaluates keeps what it has come to on purpose.
+# Activities of a training step: a rank that only loads or evaluates may keep memory on purpose.
 TRAINING = ("backward", "backward-or-wait", "optimizer")
 # By whether it may be a cache of the dataset.
 CONFIDENCE = {
@@ -55,7 +59,7 @@ MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """What grows on one rank."""
+    """Memory that grows on one rank."""
 
     growth: Growth
     workers: bool
@@ -91,7 +95,7 @@ def growing(
 
 
 def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator[Finding]:
-    """Where memory grows so fast that it is full before anybody has looked again."""
+    """Memory grows so fast that it is full before the next attach."""
     if not live.moves:
         return
     free = {section.host: _free(section) for section in hosts or ()}
@@ -104,7 +108,7 @@ def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator
 
 
 def _per_hour(rank: LiveRank, workers: bool, seconds: float) -> float | None:
-    """MiB that it grows by; None: it does not surely grow, or this rank does not train."""
+    """MiB per hour of growth; None: it does not clearly grow, or this rank does not train."""
     amounts = rank.workers_held if workers else rank.held
     found = trend(range(len(amounts)), amounts)
     if found is None or not found.steady or not any(map(rank.share, TRAINING)):
@@ -126,14 +130,14 @@ def _live(look: LiveLook, growing: Mapping[tuple[LiveRank, bool], float], free: 
             f"{amounts[-1]:.0f} MiB in {look.seconds:.0f} s, without a pause"
             + (f" (the fastest of {len(growing)})" if len(growing) > 1 else "")
             + f"; at this rate {look.host} is full in {_span(hours)}; a cache of the dataset looks "
-            "the same until its first epoch is over"
+            "the same until its first epoch ends"
         ),
         evidence=tuple(
             Observation(
                 name=f"growth of {_what(theirs)} of rank {one.rank}",
                 value=round(rate / 3600, 2),
                 unit="MiB/s",
-                source="a line through the memory that is its own",
+                source="linear fit of its private memory",
             )
             for (one, theirs), rate in growing.items()
         ),
@@ -165,8 +169,11 @@ def _leaks(rank: Growth) -> Iterator[Leak]:
 
 
 def _free(memory: Memory, ranks: Sequence[Growth] = ()) -> float:
-    """MiB that processes may still take. The memory of a host is read when the recorded ``ranks``
-    have ended: what they held last counts as taken."""
+    """MiB that processes may still take.
+
+    ddoctor reads the memory of a host after the recorded ``ranks`` end, so their last memory counts
+    as taken.
+    """
     free = memory.available
     if memory.limit is not None and memory.used_in_limit is not None:
         free = min(free, memory.limit - memory.used_in_limit)
@@ -175,12 +182,12 @@ def _free(memory: Memory, ranks: Sequence[Growth] = ()) -> float:
 
 
 def _series(rank: Growth) -> list[tuple[float, ...]]:
-    """MiB over time of the process and of its workers, as far as they were seen."""
+    """MiB over time of the process and of its workers, as far as recorded."""
     return [amounts for amounts in (rank.resident, rank.workers) if amounts]
 
 
 def _full(leaks: Sequence[Leak], free: Mapping[str, float]) -> tuple[float, str] | None:
-    """In how many hours the first host will be full, and which; all that grows on it counts."""
+    """The hours until the first host is full, and its name, with all growth on that host."""
     rates: dict[str, float] = {}
     for leak in leaks:
         host = leak.growth.host
@@ -193,8 +200,10 @@ def _full(leaks: Sequence[Leak], free: Mapping[str, float]) -> tuple[float, str]
 def _cache(
     leaks: Sequence[Leak], loaders: Sequence[Loader] | None, free: Mapping[str, float]
 ) -> Literal["no", "maybe", "fits"]:
-    """Whether it may be a cache of the dataset, where that lives and in its first epoch; and if so,
-    whether half of what is free on each host would hold it at the end of that epoch."""
+    """Whether it may be a cache of the dataset in its first epoch.
+
+    ``fits``: half of the free memory of each host would hold it at the end of that epoch.
+    """
     sizes: dict[str, float] = {}
     for leak in leaks:
         here = [
@@ -225,17 +234,17 @@ def _finding(
         f"{what} of {whose} grew by {worst.per_step:.2g} MiB per step"
         + (f" (rank {growth.rank}, the fastest)" if len(ranks) > 1 else "")
         + f", from {worst.start:.0f} to {worst.end:.0f} MiB in "
-        f"{growth.steps[-1] - growth.steps[0]} steps, as fast in the end as in the beginning"
+        f"{growth.steps[-1] - growth.steps[0]} steps, as fast at the end as at the start"
     )
     if full is not None:
         because += f"; at this rate {full[1]} is full in {_span(full[0])}"
     if without_gc:
         because += "; Python's garbage collection is off"
     if cache != "no":
-        because += "; a cache of the dataset looks the same until its first epoch is over"
+        because += "; a cache of the dataset looks the same until its first epoch ends"
     sure = any(leak.sure for leak in leaks)
     if not sure:
-        because += "; so little may still be the allocator's own: more steps would settle it"
+        because += "; this little may be due to the allocator: record more steps to be sure"
     harmless = cache == "fits" or not sure or (full is not None and full[0] > A_WEEK)
     return Finding(
         severity=Severity.NOTE if harmless else Severity.WARNING,
@@ -247,7 +256,7 @@ def _finding(
                 value=round(worst.per_step, 3),
                 unit="MiB/step",
                 expected=PER_STEP,
-                source="median slope of all pairs of looks (Theil-Sen); less is no leak to act on",
+                source="median slope of all pairs of samples (Theil-Sen); less is not worth a fix",
             ),
         ),
         where=Where(hosts=tuple(sorted({leak.growth.host for leak in leaks} - {""})), ranks=ranks),
@@ -274,11 +283,11 @@ def _fixes(workers: bool, without_gc: bool) -> Iterator[Fix]:
             summary="collect garbage at the same steps on all ranks",
             paste="if step % 200 == 0:\n    gc.collect()",
             language="python",
-            caution="what cyclic references hold is freed by nothing else",
+            caution="nothing else frees memory held by reference cycles",
         )
     if workers:
         yield Fix(
-            summary="let the dataset keep arrays or tensors, not lists and dicts of Python objects",
+            summary="store arrays or tensors in the dataset, not lists and dicts of Python objects",
             paste=(
                 "self.paths = numpy.array(paths, dtype=numpy.bytes_)"
                 "  # not a list of str: counting references copies its pages\n"
@@ -287,22 +296,22 @@ def _fixes(workers: bool, without_gc: bool) -> Iterator[Fix]:
             language="python",
         )
         yield Fix(
-            summary="start new workers in each epoch, so that what they hold is freed",
+            summary="start new workers in each epoch, which frees their memory",
             paste="DataLoader(…, persistent_workers=False)",
             language="python",
-            caution="costs their start in each epoch, and frees nothing before its end",
+            caution="costs their start in each epoch, and frees nothing before the epoch ends",
         )
     else:
         yield Fix(
-            summary="keep numbers of what is logged, not tensors, and give caches a limit",
+            summary="keep numbers of logged values, not tensors, and limit caches",
             paste="history.append(loss.item())  # not: history.append(loss)",
             language="python",
         )
         yield Fix(
-            summary="see which lines allocate what is kept",
+            summary="find the lines that allocate the growing memory",
             paste=(
                 "import tracemalloc; tracemalloc.start()  # at the top of the script\n"
-                "# every 100 steps; of tensors it sees the Python objects only:\n"
+                "# every 100 steps; of tensors it shows the Python objects only:\n"
                 "print(*tracemalloc.take_snapshot().statistics('lineno')[:10], sep='\\n')"
             ),
             language="python",

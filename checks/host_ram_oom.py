@@ -1,13 +1,18 @@
-"""Host memory ran out: the kernel has killed processes of a run, or swaps them out.
+"""Host memory ran out: the OOM killer ended processes of a run, or the kernel swaps them out.
 
-Optimizer states offloaded to the CPU, many DataLoader workers with large prefetch queues, Python
-lists of samples that every worker copies piece by piece, or every rank loading the whole model: a
-process dies with exit code -9, "Killed" or "DataLoader worker is killed by signal: Killed", and the
-other ranks then wait for it. With swap, all of it goes on, at the speed of a disk.
+Common reasons are optimizer states offloaded to the CPU, many DataLoader workers with large
+prefetch queues, Python lists of samples that every worker copies piece by piece, and ranks that
+each load the whole model. A process dies with exit code -9, "Killed" or "DataLoader worker is
+killed by signal: Killed", and the other ranks wait for it. With swap, the run continues at the
+speed of a disk.
 
-Seen from outside: ``dmesg | grep -i 'killed process'``, ``memory.events`` of the cgroup, and the
-columns si and so of ``vmstat 1``.
+Symptoms: ``dmesg | grep -i 'killed process'``, ``memory.events`` of the cgroup, and the columns si
+and so of ``vmstat 1``.
+
+To fix it, keep less in host memory, or raise the memory limit.
 """
+
+# Above 150 lines: plans, runs, live runs, swap, cgroup and kernel log each show it differently.
 
 from __future__ import annotations
 
@@ -38,19 +43,19 @@ SIGKILL = 9
 
 GIB = 2**30
 
-# The names that interpreters, torch's threads and workers, and launchers have in the kernel log.
+# Names of interpreters, torch's threads and workers, and launchers in the kernel log.
 OF_A_RUN = re.compile(
     r"\((python[\d.]*|pt_main_thread|pt_data_\w+|torchrun|accelerate|deepspeed)\)"
 )
 
-# A page from a disk takes 0.1 to 10 ms: so many a second take a tenth of the time or more.
+# A page from a disk takes 0.1 to 10 ms: this many per second take a tenth of the time or more.
 FAULTS_PER_SECOND = 100.0
-# What was put aside and is never touched slows nothing.
+# Swapped pages that no process touches slow nothing down.
 SWAPPED_MIB = 64.0
 
-# torch/utils/data/_utils/signal_handling.py: SIGKILL by its name, of a worker.
+# torch/utils/data/_utils/signal_handling.py: the name of SIGKILL, for a worker.
 WORKER_KILLED = "is killed by signal: Killed"
-# The memory is looked at now and then only, and the last look is some time before the end.
+# Memory is sampled only now and then, and the last sample is some time before the end.
 NEARLY_ALL = 0.8
 
 
@@ -66,10 +71,10 @@ def killed_in_training(
     for one in _killed(run):
         if host and one.host != host:
             continue
-        told = next(_evidence(one, memory, log, growth, starts), None)
-        if told is None:
+        found = next(_evidence(one, memory, log, growth, starts), None)
+        if found is None:
             continue
-        because, confidence = told
+        because, confidence = found
         whose = "a DataLoader worker of " if WORKER_KILLED in one.message else ""
         fixes = [_FEWER_COPIES] if memory is None else [_FEWER_COPIES, _more(memory, kernel)]
         yield Finding(
@@ -87,22 +92,22 @@ def killed_in_training(
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    # Or what would fit the GPUs, and does not fit the host.
+    # Or a strategy that would fit the GPUs, but not the host.
     small = (one for one in plan.rows if one.fit == "host-too-small")
     row = plan.rows[plan.chosen] if plan.chosen is not None else next(small, None)
     if row is None or plan.host_memory is None:
         return
     ranks = min(row.gpus, GPUS_PER_HOST)
-    has = f"and it has {plan.host_memory / GIB:.0f}"
+    has = f"and the host has {plan.host_memory / GIB:.0f} GiB"
     kept, loaded = ranks * row.host, ranks * plan.checkpoint
     if kept > NEARLY_ALL * plan.host_memory:
-        because = f"what {row.title} keeps in host memory is {kept / GIB:.0f} GiB on a host, {has}"
+        because = f"'{row.title}' keeps {kept / GIB:.0f} GiB in the memory of each host, {has}"
         confidence, need = Confidence.LIKELY, kept
         fixes: tuple[Fix, ...] = (_MORE_HOSTS,)
     elif loaded > plan.host_memory:
         because = (
-            f"the weights, read into host memory once for each GPU of a host, are "
-            f"{loaded / GIB:.0f} GiB, {has}; whether the script loads them so, a look at it settles"
+            f"the weights, loaded into host memory once for each GPU of a host, take "
+            f"{loaded / GIB:.0f} GiB, {has}; check whether the script loads them this way"
         )
         confidence, need = Confidence.POSSIBLE, loaded
         fixes = (_STRAIGHT_TO_THE_GPU,)
@@ -113,9 +118,9 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         confidence=confidence,
         because=because,
         evidence=(
-            Observation(name="ranks of a host", value=ranks),
+            Observation(name="ranks per host", value=ranks),
             Observation(
-                name="host memory of a rank", value=round(need / ranks / GIB, 1), unit="GiB"
+                name="host memory per rank", value=round(need / ranks / GIB, 1), unit="GiB"
             ),
         ),
         cost=Cost(value=round((need - NEARLY_ALL * plan.host_memory) / GIB, 1), unit="GiB"),
@@ -124,13 +129,13 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 
 def _killed(run: TrainingRun | None) -> list[RankEnding]:
-    """The ranks that SIGKILL ended, or one of whose loader workers; the earliest first."""
+    """Ranks that SIGKILL ended, or ended a worker of; the earliest first."""
     failures = run.failures if run is not None else ()
     return [one for one in failures if one.exit_code == -SIGKILL or WORKER_KILLED in one.message]
 
 
 def _names(line: str, one: RankEnding) -> bool:
-    """Whether a line of the kernel log names this process; not so from within a container."""
+    """Whether a line of the kernel log names this process; in a container it never does."""
     return re.search(rf"\b{one.pid}\b", line) is not None
 
 
@@ -141,7 +146,7 @@ def _evidence(
     growth: MemoryOverTime | None,
     starts: Starts | None,
 ) -> Iterator[tuple[str, Confidence]]:
-    """What tells that it was for memory, the surest first."""
+    """The evidence that memory was the reason, the surest first."""
     for line in log.oom_kills if log is not None else ():
         if _names(line, one):
             yield f"the kernel log says '{line}'", Confidence.CERTAIN
@@ -149,7 +154,7 @@ def _evidence(
     grown = sum(row.grown for row in mates)
     if mates and not one.steps and grown >= NEARLY_ALL * mates[0].memory:
         yield (
-            f"its ranks had taken {grown / GIB:.1f} of the {mates[0].memory / GIB:.1f} GiB of "
+            f"its ranks had allocated {grown / GIB:.1f} of the {mates[0].memory / GIB:.1f} GiB of "
             f"{one.host} before the first step",
             Confidence.LIKELY,
         )
@@ -165,7 +170,7 @@ def _evidence(
     if used >= NEARLY_ALL * most:
         yield (
             f"the ranks of {one.host} and their workers held {used / GIB:.1f} of {most / GIB:.1f} "
-            "GiB at the last look",
+            "GiB at the last sample",
             Confidence.LIKELY,
         )
 
@@ -173,15 +178,15 @@ def _evidence(
 def killed_in_a_live_run(live: LiveState, logs: tuple[KernelLog, ...]) -> Iterator[Finding]:
     kills = {log.host: _of_a_run(log) for log in logs}
     for rank in live.gone:
-        # Not whoever came to its own end, and was not killed.
+        # A rank that finished was not killed.
         if rank.finished or not kills.get(rank.host):
             continue
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
             because=(
-                f"rank {rank.rank} was started on {rank.host} and is not there any more, and since "
-                f"the start of the run the kernel log says '{kills[rank.host][-1]}'"
+                f"rank {rank.rank} no longer runs on {rank.host}, and since the start of the run "
+                f"the kernel log says '{kills[rank.host][-1]}'"
             ),
             where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
             fixes=(_FEWER_COPIES,),
@@ -204,12 +209,12 @@ def swapping_in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) ->
         because=(
             f"{named(rows)} {'have' if len(rows) > 1 else 'has'} memory in swap and "
             f"{'wait' if len(rows) > 1 else 'waits'} for it: {worst.seen.swapped / 1024:.1f} GiB "
-            f"of rank {worst.rank} are on a disk, from which {worst.seen.faults} pages had to come "
-            f"in {worst.seconds:.0f} s{f'; {short}' if short else ''}"
+            f"of rank {worst.rank} are on a disk, which had to read {worst.seen.faults} pages in "
+            f"{worst.seconds:.0f} s{f'; {short}' if short else ''}"
         ),
         evidence=tuple(
             Observation(
-                name=f"pages from a disk, rank {rank.rank}",
+                name=f"pages read from swap, rank {rank.rank}",
                 value=round(rank.seen.faults / rank.seconds),
                 unit="per second",
                 expected=FAULTS_PER_SECOND,
@@ -263,9 +268,8 @@ def killed_by_the_kernel(
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
         because=(
-            f"the kernel log since {since} tells of {len(kills)} processes of a run killed for "
-            f"memory, the last: {kills[-1]}; whether that was the run in question its time settles "
-            "(`dmesg -T`)"
+            f"the kernel log since {since} reports {len(kills)} processes of a run killed for "
+            f"memory, the last: {kills[-1]}; compare its time with that of the run (`dmesg -T`)"
         ),
         evidence=(
             Observation(name="processes killed for memory", value=len(kills), source=log.source),
@@ -276,7 +280,7 @@ def killed_by_the_kernel(
 
 def _kills(memory: Memory) -> str:
     number = "1 process" if memory.kills == 1 else f"{memory.kills} processes"
-    since = "since the cgroup was made" if memory.kills_before is None else "during the run"
+    since = "since the creation of the cgroup" if memory.kills_before is None else "during the run"
     return f"the kernel killed {number} of the cgroup for memory {since}"
 
 
@@ -293,26 +297,26 @@ def _more(memory: Memory, kernel: Kernel | None) -> Fix:
         options=f"--memory={gib}g --memory-swap={gib}g",
         most="or as much as the node can allocate",
     ) or Fix(
-        summary="ask the batch system for all memory of the node",
+        summary="request all memory of the node from Slurm",
         paste="#SBATCH --mem=0",
     )
 
 
 _MORE_HOSTS = Fix(
-    summary="spread it over more GPUs, so that each rank keeps less",
+    summary="use more GPUs, so that each rank keeps less in host memory",
     paste="ddoctor plan ... --gpus 16,32",
 )
 _STRAIGHT_TO_THE_GPU = Fix(
-    summary="read the weights straight onto the rank's GPU",
+    summary="load the weights directly onto the rank's GPU",
     paste='weights = safetensors.torch.load_file(path, device=f"cuda:{local_rank}")',
     language="python",
-    caution="there must be room for them beside the model, for a moment",
+    caution="needs GPU memory for the weights in addition to the model, for a moment",
 )
 _FEWER_COPIES = Fix(
     summary="keep less in host memory",
     paste=(
         "DataLoader(..., num_workers=4, prefetch_factor=2)  # each worker holds its own batches\n"
-        "samples = numpy.array(samples)  # a Python list is copied into every worker as it is read"
+        "samples = numpy.array(samples)  # reading a Python list copies it into every worker"
     ),
     language="python",
 )

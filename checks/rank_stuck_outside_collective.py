@@ -213,7 +213,7 @@ def _in_training(
 
 def _repair(stack: str) -> Fix:
     return Fix(
-        summary="fix what the innermost line waits for, or give that wait a timeout",
+        summary="find what the innermost line waits for, or give that wait a timeout",
         paste=stack,
         language="text",
     )

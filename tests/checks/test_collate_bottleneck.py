@@ -73,7 +73,7 @@ def loading(*loaders: Loader) -> Loading:
 
 def test_collate_takes_longer_than_the_items(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(0.06, 0.06), loading(loader(0), loader(1)))
-    assert "of the 0.060 s that one takes" in finding.because
+    assert "of the 0.060 s per batch" in finding.because
     assert "pad_and_tokenise takes 0.050 s" in finding.because
     assert finding.where.ranks == ()
     assert finding.fixes[0].settings == ("loader.num_workers=2",)

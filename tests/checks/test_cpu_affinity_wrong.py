@@ -248,7 +248,7 @@ def test_workers_inherit_the_one_core_of_their_rank(findings: Findings) -> None:
     found = findings(CAUSE, bound, loading(0.095), steps(loader=0.06))
     assert [finding.where.ranks for finding in found] == [(0,), (1,)]
     assert found[0].because == (
-        "the 4 workers of rank 0 may only use CPU 0 of the 96 of a, and kept 0.95 of 1 busy while "
+        "the 4 workers of rank 0 may only use CPU 0 of the 96 of a, and used 0.95 of 1 CPUs while "
         "the training waited for 60% of the time"
     )
     assert found[0].fixes[0].settings == ("torch.affinity=all",)

@@ -136,7 +136,7 @@ def test_a_rank_of_a_run_that_was_killed(
 
 def test_a_rank_of_a_run_that_left_without_a_word(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(echoing(0), ending(1, exit_code=3, steps=1)))
-    assert "left with exit code 3 after 1 step," in finding.because
+    assert "ended with exit code 3 after 1 step," in finding.because
     assert "grep -nE '_exit\\(" in finding.fixes[0].paste
 
 

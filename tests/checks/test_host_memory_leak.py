@@ -165,7 +165,7 @@ def test_a_note_where_it_may_still_be_the_allocator(findings: Findings) -> None:
     little = run(growth(lambda step: 320.0 + 0.8 * step + noise(step)))
     (finding,) = findings(CAUSE, little)
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
-    assert "more steps would settle it" in finding.because
+    assert "record more steps to be sure" in finding.because
 
 
 def test_it_follows_from_tensors_that_keep_their_graph() -> None:

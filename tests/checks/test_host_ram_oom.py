@@ -100,7 +100,7 @@ def test_a_killed_rank_in_a_cgroup_with_kills(findings: Findings) -> None:
 
 def test_a_killed_rank_where_all_memory_was_in_use(findings: Findings) -> None:
     (finding,) = findings(CAUSE, KILLED, memory(None, None), grown(100, 120))
-    assert "held 220.0 of 256.0 GiB at the last look" in finding.because
+    assert "held 220.0 of 256.0 GiB at the last sample" in finding.because
 
 
 def test_a_killed_worker(findings: Findings) -> None:
@@ -194,7 +194,7 @@ def test_a_rank_that_swaps(findings: Findings) -> None:
     live = look(paging(0, 3, 0.0), paging(1, 9000, 2048.0), host="a")
     (finding,) = findings(CAUSE, live, memory(64 * GIB, 0))
     assert (finding.severity, finding.where.ranks) == (Severity.WARNING, (1,))
-    assert "2.0 GiB of rank 1 are on a disk, from which 9000 pages had to come" in finding.because
+    assert "2.0 GiB of rank 1 are on a disk, which had to read 9000 pages" in finding.because
     assert "; a has " in finding.because
 
 
@@ -224,7 +224,9 @@ def test_a_rank_killed_before_it_trained(findings: Findings) -> None:
     """A run looks at no host; what its ranks had taken is known all the same."""
     (finding,) = findings(CAUSE, EARLY, starts(40, 20))
     assert finding.confidence is Confidence.LIKELY
-    assert "its ranks had taken 60.0 of the 64.0 GiB of a before the first step" in finding.because
+    assert (
+        "its ranks had allocated 60.0 of the 64.0 GiB of a before the first step" in finding.because
+    )
 
 
 def test_quiet_on_a_rank_killed_early_with_memory_left(findings: Findings) -> None:
@@ -244,7 +246,7 @@ def keeping(gib: int, host: int, gpus: int = 8) -> Plan:
 def test_a_plan_that_keeps_more_than_the_host_has(findings: Findings) -> None:
     (finding,) = findings(CAUSE, keeping(15, 100))
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
-    assert "keeps in host memory is 120 GiB on a host, and it has 93" in finding.because
+    assert "keeps 120 GiB in the memory of each host, and the host has 93" in finding.because
 
 
 def test_what_would_fit_the_gpu_alone_is_not_taken(findings: Findings) -> None:
@@ -252,7 +254,7 @@ def test_what_would_fit_the_gpu_alone_is_not_taken(findings: Findings) -> None:
     (finding,) = findings(CAUSE, plan)
     assert plan.chosen is None
     assert finding.severity is Severity.ERROR
-    assert "what FSDP, kept on the CPU keeps in host memory is 49 GiB on a host" in finding.because
+    assert "'FSDP, kept on the CPU' keeps 49 GiB in the memory of each host" in finding.because
     assert findings(CAUSE, planned(24, (1,), host=96)) == ()
 
 
@@ -263,13 +265,13 @@ def test_a_plan_that_leaves_the_host_little(findings: Findings) -> None:
 
 def test_each_host_has_eight_of_many_ranks(findings: Findings) -> None:
     (finding,) = findings(CAUSE, keeping(15, 128, gpus=32))
-    assert "120 GiB on a host" in finding.because
+    assert "120 GiB in the memory of each host" in finding.because
 
 
 def test_a_plan_whose_ranks_may_read_more_than_the_host_has(findings: Findings) -> None:
     (finding,) = findings(CAUSE, planned(80, (8,), trainable=82e6, host=64))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
-    assert "once for each GPU of a host, are 66 GiB, and it has 60" in finding.because
+    assert "once for each GPU of a host, take 66 GiB, and the host has 60" in finding.because
     assert "device=" in finding.fixes[0].paste
 
 

@@ -30,7 +30,7 @@ def test_each_rank_has_its_row_with_what_it_did_before() -> None:
 def test_what_is_to_be_fixed() -> None:
     text = "\n".join(shown(STUCK))
     assert "error: A rank makes no progress" in text
-    assert "fix: repair what that line waits for" in text
+    assert "fix: find what the innermost line waits for" in text
     assert any(line.startswith("healthy") for line in shown(SOUND))
 
 
