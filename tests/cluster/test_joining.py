@@ -94,7 +94,7 @@ def test_a_rank_that_never_speaks(cluster: MakeCluster) -> None:
     assert first["cause"] == "rank-missing-at-init"
     assert first["where"]["ranks"] == [1]
     assert "rank 1 of 2 did not reach" in first["because"]
-    assert "1 came, from node-0" in first["because"]
+    assert "1 did, from node-0" in first["because"]
 
 
 @pytest.mark.ward

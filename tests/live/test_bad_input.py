@@ -211,7 +211,9 @@ def test_ptrace_is_forbidden() -> None:
         )
     told = " ".join(done.stdout.split())
     assert done.returncode == 2, done.stderr
-    assert told.startswith("incomplete: the stack of rank 0 was not seen: ptrace is forbidden: the ")
+    assert told.startswith(
+        "incomplete: the stack of rank 0 was not seen: ptrace is forbidden: the "
+    )
     assert "container needs the capability SYS_PTRACE" in told
     assert "seen 1 of 1 ranks" in told
     assert "(0% on a CPU)" in told

@@ -57,8 +57,8 @@ def test_different_shapes_by_the_control_socket(start: StartLive, tmp_path: Path
     because = attached.first["because"]
     place = live.place("dist.all_reduce(torch.ones(length))")
     assert (
-        "rank 0 all_reduce of 1000000 Float, "
-        f"rank 1 all_reduce of 4000000 Float at {place} in exchange: collective "
+        "rank 0 called all_reduce of 1000000 Float, "
+        f"rank 1 called all_reduce of 4000000 Float at {place} in exchange"
     ) in because
     behind = recorded(live, path).ranks[1].groups[0]
     assert behind.current is not None
@@ -68,7 +68,7 @@ def test_different_shapes_by_the_control_socket(start: StartLive, tmp_path: Path
     assert finding.because == because
     finding = without_stacks(path)
     assert finding.cause == "mismatched-collective-shapes"
-    assert "rank 1 all_reduce of 4000000 Float: collective" in finding.because
+    assert "rank 1 called all_reduce of 4000000 Float, according to" in finding.because
 
 
 @pytest.mark.ward
@@ -82,8 +82,8 @@ def test_another_branch_by_the_control_socket(start: StartLive) -> None:
     live.wait_for(19)
     first = live.attach().first
     assert (first["cause"], first["confidence"]) == ("rank-dependent-control-flow", "certain")
-    assert "rank 0 barrier at train.py" in first["because"]
-    assert "rank 1 all_reduce of 1 Float at train.py" in first["because"]
+    assert "rank 0 called barrier at train.py" in first["because"]
+    assert "rank 1 called all_reduce of 1 Float at train.py" in first["because"]
 
 
 def test_a_sound_run_goes_on_and_nothing_is_told(start: StartLive, tmp_path: Path) -> None:
