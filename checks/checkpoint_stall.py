@@ -4,7 +4,7 @@ While ranks save a checkpoint, no rank computes. The state is copied to the host
 written, and often flushed to the disk at once. Only some steps save, so the median step hides the
 cost and the mean does not. Asynchronous saving stops the training only for the copy to the host.
 
-Symptoms: one step in every few hundred takes seconds; the disk is busy while the GPUs are idle.
+Symptoms: at regular steps, one takes seconds; the disk is busy while the GPUs are idle.
 
 To fix it, save asynchronously on all ranks, or save less often.
 """

@@ -4,7 +4,7 @@ Validation, plots, uploads or a progress report under ``if rank == 0`` seem to c
 But the next collective starts when the last rank arrives, so each second on rank 0 is a second of
 the whole job. The more ranks there are, the more it costs.
 
-Symptoms: one step in every few hundred takes much longer. Meanwhile the GPUs of all ranks but the
+Symptoms: at regular steps, one takes much longer. Meanwhile the GPUs of all ranks but the
 first show 100 %, since they spin in the collective.
 
 To fix it, divide an evaluation among all ranks, do the rest less often, or do it in a background
