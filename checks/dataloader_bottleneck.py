@@ -279,7 +279,7 @@ def _fixes(
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix(
-            summary="raise prefetch_factor: the workers are fast enough on average, but items differ",
+            summary="raise prefetch_factor: on average the workers are fast enough; items differ",
             paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
             language="python",
             caution="holds more batches in /dev/shm",
