@@ -31,7 +31,7 @@ def in_pieces(
     found = cuda_oom.of_kind(run, "pieces", environment=environment)
     if not found:
         return
-    memory = found[0].told
+    memory = found[0].memory
     flags = use.flags if use is not None else ()
     grow = expandable(environment, memory.unused)
     yield Finding(

@@ -32,14 +32,14 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     if not found:
         return
     case = found[0]
-    told, one = case.told, case.rank
+    memory, one = case.memory, case.rank
     if case.kind == "loading":
-        why = f"it loaded a checkpoint onto GPU {told.device}, which belongs to another rank"
+        why = f"it loaded a checkpoint onto GPU {memory.device}, which belongs to another rank"
     else:
         held = {
-            other.rank: told.others[other.pid]
+            other.rank: memory.others[other.pid]
             for other in run.ranks
-            if other.host == one.host and other.pid in told.others
+            if other.host == one.host and other.pid in memory.others
         }
         verb = "hold" if len(held) > 1 else "holds"
         why = f"{endings.ranks(held)} {verb} {sum(held.values()) / GIB:.1f} GiB of the same GPU"

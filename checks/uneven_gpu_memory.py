@@ -59,7 +59,7 @@ def in_training(run: TrainingRun) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "others")
     if not found:
         return
-    memory = found[0].told
+    memory = found[0].memory
     holders = [f"process {pid} held {size / GIB:.1f} GiB" for pid, size in memory.others.items()]
     if memory.unnamed >= NOTABLE:
         holders.append(

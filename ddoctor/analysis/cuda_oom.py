@@ -108,7 +108,7 @@ class Case:
     """One rank that ran out of memory."""
 
     rank: RankEnding
-    told: OutOfMemory
+    memory: OutOfMemory
     kind: Kind
 
 
@@ -161,9 +161,9 @@ def _bytes(text: str) -> int:
 def cases(run: TrainingRun) -> Iterator[Case]:
     """The ranks that ran out of GPU memory, the earliest first."""
     for one in run.failures:
-        told = read(one.message)
-        if told is not None:
-            yield Case(rank=one, told=told, kind=_kind(run, one, told))
+        memory = read(one.message)
+        if memory is not None:
+            yield Case(rank=one, memory=memory, kind=_kind(run, one, memory))
 
 
 def of_kind(
@@ -179,22 +179,22 @@ def of_kind(
     return [one for one in found if one.kind == found[0].kind and one.kind in kinds]
 
 
-def _kind(run: TrainingRun, one: RankEnding, told: OutOfMemory) -> Kind:
+def _kind(run: TrainingRun, one: RankEnding, memory: OutOfMemory) -> Kind:
     neighbours = [other for other in run.ranks if other.host == one.host and other is not one]
-    of_ranks = sum(told.others.get(other.pid, 0) for other in neighbours)
-    if of_ranks and of_ranks >= told.missing:
+    of_ranks = sum(memory.others.get(other.pid, 0) for other in neighbours)
+    if of_ranks and of_ranks >= memory.missing:
         return "ranks"
-    foreign = sum(told.others.values()) + told.unnamed
-    if foreign >= max(NOTABLE, told.missing):
+    foreign = sum(memory.others.values()) + memory.unnamed
+    if foreign >= max(NOTABLE, memory.missing):
         first = all(other.rank > one.rank for other in neighbours)
         reads = any(frame.file.endswith(LOADS) for frame in one.stack)
-        return "loading" if reads and not first and told.device == 0 else "others"
+        return "loading" if reads and not first and memory.device == 0 else "others"
     for frame in one.stack:
         if "torch/distributed/" in frame.file and GATHERS.search(frame.function):
             return "state-dict"
         if EVALUATES.fullmatch(frame.function):
             return "evaluation"
-    if told.unused >= max(told.missing, IN_PIECES * (told.allocated + told.unused)):
+    if memory.unused >= max(memory.missing, IN_PIECES * (memory.allocated + memory.unused)):
         return "pieces"
     return "narrow" if one.steps > FIRST_STEPS else "too-much"
 
@@ -215,25 +215,25 @@ def parts(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> MemoryPart
         gradients=has_gradients * model.trainable_bytes // shards,
         optimizer=has_states * states * model.trainable_bytes // shards,
     )
-    rest = case.told.allocated - fixed.total
+    rest = case.memory.allocated - fixed.total
     return None if rest < 0 else msgspec.structs.replace(fixed, activations=rest)
 
 
 def sentence(case: Case, run: TrainingRun) -> str:
     """The rank, GPU and place of the failure, and its figures, for a sentence."""
-    one, told = case.rank, case.told
+    one, memory = case.rank, case.memory
     place = endings.place(one.place)
     return (
-        f"{endings.who(one)} ran out of memory on GPU {told.device} {endings.when(run, one)}"
-        f"{f', at {place}' if place else ''}: it requested {told.wanted / GIB:.2f} GiB, and "
-        f"{told.free / GIB:.2f} of {told.total / GIB:.1f} GiB were free"
+        f"{endings.who(one)} ran out of memory on GPU {memory.device} {endings.when(run, one)}"
+        f"{f', at {place}' if place else ''}: it requested {memory.wanted / GIB:.2f} GiB, and "
+        f"{memory.free / GIB:.2f} of {memory.total / GIB:.1f} GiB were free"
     )
 
 
 def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
     """The memory already allocated, to follow a sentence; begins with a semicolon."""
-    told, known = case.told, parts(case, run, wrapping)
-    whole = f"; torch held {told.allocated / GIB:.1f} GiB"
+    memory, known = case.memory, parts(case, run, wrapping)
+    whole = f"; torch held {memory.allocated / GIB:.1f} GiB"
     if known is None:
         return whole
     named = [
@@ -250,8 +250,8 @@ def fixes(
     case: Case, run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
 ) -> Iterator[Fix]:
     """Fixes that make it fit, the cheapest first."""
-    grow = expandable(environment, case.told.unused)
-    if grow is not None and case.told.unused >= SPARE * case.told.missing:
+    grow = expandable(environment, case.memory.unused)
+    if grow is not None and case.memory.unused >= SPARE * case.memory.missing:
         yield grow
     models = wrapping.wrappers if wrapping is not None else ()
     sharded = any(one.kind.startswith("fsdp") for one in models)
@@ -259,7 +259,7 @@ def fixes(
     yield from remedies(
         MemoryNeed(
             parts=parts(case, run, wrapping),
-            missing=case.told.missing,
+            missing=case.memory.missing,
             optimizer=run.optimizers[0] if run.optimizers else "",
             checkpointed=any("utils/checkpoint" in frame.file for frame in case.rank.stack),
             sharded=world if sharded else 1,
@@ -286,21 +286,21 @@ def finding(
         because=sentence(case, run) + held(case, run, wrapping) + more,
         evidence=tuple(observations(case)),
         where=where(found),
-        cost=Cost(value=round(case.told.missing / GIB, 2), unit="GiB"),
+        cost=Cost(value=round(case.memory.missing / GIB, 2), unit="GiB"),
         fixes=tuple(fixes(case, run, wrapping, environment)),
     )
 
 
 def observations(case: Case) -> Iterator[Observation]:
     """The allocator's figures."""
-    told = case.told
+    memory = case.memory
     for name, size in (
-        ("requested", told.wanted),
-        ("free", told.free),
-        ("allocated by torch", told.allocated),
-        ("reserved, not allocated", told.unused),
-        ("used by other processes", sum(told.others.values())),
-        ("used by unnamed processes", told.unnamed),
+        ("requested", memory.wanted),
+        ("free", memory.free),
+        ("allocated by torch", memory.allocated),
+        ("reserved, not allocated", memory.unused),
+        ("used by other processes", sum(memory.others.values())),
+        ("used by unnamed processes", memory.unnamed),
     ):
         yield Observation(
             name=name, value=round(size / GIB, 2), unit="GiB", source="torch's allocator"
@@ -312,5 +312,5 @@ def where(found: Sequence[Case]) -> Where:
     return Where(
         hosts=tuple(sorted({one.rank.host for one in found})),
         ranks=tuple(one.rank.rank for one in found),
-        devices=tuple(sorted({f"cuda:{one.told.device}" for one in found})),
+        devices=tuple(sorted({f"cuda:{one.memory.device}" for one in found})),
     )

@@ -65,11 +65,11 @@ def stood(one: RankEnding) -> str:
     return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
 
 
-def others(run: TrainingRun, told: Collection[RankEnding]) -> str:
+def others(run: TrainingRun, named_before: Collection[RankEnding]) -> str:
     """What the other ranks did, to follow a sentence; empty: no other ranks, or not known."""
     groups: dict[str, list[int]] = {}
     for one in run.ranks:
-        if one not in told and (state := _state(one)):
+        if one not in named_before and (state := _state(one)):
             groups.setdefault(state, []).append(one.rank)
     return "".join(f"; {ranks(numbers)} {state}" for state, numbers in groups.items())
 

@@ -68,14 +68,14 @@ class Settings:
 
     host: str
     values: Mapping[HostSetting, str]
-    told: frozenset[str]
+    complete: frozenset[str]
     """The kinds that are fully known: a missing setting of them does not exist."""
     names: frozenset[str]
     """Names and addresses of the host itself."""
 
     def get(self, setting: HostSetting) -> str | None:
         """The value; None: not known."""
-        absent = ABSENT.get(setting.kind) if setting.kind in self.told else None
+        absent = ABSENT.get(setting.kind) if setting.kind in self.complete else None
         return self.values.get(setting, absent)
 
 
@@ -90,12 +90,12 @@ def settings(sections: Iterable[Section]) -> tuple[Settings, ...]:
 
 def _of(host: str, sections: Iterable[Section]) -> Settings:
     values: dict[HostSetting, str] = {}
-    told: set[str] = set()
+    complete: set[str] = set()
     names = {host}
     for section in sections:
         match section:
             case Software():
-                told.add("package")
+                complete.add("package")
                 values |= {HostSetting(kind="version", name=n): v for n, v in _versions(section)}
                 values |= {
                     HostSetting(kind="package", name=one.name): one.version
@@ -103,7 +103,7 @@ def _of(host: str, sections: Iterable[Section]) -> Settings:
                     if "nccl" not in one.name
                 }
             case Environment():
-                told.add("variable")
+                complete.add("variable")
                 values |= {HostSetting(kind="variable", name=n): v for n, v in _variables(section)}
             case Limits():
                 values |= {HostSetting(kind="limit", name=n): v for n, v in _limits(section)}
@@ -127,7 +127,7 @@ def _of(host: str, sections: Iterable[Section]) -> Settings:
                     for address in interface.addresses
                 }
     return Settings(
-        host=host, values=values, told=frozenset(told), names=frozenset(filter(None, names))
+        host=host, values=values, complete=frozenset(complete), names=frozenset(filter(None, names))
     )
 
 
@@ -150,13 +150,13 @@ def _versions(software: Software) -> Iterator[tuple[str, str]]:
         if software.torch_error:
             yield "torch", "cannot be imported"
         return
-    told = (
+    versions = (
         ("torch", torch.version),
         ("torch's CUDA", torch.cuda),
         ("torch's ROCm", torch.hip),
         ("cuDNN", torch.cudnn),
     )
-    yield from ((name, version) for name, version in told if version is not None)
+    yield from ((name, version) for name, version in versions if version is not None)
 
 
 def _variables(environment: Environment) -> Iterator[tuple[str, str]]:

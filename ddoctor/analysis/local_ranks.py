@@ -26,9 +26,9 @@ def local_ranks(
     gpus: Gpus | None, environment: Environment | None, runs: ProbeRuns | None
 ) -> LocalRanks | None:
     """LOCAL_WORLD_SIZE, else one per visible GPU, else the number of the probes' ranks here."""
-    told = environment.get("LOCAL_WORLD_SIZE") if environment is not None else None
-    if told is not None and told.isdigit() and int(told) > 0:
-        return LocalRanks(int(told), "LOCAL_WORLD_SIZE", certain=True)
+    local = environment.get("LOCAL_WORLD_SIZE") if environment is not None else None
+    if local is not None and local.isdigit() and int(local) > 0:
+        return LocalRanks(int(local), "LOCAL_WORLD_SIZE", certain=True)
     visible = visible_gpus(gpus, environment)
     if visible:
         return LocalRanks(len(visible), "one per GPU", certain=False)
