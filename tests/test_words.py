@@ -32,7 +32,6 @@ NOT_YET = frozenset(
         "ddoctor/live",
         "ddoctor/memory_sweep",
         "ddoctor/memory_tracking",
-        "ddoctor/report",
     }
 )
 

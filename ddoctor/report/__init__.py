@@ -1,1 +1,1 @@
-"""The faces of a report: terminal, JSON, Markdown and HTML. They see data and decide nothing."""
+"""The output formats of a report: terminal, JSON, Markdown, HTML. They show data, judge nothing."""

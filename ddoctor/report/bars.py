@@ -10,7 +10,7 @@ from rich.text import Text
 from ddoctor.report.step_breakdown import LETTERS, Bar, Slice, StepBreakdown, percent
 
 ALL = 16
-"""So many ranks have a bar each; of more, only the most telling ones."""
+"""Up to this many ranks, each has a bar; of more, only the most telling ones."""
 
 SHORTEST = 16
 """Letters of the longest bar, however narrow the terminal is."""
@@ -28,11 +28,11 @@ COLOURS = {
     "gc": "black on #e38fb2",
     "rest": "black on #a3acb6",
 }
-"""Waiting has no ground: nothing is done there."""
+"""Waiting has no background colour: the rank does no work there."""
 
 
 def lines(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
-    """The bars, all on one scale, and what their letters stand for."""
+    """Yield the bars, all on one scale, and the legend of their letters."""
     yield from _bars(breakdown, width)
     yield from _legend(breakdown, width)
 
@@ -54,7 +54,7 @@ def _tail(bar: Bar, breakdown: StepBreakdown) -> str:
 
 
 def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:
-    """Whole letters whose edges are where the phases' edges fall."""
+    """Return whole letters, split where the phases' edges fall."""
     whole = sum(one.seconds for one in slices)
     reached, drawn = 0.0, 0
     for one in slices:

@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours and its font from the page."""
+"""SVG charts that take their colours and font from the page."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VARIABLES = {
     BAR: "var(--bar)",
     **{colour: f"var(--{phase})" for phase, colour in PHASE.items()},
 }
-"""Drawn in colours that nothing else has, which then become variables of the page's style."""
+"""Placeholder colours, each used once; they become CSS variables of the page."""
 
 WIDE = (720, 300)
 NARROW = (352, 280)
-"""Width and height in pixels at which a text of the chart is as large as one of the page."""
+"""Width and height in pixels at which the chart's text is as large as the page's."""
 FONT_PIXELS = 12
 
 
@@ -50,19 +50,19 @@ class Chart:
 
 
 def chart(draw: Callable[[tuple[int, int]], str]) -> Chart:
-    """Both, of what draws an SVG of a width and height in pixels."""
+    """Draw both charts by a function that draws an SVG of a width and height in pixels."""
     from markupsafe import Markup
 
     return Chart(wide=Markup(draw(WIDE)), narrow=Markup(draw(NARROW)))
 
 
 Points = Sequence[tuple[int, float]]
-"""Bytes of the message, and GB/s of bus bandwidth."""
+"""Message size in bytes, and bus bandwidth in GB/s."""
 
 
 def drawn(name: str, pixels: tuple[int, int], draw: Callable[[Figure], None]) -> str:
-    """What is drawn on a figure of this size as an SVG; the name is its own on the page."""
-    # It complains of homes that cannot be written, which concerns no reader of a report.
+    """Draw on a figure of this size and return its SVG; the name must be unique on the page."""
+    # Matplotlib warns about a home that it cannot write, which no reader of a report needs.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
     import matplotlib
@@ -92,7 +92,7 @@ def drawn(name: str, pixels: tuple[int, int], draw: Callable[[Figure], None]) ->
 
 
 def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
-    """Both curves in one SVG: the measured one solid, the expected one dashed."""
+    """Draw both curves in one SVG: the measured one solid, the expected one dashed."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -110,7 +110,7 @@ def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> st
 
 
 def dress(axes: Axes, unit: str) -> None:
-    """What all charts look like; the unit of the upright axis stands above it."""
+    """Style the axes as in all charts; the unit of the vertical axis is above it."""
     axes.locator_params(axis="y", nbins=6)
     axes.set_title(unit, loc="left", color=MUTED, fontsize=FONT_PIXELS)
     axes.tick_params(colors=MUTED, length=0, pad=6)
@@ -132,7 +132,7 @@ def _sizes(axes: Axes, points: Points, ticks: int) -> None:
 
 
 def _inline(svg: str) -> str:
-    """Only the element itself, without names that two charts of one page would share."""
+    """Return the element alone, without ids that two charts of one page would share."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
@@ -144,7 +144,7 @@ def _inline(svg: str) -> str:
 
 
 def _shortened(path: re.Match[str]) -> str:
-    """Tenths of a pixel, and along the axes one number for a line instead of two."""
+    """Round to tenths of a pixel, and use one number for a line along an axis."""
     at = ("", "")
     parts = []
     for command, figures in re.findall(r"([A-Za-z])([^A-Za-z\"]*)", path[1]):

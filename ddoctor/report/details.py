@@ -1,4 +1,4 @@
-"""Any section of evidence as rows to read, whatever its fields are."""
+"""Any section of evidence as readable rows, whatever its fields are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddoctor.report.wording import Grid, quantity
 UNKNOWN = "–"
 
 MANY = 8
-"""More measured values than this are summed up."""
+"""A list of more measured values than this is summarised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Detail:
 def details(
     evidence: Evidence, host: str, leave: tuple[type[Section], ...]
 ) -> dict[str, tuple[Detail, ...]]:
-    """The fields of every section of a host by the section's label, without the kinds to leave."""
+    """Return the fields of a host's sections by label, without the section types to leave out."""
     sections = (s for s in evidence if s.host == host and not isinstance(s, leave))
     return {section.label().replace("-", " "): tuple(_fields(section)) for section in sections}
 

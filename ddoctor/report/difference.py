@@ -18,7 +18,7 @@ from ddoctor.report import wording
 from ddoctor.report.expectation import APART
 
 MOST = 12
-"""Lines per group on the terminal; the JSON holds all."""
+"""Lines per group on the terminal; the JSON has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Slower:
     new: float
 
     def __str__(self) -> str:
-        """One line, say ``matmul bfloat16 8192, node-1 cuda:3: 712 → 405 TFLOP/s (-43 %)``."""
+        """Return a line such as ``matmul 8192, node-1 cuda:3: 712 → 405 TFLOP/s (-43 %)``."""
         place = " ".join(filter(None, (self.figure.host, self.figure.device)))
         size = f" at {wording.size(self.figure.bytes)}" if self.figure.bytes is not None else ""
         rates = f"{wording.quantity(self.old)} → {wording.quantity(self.new, self.figure.unit)}"
@@ -48,7 +48,7 @@ class Changed:
     hosts: tuple[str, ...]
 
     def __str__(self) -> str:
-        """One line, say ``torch on node-1: 2.7.1 → 2.8.0``."""
+        """Return one line, such as ``torch on node-1: 2.7.1 → 2.8.0``."""
         return f"{self.name} on {wording.listed(self.hosts)}: {self.old} → {self.new}"
 
 
@@ -74,7 +74,7 @@ class Difference:
         return bool(self.slower or self.failed or serious)
 
     def lines(self) -> Iterator[str]:
-        """For a terminal."""
+        """Yield the lines for a terminal."""
         yield "worse" if self.worse else "nothing got worse"
         groups = (
             ("slower", [str(one) for one in self.slower]),
@@ -89,20 +89,20 @@ class Difference:
                 yield heading
                 yield from (f"  {row}" for row in rows[:MOST])
                 if len(rows) > MOST:
-                    yield f"  and {len(rows) - MOST} more: --json PATH writes all"
+                    yield f"  and {len(rows) - MOST} more (--json PATH writes all)"
         yield ""
         measured = wording.counted(self.compared, "figure") if self.compared else "no figure"
-        yield f"compared: {measured} in both bundles, on {wording.listed(self.hosts)}"
+        yield f"compared: {measured} that both bundles measured, on {wording.listed(self.hosts)}"
 
     def json(self) -> str:
-        """All of it, for other programs."""
+        """Return all differences as JSON, for other programs."""
         document = {"worse": self.worse, **msgspec.to_builtins(self)}
         text = json.dumps(document, indent=2, ensure_ascii=False)
         return text.encode(errors="replace").decode() + "\n"
 
 
 def compare(old: Evidence, new: Evidence) -> Difference:
-    """Compare the hosts in both bundles; if each bundle has one host, compare these two.
+    """Compare the hosts that both bundles have; two bundles of one host each are compared directly.
 
     Raises:
         DoctorError: no host is in both bundles.
@@ -149,7 +149,7 @@ def compare(old: Evidence, new: Evidence) -> Difference:
 
 
 def _slower(was: MeasuredFigure, now: MeasuredFigure) -> bool:
-    """Slower by more than the spread of both runs, in the median and in the fastest round."""
+    """Whether it is slower by more than the spread of both runs, in median and fastest round."""
     if now.rate >= APART * was.rate or was.rate - now.rate <= was.spread + now.spread:
         return False
     return was.best is None or now.best is None or now.best < APART * was.best
@@ -158,7 +158,7 @@ def _slower(was: MeasuredFigure, now: MeasuredFigure) -> bool:
 def _largest_sizes(
     pairs: Mapping[Figure, tuple[MeasuredFigure, MeasuredFigure]],
 ) -> dict[Figure, tuple[MeasuredFigure, MeasuredFigure]]:
-    """For each collective the largest message that both bundles measured."""
+    """Return for each collective the largest message size that both bundles measured."""
     largest: dict[Figure, Figure] = {}
     for figure in sorted(pairs, key=lambda figure: figure.bytes or 0):
         largest[replace(figure, bytes=None)] = figure
@@ -186,7 +186,7 @@ Places = frozenset[tuple[str, str]]
 
 
 def _places(report: Report, called: Mapping[str, str]) -> list[tuple[Finding, Places]]:
-    """Each finding with cause and host, its own and those of its consequences."""
+    """Return each finding with its causes and hosts, those of its consequences included."""
     return [
         (
             finding,
@@ -201,7 +201,7 @@ def _places(report: Report, called: Mapping[str, str]) -> list[tuple[Finding, Pl
 
 
 def _union(found: list[tuple[Finding, Places]], severity: Severity) -> Places:
-    """The places of all findings of at least this severity."""
+    """Return the places of all findings of at least this severity."""
     return frozenset(
         place for finding, places in found if finding.severity >= severity for place in places
     )

@@ -1,4 +1,4 @@
-"""How each rank of a recorded run ended, where not all ended as they were asked to."""
+"""How each rank of a recorded run ended, if not all ended as requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddoctor.report.training import badly, reason, went
 from ddoctor.report.wording import quantity
 
 ALL = 16
-"""So many ranks are shown; of more, those that ended first of those that ended badly."""
+"""At most this many ranks are shown; of more, the first of those that ended badly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class EndingRow:
     time: str
     steps: int
     doing: str
-    """What it was last in, unless ``ended`` says that."""
+    """The phase or operation it was last in, unless ``ended`` names it."""
     reason: str
     line: str
-    """Where its stack left the user's own code."""
+    """The innermost line of the user's code on its stack."""
 
 
 def endings(evidence: Evidence) -> tuple[EndingRow, ...]:
-    """The ranks: those that failed of themselves, those that followed, the others."""
+    """Return the ranks: first those that failed, then those that followed, then the others."""
     return tuple(one for run in evidence.all(TrainingRun) for one in _endings(run))
 
 

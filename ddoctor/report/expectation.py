@@ -1,4 +1,4 @@
-"""What healthy machines of the same kind show, from the tables that ship with ddoctor."""
+"""Reference values of healthy machines, from the tables that ship with ddoctor."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Healthy:
     """The all-reduce of healthy machines, in GB/s of bus bandwidth by message size in bytes."""
 
     name: str
-    """Of the machines, say ``8 × H100 SXM, nvls``."""
+    """The machines, such as ``8 × H100 SXM, nvls``."""
     text: str
-    """What is due at the largest size that was measured."""
+    """The expected bus bandwidth at the largest measured size."""
     points: tuple[tuple[int, float], ...]
     source: str
 
 
 def model(places: Iterable[RankPlace]) -> GpuModel | None:
-    """The one model of all these devices, if they are of one and a table knows it."""
+    """Return the GPU model of all these devices; None: they differ, or no table has it."""
     names = {place.device_name for place in places}
     return knowledge.load(GpuModels).find(names.pop()) if len(names) == 1 else None
 
 
 def all_reduce(measured: AllReduce) -> Healthy | None:
-    """What healthy machines with these GPUs show; None: no table knows, or several hosts."""
+    """Return what healthy machines with these GPUs reach; None: several hosts, or no table."""
     gpu = model(measured.ranks)
     largest = max((point.bytes for point in measured.points), default=0)
     if gpu is None or not largest or len({place.host for place in measured.ranks}) > 1:

@@ -1,4 +1,4 @@
-"""What was examined and what was measured, in a few lines: the head of every report."""
+"""The head of every report: what was examined and measured, in a few lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ddoctor.report.wording import counted, quantity, size
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One line: what, and how much."""
+    """One line: a label and its value."""
 
     label: str
     text: str
@@ -36,14 +36,14 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One rate of every rank."""
+    """One kind of rate, measured on every rank."""
 
     label: str
     unit: str
     rates: tuple[RankRate, ...]
     detail: str = ""
     published: float | None = None
-    """What others reached on this model of GPU."""
+    """The published rate of this GPU model."""
 
     @property
     def median(self) -> float:
@@ -69,24 +69,24 @@ class Comparison:
 
 
 GROUPS = 4
-"""Hosts that differ are told in so many lines."""
+"""Hosts that differ take at most this many lines."""
 
 SLOWEST = 3
-"""So many slow links are told."""
+"""At most this many slow links are named."""
 
 SWEEPS = 3
-"""All-reduces that are shown, where hosts were measured one by one."""
+"""At most this many all-reduces are shown, if hosts were measured one by one."""
 
 
 def facts(evidence: Evidence) -> tuple[Fact, ...]:
-    """The head of a report: the machines, the training run, then what was measured."""
+    """Return the head of a report: the machines, the training run, then the measurements."""
     rows = (*plan.seen(evidence), *live.seen(evidence), *training.rows(evidence))
     recorded = (Fact(label=label, text=text) for label, text in rows)
     return (*_machines(evidence), *recorded, *_measured(evidence))
 
 
 def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
-    """Every rate that was measured on each rank, over all hosts."""
+    """Return every kind of rate that was measured on each rank, over all hosts."""
     matmuls = evidence.all(Matmul)
     copies = evidence.all(HostToDevice)
     computed = tuple(row for section in matmuls for row in section.rates)
@@ -147,9 +147,9 @@ def _machines(evidence: Evidence) -> Iterator[Fact]:
 def _same_or_each(
     label: str, evidence: Evidence, of: Callable[[Evidence, str], str]
 ) -> Iterator[Fact]:
-    """One line where all hosts agree, else one for each group of hosts that do, the largest first.
+    """Yield one line if all hosts agree, else one for each group that does, the largest first.
 
-    Of many groups the small ones share a line.
+    If there are many groups, the small ones share a line.
     """
     groups: dict[str, list[str]] = {}
     for host in evidence.hosts:
@@ -170,7 +170,7 @@ def _group(names: Sequence[str]) -> str:
 
 
 def most_telling(evidence: Evidence) -> tuple[AllReduce, ...]:
-    """The all-reduces; where each of many hosts has its own, the slowest ones."""
+    """Return the all-reduces; if each of many hosts has one, the slowest ones."""
     found = [section for section in evidence.all(AllReduce) if section.points]
     found.sort(key=lambda section: _largest(section).bus_bandwidth)
     return tuple(sorted(found[:SWEEPS], key=lambda section: section.host))

@@ -1,4 +1,4 @@
-"""Which hosts are fit for a run, which are not and why, and how to leave those out."""
+"""Which hosts are fit for a run, which are unfit and why, and how to exclude those."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ddoctor.models import Confidence, Fix, Report, Severity, Verdict
 from ddoctor.report import wording
 
 BESIDE = {"clock_skew", "interfaces", "storage_read"}
-"""Probes that tell little of the machine: they run even where the GPUs are somebody else's."""
+"""Probes that say little about the machine: they run even on GPUs that other jobs use."""
 
 SPECIAL = re.compile(r"[][().*+?{}|^$\\]")
-"""What `grep -E` reads as more than itself."""
+"""The characters that `grep -E` does not take literally."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitness:
-    """The hosts of a report, parted."""
+    """The fit and the unfit hosts of a report."""
 
     fit: tuple[str, ...]
     unfit: Mapping[str, tuple[str, ...]]
     """The causes of each unfit host."""
 
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of each line: the fit hosts, then the unfit ones by cause."""
+        """Return label and text of each line: the fit hosts, then the unfit ones by cause."""
         causes: dict[tuple[str, ...], list[str]] = {}
         for host, why in self.unfit.items():
             causes.setdefault(why, []).append(host)
@@ -42,22 +42,22 @@ class Fitness:
         )
 
     def exclusions(self) -> tuple[Fix, ...]:
-        """How to leave the unfit hosts out, for each kind of launcher."""
+        """Return how to exclude the unfit hosts, for each kind of launcher."""
         names = tuple(self.unfit)
         listed = "|".join(SPECIAL.sub(r"\\\g<0>", name) for name in names)
         pattern = shlex.quote(rf"^({listed})(\s|$)")
         values = "".join(f"\n              - {_scalar(name)}" for name in names)
         return (
             Fix(
-                summary="leave the unfit out under Slurm",
+                summary="exclude the unfit hosts under Slurm",
                 paste=f"srun --exclude={shlex.quote(','.join(names))}",
             ),
             Fix(
-                summary="leave them out of a hostfile (OpenMPI, DeepSpeed)",
+                summary="remove them from a hostfile (OpenMPI, DeepSpeed)",
                 paste=f"grep -vE {pattern} hostfile > hostfile.fit",
             ),
             Fix(
-                summary="keep pods off them on Kubernetes, in the pod's template",
+                summary="keep pods off them on Kubernetes, in the pod template",
                 paste="affinity:\n"
                 "  nodeAffinity:\n"
                 "    requiredDuringSchedulingIgnoredDuringExecution:\n"
@@ -67,16 +67,16 @@ class Fitness:
                 "              operator: NotIn\n"
                 f"              values:{values}",
                 language="yaml",
-                caution="a pod's host name is not its node's: `kubectl get pods -o wide` tells "
-                "the node",
+                caution="a pod's host name differs from its node's name: "
+                "`kubectl get pods -o wide` shows the node",
             ),
         )
 
 
 def fit(report: Report) -> Fitness | None:
-    """The hosts that findings about the machine itself speak of, and the others.
+    """Divide the hosts by whether a finding about the machine itself names them.
 
-    None: there is one host only, none is unfit, or none is fit.
+    Returns None if there is only one host, or none is unfit, or none is fit.
     """
     unfit = _unfit(report)
     others = tuple(host for host in report.world.hosts if host not in unfit)
@@ -84,7 +84,7 @@ def fit(report: Report) -> Fitness | None:
 
 
 def lists(report: Report, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fit hosts and the unfit ones; nobody is called fit of whom nothing was measured."""
+    """Return the fit and the unfit hosts; a host that was not measured is not called fit."""
     unfit = _unfit(report)
     measured = any(
         run.outcome == "completed" and run.probe not in BESIDE
@@ -110,5 +110,5 @@ def _unfit(report: Report) -> Mapping[str, tuple[str, ...]]:
 
 
 def _scalar(name: str) -> str:
-    """A name as YAML: quoted where it might be read as something else."""
+    """Return a name as YAML, quoted if YAML would read it as something else."""
     return name if re.fullmatch(r"[A-Za-z][\w.-]*", name) else "'" + name.replace("'", "''") + "'"

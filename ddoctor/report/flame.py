@@ -1,4 +1,4 @@
-"""Where the ranks of a live run were met: their stacks merged, each box as wide as its time."""
+"""The flame graph of a live run: the ranks' stacks merged, each box as wide as its time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ THINNEST = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A line of the user's code, or what was done there."""
+    """A line of the user's code, or the activity there."""
 
     name: str
     text: str = ""
     """The line itself."""
     phase: str = ""
-    """Of what was done there; empty: this is a line that called another."""
+    """The phase of the activity; empty: a line that called another one."""
     share: float = 0.0
-    """Of the time of all ranks."""
+    """Share of the time of all ranks, 0 to 1."""
     ranks: str = ""
-    """Who was met there."""
+    """The ranks that were sampled there."""
     inside: tuple[Box, ...] = ()
     """The widest first."""
 
     def width(self, within: float) -> float:
-        """In per cent of the box that it is in."""
+        """Return the width in per cent of the enclosing box."""
         return 100 * self.share / within
 
 
@@ -45,7 +45,7 @@ class _Node:
 
 
 def flame(evidence: Evidence) -> tuple[Box, ...]:
-    """The outermost boxes; empty: nobody looked, or nothing was seen."""
+    """Return the outermost boxes; empty: no samples."""
     every = [one for one in LiveState.derive(evidence.all(LiveLook)).ranks if one.seen.samples]
     root = _Node()
     for one in every:

@@ -10,18 +10,18 @@ from ddoctor.report.places import place_name, ranks
 from ddoctor.report.wording import quantity, size
 
 STOPPED = {
-    "host-memory": "the host has no more memory to play with",
+    "host-memory": "the host has no more memory to simulate with",
     "time": "a step would take too long here",
-    "sizes": "more are not tried",
-    "data": "an epoch has no more for a rank",
+    "sizes": "larger sizes were not tried",
+    "data": "an epoch has no more samples per rank",
     "script": "the script had no more steps",
 }
-# Of more ranks the one that decides is told.
+# Of more ranks, only the limiting one is shown.
 SHOWN = 4
 
 
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Label and text."""
+    """Yield label and text of each line of the report's head."""
     for swept in evidence.all(MemoryHeadroom):
         spread = ", by FSDP" if swept.sharded and len(swept.ranks) > 1 else ""
         yield "workload", swept.workload + spread + (", on CPU tensors" if swept.played else "")
@@ -44,7 +44,7 @@ def _sizes(swept: MemoryHeadroom) -> str:
     if not swept.largest:
         return f"not one sample fits{now}"
     if swept.too_large is None:
-        foretold = f", {swept.foretold} are foretold" if swept.foretold is not None else ""
+        foretold = f", {swept.foretold} forecast" if swept.foretold is not None else ""
         most = f"{swept.largest} fit; {STOPPED.get(swept.stopped, '')}{foretold}"
     else:
         of_it = (one for one in swept.trials if one.micro_batch == swept.too_large)

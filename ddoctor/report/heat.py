@@ -1,4 +1,4 @@
-"""Who sends how fast to whom: a matrix of the hosts, or of the ranks of one host."""
+"""The rates between pairs as a matrix of the hosts, or of the ranks of one host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ddoctor.report.places import place_name
 from ddoctor.report.wording import quantity
 
 ALL = 64
-"""So many are shown whole; of more, only the ends of the slowest links."""
+"""Up to this many are all shown; of more, only the ends of the slowest links."""
 
 OF_MANY = 24
-"""So many ends of slow links are shown then."""
+"""At most this many ends of slow links are shown then."""
 
 WITH_FIGURES = 16
-"""In a larger matrix the figures are told when pointed at."""
+"""In a larger matrix the figures appear on hover."""
 
 SHADES = (APART, 0.75, 0.5, 0.25)
 """Shares of the usual rate below which a cell is set in a deeper shade."""
@@ -27,7 +27,7 @@ SHADES = (APART, 0.75, 0.5, 0.25)
 
 @dataclass(frozen=True, kw_only=True)
 class HeatCell:
-    """One direction between two, at its best."""
+    """The best rate of one direction of a pair."""
 
     sender: str
     receiver: str
@@ -43,31 +43,31 @@ class Heat:
     """The links of one measurement."""
 
     names: tuple[str, ...]
-    """Rows, which send, and columns, which receive."""
+    """Of the rows, which send, and the columns, which receive."""
     links: Mapping[tuple[str, str], HeatCell]
     usual: float
-    """Median of all links in GB/s."""
+    """Median rate of all links in GB/s."""
     total: int
-    """Ends that were measured."""
+    """Number of hosts or ranks that were measured."""
 
     @property
     def slow(self) -> tuple[HeatCell, ...]:
-        """The links that stand apart, the slowest first."""
+        """Return the outliers among the links, the slowest first."""
         found = (link for link in self.links.values() if link.rate < APART * self.usual)
         return tuple(sorted(found, key=lambda link: link.rate))
 
     @property
     def figures(self) -> bool:
-        """Whether there is room for the figures."""
+        """Whether the cells have room for figures."""
         return len(self.names) <= WITH_FIGURES
 
     def shade(self, link: HeatCell) -> int:
-        """0: as usual; the deeper, the slower."""
+        """Return the shade of a cell, 0: as fast as usual; the higher, the slower."""
         return sum(link.rate < share * self.usual for share in SHADES)
 
 
 def heats(evidence: Evidence) -> tuple[Heat, ...]:
-    """A matrix for each measurement between pairs."""
+    """Return a matrix for each measurement between pairs."""
     return tuple(heat for section in evidence.all(Pairs) for heat in _heat(section))
 
 

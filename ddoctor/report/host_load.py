@@ -1,4 +1,4 @@
-"""How much the hosts of a live run had to do while they were looked at, in one line."""
+"""The load of the hosts of a live run while it was sampled, in one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddoctor.report.wording import quantity
 
 # MiB/s: less is what any host does without a training.
 NOTABLE = 0.1
-# Of the time of the look.
+# Of the sampled time.
 BUSY = 0.01
 
 
 def host_load(evidence: Evidence) -> str:
-    """The load, the busiest disk and interface of all hosts, and the GPUs; empty: not looked at."""
+    """Return the load, the busiest disk and interface, and the GPUs; empty: not sampled."""
     every = evidence.all(HostRates)
     several = len(every) > 1
 
@@ -43,7 +43,7 @@ def _busiest(every: tuple[HostRates, ...], of: Callable[[str], str]) -> Iterator
     if disks:
         busy, disk, section = max(disks, key=lambda one: one[0])
         moved = _moved((disk.read, "read"), (disk.written, "written"))
-        yield f"{disk.name}{of(section.host)} at work for {busy:.0%} of the time{moved}"
+        yield f"{disk.name}{of(section.host)} busy for {busy:.0%} of the time{moved}"
     interfaces = [
         (one.received + one.sent, one, section) for section in every for one in section.interfaces
     ]

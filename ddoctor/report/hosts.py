@@ -1,4 +1,4 @@
-"""Hosts and GPUs side by side: the rows of the tables, for the faces that have room for them."""
+"""Hosts and GPUs side by side: the tables of the formats that have room for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddoctor.report.machine import ALIKE, MACHINE
 from ddoctor.report.wording import size
 
 SIDE_BY_SIDE = 16
-"""So many hosts are shown in one table."""
+"""At most this many hosts are shown in one table."""
 
 CLOSE_UP = 8
-"""Of more hosts, so many of those that findings name are shown in detail."""
+"""Of more hosts, at most this many that findings name are shown in detail."""
 
 THROTTLED_BY = {
     "sw_power_cap": "power",
@@ -29,12 +29,12 @@ THROTTLED_BY = {
     "applications_clocks_setting": "setting",
     "gpu_idle": "idle",
 }
-"""NVML's names in words that fit a column."""
+"""Short words for NVML's names, which fit a column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostRow:
-    """One property, and its value of each column."""
+    """One property, and its value in each column."""
 
     label: str
     values: tuple[str, ...]
@@ -46,7 +46,7 @@ class HostRow:
 
     @cached_property
     def odd(self) -> tuple[bool, ...]:
-        """Which columns say something else than the majority; none where there is no majority."""
+        """Return which columns differ from the majority; none if there is no majority."""
         usual, times = Counter(self.values).most_common(1)[0]
         majority = 2 * times > len(self.values)
         return tuple(majority and value != usual for value in self.values)
@@ -69,7 +69,7 @@ class Holder:
 
 
 def close_up(report: Report, evidence: Evidence) -> tuple[str, ...]:
-    """The hosts to show in detail: all of a few; of many, the first that findings name."""
+    """Return the hosts to show in detail: all of a few; of many, the first that findings name."""
     if len(evidence.hosts) <= SIDE_BY_SIDE:
         return evidence.hosts
     known = set(evidence.hosts)
@@ -84,9 +84,9 @@ def close_up(report: Report, evidence: Evidence) -> tuple[str, ...]:
 
 
 def host_table(evidence: Evidence) -> HostTable:
-    """What is known of each host, without what no host tells.
+    """Return the known properties of each host.
 
-    Of many hosts only those that differ from the majority, and what they differ in.
+    Of many hosts, only those that differ from the majority, and the properties that differ.
     """
     hosts = evidence.hosts
     rows = tuple(_row(evidence, hosts, *column) for column in (*MACHINE, SHARED_MEMORY))
@@ -109,7 +109,7 @@ def _row(
 
 
 def gpu_rows(gpus: Gpus) -> tuple[HostRow, ...]:
-    """What NVML tells of each GPU, a column per GPU; properties that none tells are left out."""
+    """Return NVML's properties of each GPU, a column per GPU; unknown ones are left out."""
     rows = (
         HostRow(label=label, values=tuple(of(gpu) for gpu in gpus.gpus))
         for label, of in GPU_PROPERTIES
@@ -118,7 +118,7 @@ def gpu_rows(gpus: Gpus) -> tuple[HostRow, ...]:
 
 
 def holders(gpus: Gpus) -> tuple[Holder, ...]:
-    """The processes on the GPUs of a host."""
+    """Return the processes on the GPUs of a host."""
     return tuple(
         Holder(gpu=gpu.index, process=process)
         for gpu in gpus.gpus
@@ -207,20 +207,20 @@ GPU_PROPERTIES: tuple[tuple[str, Callable[[Gpu], str]], ...] = (
     ("memory, GiB", lambda gpu: _gib(gpu.memory_total)),
     ("used, GiB", lambda gpu: _gib(gpu.memory_used)),
     ("temperature, °C", lambda gpu: _number(gpu.temperature)),
-    ("slows down at, °C", lambda gpu: _number(gpu.temperature_slowdown)),
+    ("slowdown at, °C", lambda gpu: _number(gpu.temperature_slowdown)),
     ("SM clock, MHz", lambda gpu: _number(gpu.sm_clock)),
-    ("highest clock, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
+    ("maximum clock, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
     ("throttled by", _throttling),
     ("power, W", lambda gpu: _number(gpu.power)),
     ("power limit, W", lambda gpu: _number(gpu.power_limit)),
     ("default limit, W", lambda gpu: _number(gpu.power_default)),
     ("PCIe", _pcie),
-    ("PCIe possible", _pcie_possible),
+    ("PCIe maximum", _pcie_possible),
     ("NVLinks", _nvlinks),
     ("NVLinks active", _nvlinks_active),
     ("fabric", _fabric),
     ("ECC errors", _ecc),
     ("rows remapped", _rows_remapped),
-    ("driver asks for", _recovery),
+    ("recovery action", _recovery),
     ("MIG", _mig),
 )

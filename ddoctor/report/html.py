@@ -49,11 +49,11 @@ SHOWN_ELSEWHERE = (
     Plan,
     Steps,
 )
-"""Sections that have a place of their own on the page."""
+"""Sections that the page shows elsewhere."""
 
 
 def render(report: Report, evidence: Evidence) -> str:
-    """The report as an HTML page that makes no request and runs no script but its own."""
+    """Return the report as an HTML page that makes no request and runs only its inline script."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -96,7 +96,7 @@ def render(report: Report, evidence: Evidence) -> str:
         details={
             **_details_of_run(evidence),
             **{
-                f"Everything seen on {host}": details(evidence, host, SHOWN_ELSEWHERE)
+                f"All evidence from {host}": details(evidence, host, SHOWN_ELSEWHERE)
                 for host in near
             },
         },
@@ -107,17 +107,17 @@ def render(report: Report, evidence: Evidence) -> str:
 
 
 def _details_of_run(evidence: Evidence) -> dict[str, dict[str, tuple[Detail, ...]]]:
-    """What was recorded of all hosts together, where that is not too much to read."""
+    """Return the evidence of the whole run, if it is short enough to read."""
     if any(len(run.ranks) > SIDE_BY_SIDE for run in evidence.all(TrainingRun)):
         return {}
     recorded = Evidence(section for section in evidence if section.commands[0] == "run")
     found = details(recorded, "", SHOWN_ELSEWHERE)
-    return {"Everything recorded of the run": found} if found else {}
+    return {"All evidence of the run": found} if found else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepChart:
-    """An all-reduce over sizes, drawn and in figures."""
+    """An all-reduce over message sizes, as a chart and as figures."""
 
     section: AllReduce
     chart: charts.Chart
@@ -143,7 +143,7 @@ def _file(name: str) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Text whose `code` is set as code."""
+    """Return text as HTML, its backticked parts as code."""
     from markupsafe import Markup, escape
 
     parts = text.split("`")

@@ -1,4 +1,4 @@
-"""What each rank of a live run was doing, as rows for a terminal, a page and a file."""
+"""What each rank of a live run was doing, as rows for all output formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddoctor.evidence.steps import PHASES
 from ddoctor.report.host_load import host_load
 from ddoctor.report.step_breakdown import Slice
 
-# Where the time of the samples went; shares below this are left out.
+# Shares of the sampled time below this are left out.
 NOTABLE = 0.1
 MOST_SHARES = 3
 # More ranks than these share their rows.
@@ -24,23 +24,23 @@ LONGEST_NAMES = 40
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRow:
-    """One rank, or several that do the same."""
+    """One rank, or several that do the same thing."""
 
     rank: str
     first: int
-    """The number of the first rank that it tells of."""
+    """The number of its first rank."""
     doing: str
-    """Where its main thread was met, and for what part of the look."""
+    """Where its main thread was sampled, and for which share of the time."""
     state: str
-    """How its process was."""
+    """The state of its process."""
     slices: tuple[Slice, ...] = ()
-    """Where its time went, in the order of PHASES; empty: it stands."""
+    """Its time by phase, in the order of PHASES; empty: it is stuck."""
     turns: tuple[Slice, ...] = ()
-    """The same in the order of time, of the first rank that it tells of."""
+    """The timeline of the first rank."""
 
 
 def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
-    """The ranks that were looked at; of many, those together that do the same."""
+    """Return the sampled ranks; many ranks are grouped by what they do."""
     live = LiveState.derive(evidence.all(LiveLook))
     if len(live.ranks) > MOST_ROWS:
         groups: dict[str, list[LiveRankState]] = {}
@@ -72,7 +72,7 @@ def _turns(one: LiveRankState) -> Iterator[Slice]:
 
 
 def _slices(rows: Sequence[LiveRankState]) -> tuple[Slice, ...]:
-    """The mean of several ranks."""
+    """Return the mean shares of several ranks."""
     means = ((name, fmean(one.shares.get(name, 0.0) for one in rows)) for name in PHASES)
     seconds = rows[0].seconds
     return tuple(
@@ -86,23 +86,23 @@ def _names(rows: Sequence[LiveRankState]) -> str:
 
 
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """The head of the report: label and text."""
+    """Yield label and text of each line of the report's head."""
     looks = evidence.all(LiveLook)
     if not looks:
         return
     live = LiveState.derive(looks)
     yield "run", f"{' '.join(live.command)} ({live.job})"
-    yield "seen", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
+    yield "sampled", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
     if told := host_load(evidence):
         yield "meanwhile", told
     for one in live.gone:
-        yield "gone", f"rank {one.rank} was started on {one.host}, and is not there any more"
+        yield "gone", f"rank {one.rank} started on {one.host} and is no longer running"
     elsewhere = live.world - len(live.ranks) - len(live.gone)
     if elsewhere > 0:
         yield (
-            "not seen",
-            f"{elsewhere} rank{'s' if elsewhere > 1 else ''} of other hosts: attach there with "
-            "--bundle, too, and give all bundles to `ddoctor diagnose`",
+            "not sampled",
+            f"{elsewhere} rank{'s' if elsewhere > 1 else ''} on other hosts: run `ddoctor attach "
+            "--bundle FILE` there too, and pass all bundles to `ddoctor diagnose`",
         )
 
 
@@ -116,7 +116,7 @@ def _doing(one: LiveRankState) -> str:
     if one.seen.unseen:
         return one.seen.unseen
     if one.seen.still:
-        return f"stands {one.where}"
+        return f"stuck {one.where}"
     told = [
         f"{'waiting for others' if name == 'waiting' else name} {share:.0%}"
         for name, share in sorted(one.shares.items(), key=lambda item: -item[1])

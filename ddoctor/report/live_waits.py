@@ -1,4 +1,4 @@
-"""Who waits for whom in a live run: from the many to the one that it comes down to."""
+"""Who waits for whom in a live run, down to the rank or worker that blocks the others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ddoctor.evidence.section import Evidence
 
 @dataclass(frozen=True, kw_only=True)
 class LiveWait:
-    """Some ranks that stand at one place, and for whom."""
+    """Some ranks that wait at one place, and the rank or worker they wait for."""
 
     who: str
     where: str
     whom: str
     doing: str
-    """Where those are, and what they do."""
+    """What those do, and where."""
 
 
 def waits(evidence: Evidence) -> tuple[LiveWait, ...]:
-    """All that a look tells; none where the ranks keep pace."""
+    """Return all waits that the samples show; none if the ranks keep pace."""
     live = LiveState.derive(evidence.all(LiveLook))
     if live.hung:
         return tuple(_stuck(live))
@@ -37,7 +37,7 @@ def waits(evidence: Evidence) -> tuple[LiveWait, ...]:
             who=named([rank for rank in live.ranks if rank is not found.rank]),
             where=f"{found.lost:.0%} of the time",
             whom=named([found.rank]),
-            doing=f"is mostly in {found.activity}{at}",
+            doing=f"mostly in {found.activity}{at}",
         ),
     )
 
@@ -47,12 +47,12 @@ def _stuck(live: LiveState) -> Iterator[LiveWait]:
     groups = places(rank for rank in live.ranks if rank.waits)
     for where, rows in groups.items():
         if apart:
-            whom, doing = named(apart), "stands " + " or ".join(places(apart))
+            whom, doing = named(apart), "stuck " + " or ".join(places(apart))
         elif live.gone:
-            whom, doing = endings.ranks(one.rank for one in live.gone), "is not there any more"
+            whom, doing = endings.ranks(one.rank for one in live.gone), "no longer running"
         elif len(groups) > 1:
             others = [rank for rank in live.ranks if rank.waits and rank not in rows]
-            whom, doing = named(others), "waits " + " or ".join(places(others))
+            whom, doing = named(others), "waiting " + " or ".join(places(others))
         else:
             continue
         yield LiveWait(who=named(rows), where=where, whom=whom, doing=doing)
@@ -65,5 +65,5 @@ def _stuck(live: LiveState) -> Iterator[LiveWait]:
                 who=named([one]),
                 where=one.where,
                 whom=f"its worker (pid {worker.pid})",
-                doing=f"stands at {at}" if at else "stands",
+                doing=f"stuck at {at}" if at else "stuck",
             )

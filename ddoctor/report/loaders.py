@@ -1,4 +1,4 @@
-"""The loader alone, by its number of workers, against what the step could use."""
+"""The loader's rate by its number of workers, against the rate that the step could use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 
 KNEE = 0.9
-"""Where the rate reaches this part of the best one, more workers bring little: less than the 10 %
-from which on a slowdown counts (docs/decisions.md)."""
+"""Share of the best rate from which more workers bring little.
+
+The rest is less than the 10 % from which on a slowdown counts (docs/decisions.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +34,20 @@ class CurveRow:
     name: str
     points: tuple[AtWorkers, ...]
     need: float | None
-    """Batches per second that the step would take if it never waited for them; None: not seen."""
+    """Batches per second of a step that never waits for them; None: not seen."""
     now: int | None
-    """The workers that the script asks for; None: not seen, or not the same on all ranks."""
+    """The num_workers of the script; None: not seen, or different between ranks."""
 
     @property
     def knee(self) -> AtWorkers | None:
-        """The fewest workers that are about as fast as any number of them; None: more might be
-        faster still."""
+        """Return the fewest workers with about the best rate; None: more might be faster still."""
         best = max(point.rate for point in self.points)
         found = next(point for point in self.points if point.rate >= KNEE * best)
         return found if found is not self.points[-1] else None
 
 
 def curves(evidence: Evidence) -> tuple[CurveRow, ...]:
-    """Of each loader that was run alone."""
+    """Return the curve of each loader that was measured alone."""
     found: dict[str, dict[int, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
     for section in evidence.all(LoaderCurve):
         for point in section.points:

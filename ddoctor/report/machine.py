@@ -1,4 +1,4 @@
-"""What a host is, each property in one line."""
+"""The properties of a host, one line each."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _network(evidence: Evidence, host: str) -> str:
         return ""
     choices = (("NCCL", nccl_choice(network)), ("gloo", gloo_choice(network)))
     return "; ".join(
-        f"{library} takes {listed(choice.interfaces) or 'no interface'} ({choice.rule})"
+        f"{library} uses {listed(choice.interfaces) or 'no interface'} ({choice.rule})"
         for library, choice in choices
     )
 
@@ -110,4 +110,4 @@ ALIKE: Mapping[str, Callable[[Evidence, str], str]] = {
     "memory": partial(_memory, available=False),
     "network": _choices,
 }
-"""The same without what differs on each of several hosts anyway."""
+"""The properties without those that always differ between hosts."""

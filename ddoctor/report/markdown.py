@@ -19,13 +19,13 @@ from ddoctor.report.waits import wait_matrices
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
 RANKS = 16
-"""So many have a row each; of more, only the most telling ones."""
+"""Up to this many ranks, each has a row; of more, only the most telling ones."""
 
 SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
 
 
 def render(report: Report, evidence: Evidence) -> str:
-    """The report in the order of the terminal's, with tables of the hosts and GPUs at its end."""
+    """Return the report in the terminal's order, with tables of the hosts and GPUs at the end."""
     return wording.tamed("\n\n".join(_blocks(report, evidence)) + "\n")
 
 
@@ -56,7 +56,7 @@ def _live(evidence: Evidence) -> Iterator[str]:
     if rows:
         yield "## What each rank was doing"
         yield _table(
-            ("rank", "its main thread", "its process"),
+            ("rank", "main thread", "process"),
             ((row.rank, row.doing, row.state) for row in rows),
         )
 
@@ -66,7 +66,7 @@ def _steps(evidence: Evidence) -> Iterator[str]:
     if ended:
         yield "## How the ranks ended"
         yield _table(
-            ("rank", "ended", "at", "steps", "last in", "its words", "line"),
+            ("rank", "ended", "at", "steps", "last in", "message", "line"),
             (
                 (
                     str(one.rank),
@@ -89,7 +89,7 @@ def _steps(evidence: Evidence) -> Iterator[str]:
             (
                 *by_rank.rows,
                 ("mean of all ranks", *(unit.figure(one.seconds) for one in breakdown.slices), ""),
-                ("part of the step", *(percent(one.share) for one in breakdown.slices), ""),
+                ("share of the step", *(percent(one.share) for one in breakdown.slices), ""),
             ),
         )
         if len(bars) < len(breakdown.bars):
@@ -100,12 +100,12 @@ def _steps(evidence: Evidence) -> Iterator[str]:
             for line in breakdown.sampled_at(one.phase)
         ]
         if met:
-            yield _table(("phase", "met at"), met)
+            yield _table(("phase", "sampled at"), met)
     for matrix in wait_matrices(evidence):
         if matrix.notable:
             yield _text(wording.sentence(str(matrix)))
     for scale in scales(evidence):
-        yield "## On fewer and on more ranks"
+        yield "## Predicted scaling"
         yield _table(HEAD, map(scale.cells, scale.rows))
 
 
@@ -120,7 +120,7 @@ def _finding(finding: Finding, number: int) -> Iterator[str]:
     for fix in finding.fixes:
         yield from _fix(fix)
     if finding.consequences:
-        yield f"Follows from it: {', '.join(finding.consequences)}"
+        yield f"Also explains: {', '.join(finding.consequences)}"
     yield f"More: `ddoctor explain {finding.cause}`"
 
 
@@ -201,7 +201,7 @@ def _hosts(report: Report, evidence: Evidence) -> Iterator[str]:
                 ((row.label, *row.values) for row in rows if not row.same),
             )
             yield _table(
-                ("all alike", ""), ((row.label, row.values[0]) for row in rows if row.same)
+                ("same on all", ""), ((row.label, row.values[0]) for row in rows if row.same)
             )
         if section is not None and (held := holders(section)):
             yield _table(
@@ -222,7 +222,7 @@ def _hosts(report: Report, evidence: Evidence) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table without the columns that are empty in every row."""
+    """Return a table without the columns that are empty in every row."""
     cells = [[_cell(cell) for cell in row] for row in rows]
     used = [n for n in range(len(head)) if n == 0 or any(row[n] for row in cells)]
     lines = [
@@ -238,7 +238,7 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Plain text, and code spans as they are, so that nothing in it acts as Markdown or HTML."""
+    """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML."""
     parts = CODE_SPAN.split(" ".join(text.split()))
     return "".join(
         part if number % 2 else SPECIAL.sub(r"\\\1", part) for number, part in enumerate(parts)

@@ -1,4 +1,4 @@
-"""The memory of each rank while it trained: process, workers, GPU."""
+"""The memory of each rank during training: process, workers, GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: Mapping[str, Callable[[Growth], tuple[float, ...]]] = {
 }
 
 DRAWN = 8
-"""Ranks that are drawn: those whose memory grew most."""
+"""The number of drawn ranks: those whose memory grew most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class MemoryRow:
 
     @property
     def growth(self) -> float:
-        """MiB that it was more in the last quarter than in the first."""
+        """Return by how many MiB the last quarter is above the first."""
         quarter = -(-len(self.amounts) // 4)
         return median(self.amounts[-quarter:]) - median(self.amounts[:quarter])
 
@@ -42,7 +42,7 @@ class Panel:
 
     kind: str
     lines: tuple[MemoryRow, ...]
-    """The one that grew most first."""
+    """The ranks, the one with the largest growth first."""
 
     @property
     def drawn(self) -> tuple[MemoryRow, ...]:
@@ -50,12 +50,12 @@ class Panel:
 
     @property
     def usual(self) -> float:
-        """MiB at the end, the median of all ranks."""
+        """Return MiB at the end, the median of all ranks."""
         return median(line.amounts[-1] for line in self.lines)
 
 
 def panels(evidence: Evidence) -> tuple[Panel, ...]:
-    """The kinds that any rank had."""
+    """Return a panel for each kind of memory that any rank had."""
     growths = [growth for section in evidence.all(MemoryOverTime) for growth in section.ranks]
     found = []
     for kind, of in KINDS.items():

@@ -1,4 +1,4 @@
-"""What `ddoctor attach --watch` shows, as metrics that Prometheus collects."""
+"""Prometheus metrics of `ddoctor attach --watch --prometheus`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PORTS = range(1, 65536)
 
 
 class Metrics(Collector):
-    """The last look, served to whoever asks."""
+    """Serves the metrics of the last sample."""
 
     def __init__(self, where: str) -> None:
-        """``where``: a port of this machine alone, or ADDRESS:PORT.
+        """Listen at ``where``: a port of the loopback address, or ADDRESS:PORT.
 
         Raises:
-            DoctorError: that is neither, or it is taken.
+            DoctorError: ``where`` is malformed, or the port is in use.
         """
         address, _, port = where.rpartition(":")
         if not port.isdecimal() or int(port) not in PORTS:
@@ -39,25 +39,31 @@ class Metrics(Collector):
             raise DoctorError(f"--prometheus {where}: {error.strerror or error}") from error
 
     def show(self, report: Report, evidence: Evidence) -> None:
-        """From now on this is served."""
+        """Serve the metrics of this report from now on."""
         self._last = report, evidence
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of the last look."""
+        """Yield all metrics of the last sample."""
         phases = GaugeMetricFamily(
-            "ddoctor_phase_share", "Part of the look in a phase, 0 to 1.", labels=["rank", "phase"]
+            "ddoctor_phase_share",
+            "Share of the sampled time in a phase, 0 to 1.",
+            labels=["rank", "phase"],
         )
         stands = GaugeMetricFamily(
-            "ddoctor_stands", "1: the rank was met at one place only.", labels=["rank"]
+            "ddoctor_stands",
+            "1 if every sample of the rank was at the same place.",
+            labels=["rank"],
         )
         busy = GaugeMetricFamily(
-            "ddoctor_main_thread_cpu", "CPUs that the main thread kept busy.", labels=["rank"]
+            "ddoctor_main_thread_cpu",
+            "CPUs that the main thread kept busy, 0 to 1.",
+            labels=["rank"],
         )
         memory = GaugeMetricFamily(
             "ddoctor_resident_bytes", "Resident memory of the rank.", labels=["rank"]
         )
         found = GaugeMetricFamily(
-            "ddoctor_finding", "1: was found.", labels=["cause", "severity", "ranks"]
+            "ddoctor_finding", "1 if the cause was found.", labels=["cause", "severity", "ranks"]
         )
         if self._last is not None:
             report, evidence = self._last

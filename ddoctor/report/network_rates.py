@@ -1,4 +1,4 @@
-"""What was measured between ranks and hosts, one short row each, however many there are."""
+"""The rates between ranks and hosts, one short row each, however many there are."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ LABELS: dict[Scope, str] = {
 
 
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Label and text."""
+    """Yield label and text of each line of the report's head."""
     for measured in evidence.all(Collectives):
         yield from _collectives(measured)
     for tried in evidence.all(InterfaceRates):
         names = dict.fromkeys(row.interface for row in tried.rates)
         slowest = (f"{name} {quantity(min(tried.of(name)), 'GB/s')}" for name in names)
         connections = counted(len(tried.rates) // max(1, len(names)), "connection")
-        yield "plain TCP", f"{', '.join(slowest)}; the slowest of {connections} each"
+        yield "plain TCP", f"{', '.join(slowest)}; slowest of {connections} each"
     for clocks in evidence.all(ClockOffsets):
         first = min(clocks.offsets, key=lambda one: one.offset)
         last = max(clocks.offsets, key=lambda one: one.offset)
         apart = quantity((last.offset - first.offset) * 1e3, "ms")
         unsure = quantity(max(one.uncertainty for one in clocks.offsets) * 1e3, "ms")
-        yield "clocks", f"{apart} apart at most ({first.host} to {last.host}), to within {unsure}"
+        yield "clocks", f"at most {apart} apart ({first.host} to {last.host}), ± {unsure}"
 
 
 def _collectives(measured: Collectives) -> Iterator[tuple[str, str]]:
-    """The bus bandwidth of each at the largest size; of several hosts the median."""
+    """Yield the bus bandwidth of each at the largest size; of several hosts, the median."""
     for scope, label in LABELS.items():
         rates: dict[str, list[float]] = defaultdict(list)
         for sweep in measured.sweeps:

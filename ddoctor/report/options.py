@@ -1,4 +1,4 @@
-"""The options that say where report and evidence go, and the bundles that are read."""
+"""Command-line options: output files of the report, and the bundles to read."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ if TYPE_CHECKING:
 
 JsonPath = Annotated[
     Path | None,
-    typer.Option("--json", metavar="PATH", help="Write the report as JSON; -: stdout."),
+    typer.Option("--json", metavar="PATH", help="Write the report as JSON to PATH (-: stdout)."),
 ]
 MarkdownPath = Annotated[
     Path | None,
-    typer.Option("--markdown", metavar="PATH", help="Write the report as Markdown; -: stdout."),
+    typer.Option(
+        "--markdown", metavar="PATH", help="Write the report as Markdown to PATH (-: stdout)."
+    ),
 ]
 HtmlPath = Annotated[
     Path | None,
-    typer.Option("--html", metavar="PATH", help="Write the report as one HTML file; -: stdout."),
+    typer.Option(
+        "--html", metavar="PATH", help="Write the report as one HTML file to PATH (-: stdout)."
+    ),
 ]
 
 
 def _of_this_host(path: Path | None) -> Path | None:
-    """In a folder that hosts share, each host writes its own file."""
+    """Return HOST.json in a folder that hosts share, so that each host writes its own file."""
     return path / f"{socket.gethostname()}.json" if path is not None and path.is_dir() else path
 
 
@@ -41,20 +45,22 @@ BundlePath = Annotated[
         "--bundle",
         metavar="PATH",
         callback=_of_this_host,
-        help="Write the evidence for `ddoctor diagnose`; in a folder as HOST.json.",
+        help="Write the evidence for `ddoctor diagnose` to PATH, or to HOST.json in a folder PATH.",
     ),
 ]
 Bundles = Annotated[
     list[Path],
     typer.Argument(
-        metavar="BUNDLE", callback=_in_folders, help="Evidence bundles, or folders of them."
+        metavar="BUNDLE",
+        callback=_in_folders,
+        help="Evidence bundle, or a folder of bundles; repeatable.",
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """The files that a command writes."""
+    """The output files of a command."""
 
     bundle: BundlePath = None
     json: JsonPath = None
@@ -62,7 +68,7 @@ class ReportOptions:
     html: HtmlPath = None
 
     def outputs(self) -> Outputs:
-        """The files, checked before the work.
+        """Return the output files, checked before the work starts.
 
         Raises:
             DoctorError: a path cannot be written, or two of them are stdout.

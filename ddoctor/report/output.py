@@ -1,4 +1,4 @@
-"""Where the report goes: files and stdout, and the progress display until then."""
+"""Writes the report to files and stdout, and shows progress until then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIT, UNFIT = "fit.txt", "unfit.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The files that were asked for; whether they can be written is settled before the work.
+    """The requested output files, checked for write access before the work starts.
 
     Raises:
         DoctorError: a path cannot be written, or two of them are stdout.
@@ -30,7 +30,7 @@ class Outputs:
     html: Path | None = None
     bundle: Path | None = None
     hosts: Path | None = None
-    """A folder for the lists of fit and unfit hosts."""
+    """Folder for the lists of fit and unfit hosts."""
 
     def __post_init__(self) -> None:
         if self.hosts is not None:
@@ -38,15 +38,15 @@ class Outputs:
                 _settle_writable(self.hosts / name)
         asked = [path for path in (self.json, self.markdown, self.html, self.bundle) if path]
         if asked.count(STDOUT) > 1:
-            raise DoctorError("only one output can go to stdout (-); give the others a file name")
+            raise DoctorError("only one output can go to stdout (-): name a file for the others")
         if self.bundle == STDOUT:
-            raise DoctorError("the bundle needs a file name: --bundle PATH")
+            raise DoctorError("--bundle needs a file name, not -")
         for path in asked:
             if path != STDOUT:
                 _settle_writable(path)
 
     def write(self, report: Report, evidence: Evidence) -> None:
-        """Write the files; show the report on the terminal unless stdout is taken by one."""
+        """Write the files; show the report on the terminal unless a file goes to stdout."""
         self.write_files(report, evidence)
         if STDOUT not in vars(self).values():
             from rich.console import Console
@@ -56,7 +56,7 @@ class Outputs:
             terminal.render(report, evidence, Console())
 
     def write_files(self, report: Report, evidence: Evidence) -> None:
-        """Write the files that were asked for."""
+        """Write the requested files."""
         from ddoctor.evidence import bundle
         from ddoctor.report import fitness, html, markdown, schema
 
@@ -75,7 +75,7 @@ class Outputs:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is at work; elsewhere show nothing. Yields what to call with it."""
+    """Yield a function that shows the current activity, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

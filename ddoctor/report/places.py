@@ -1,4 +1,4 @@
-"""Hosts and ranks in few words, however many they are."""
+"""Short lists of hosts and ranks, however many there are."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from ddoctor.analysis import endings
+from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.probes import RankPlace
 
 MANY = 6
-"""A list of more names than this is cut to its first ones, and the number of the others."""
+"""A longer list is cut to its first names and the number of the others."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas; the tail of a long list as a number."""
+    """Return names with commas; of a long list, the first ones and the number of the others."""
     if len(names) <= MANY:
         return ", ".join(names)
     return f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
 
 
 def hosts(names: Sequence[str]) -> str:
-    """Host names; many of them as Slurm writes them: ``4095 hosts (node-[0000-2303,2305-4095])``.
+    """Return host names; many as in Slurm: ``4095 hosts (node-[0000-2303,2305-4095])``.
 
-    Where even that is long, the first ones and the number of the others.
+    If even that is long, return the first ones and the number of the others.
     """
     if len(names) <= MANY:
         return ", ".join(names)
@@ -37,29 +39,27 @@ def hosts(names: Sequence[str]) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Say ``rank 3``, ``ranks 0–2, 7``; of many that do not follow one another the first ones."""
-    if len(numbers) <= 1:
-        return "".join(f"rank {number}" for number in numbers)
+    """Return ``rank 3`` or ``ranks 0-2, 7``; of many spans, the first ones and a count."""
     runs = tuple(_runs(sorted(set(numbers))))
     if len(runs) <= MANY:
-        return f"ranks {', '.join(map(_span, runs))}"
-    rest = sum(map(len, runs[MANY:]))
-    return f"ranks {', '.join(map(_span, runs[:MANY]))} and {rest} more"
+        return endings.ranks(set(numbers)) if numbers else ""
+    shown = endings.ranks(number for run in runs[:MANY] for number in run)
+    return f"{shown} and {sum(map(len, runs[MANY:]))} more"
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers with their runs folded, say ``0–3, 7``."""
-    return ", ".join(map(_span, _runs(sorted(set(numbers)))))
+    """Return whole numbers with their runs folded: ``0-3, 7``."""
+    return cpu_list(set(numbers)).replace(",", ", ")
 
 
 def place_name(place: RankPlace, *, with_host: bool = False) -> str:
-    """A GPU by its device; a rank without one by its number."""
+    """Return a GPU by its device; a rank without GPU by its number."""
     name = f"rank {place.rank}" if place.device == "cpu" else place.device
     return f"{place.host} {name}" if with_host else name
 
 
 def _series(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
-    """The spans of the last number, by what stands before and after it; a name may have none."""
+    """Return the spans of the last number by the text around it; a name may have none."""
     numbers: dict[tuple[str, str, int], list[int]] = {}
     series: dict[tuple[str, str], list[str]] = {}
     for name in names:
@@ -74,10 +74,6 @@ def _series(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
             spans = series.setdefault((head, tail), [])
             spans.append("-".join(str(end).zfill(width) for end in ends))
     return series
-
-
-def _span(run: Sequence[int]) -> str:
-    return str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The plan as a table: strategies × numbers of GPUs, and the parts of the memory of one GPU."""
+"""The plan as a table: strategies × numbers of GPUs, with the parts of one GPU's memory."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ TAKEN = "← this"
 TIMES = ("s/step", "samples/s")
 UNKNOWN = "?"
 DERIVED = "~"
-"""Before a step that follows from one on other GPUs."""
+"""Marks a step time that is derived from one on other GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Grid):
-    """Sizes on one GPU, and the time of a step on all of them."""
+    """Sizes on one GPU, and the step time on all of them."""
 
     title: str
     chosen: int | None
 
 
 def table(plan: Plan, *, narrow: bool = False) -> Table:
-    """With each part that some row has; or, where there is no room, with several taken together."""
+    """Return the table with each part that some row has, or with parts joined to save room."""
     timed = any(row.step is not None for row in plan.rows)
     groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
     shown = {
@@ -75,10 +75,10 @@ def table(plan: Plan, *, narrow: bool = False) -> Table:
     }
     taken = TAKEN
     if narrow and timed:
-        # Of all parts it differs least from row to row.
+        # Of all parts, it differs least from row to row.
         shown.pop("CUDA", None)
         taken = TAKEN[0]
-    # Where there is no room, the reason to take it says so.
+    # Without room for it, the reason for the recommendation says so.
     host = ("host",) if any(row.host for row in plan.rows) and not narrow else ()
     rows = tuple(
         (
@@ -90,14 +90,16 @@ def table(plan: Plan, *, narrow: bool = False) -> Table:
         for place, row in enumerate(plan.rows)
     )
     times = TIMES if timed else ()
-    head = ("strategy", "GPUs", *shown, "in all", "left", *host, *times, "")
-    title = "GiB on each GPU" + ("; host: beside it, for each rank" if host else "")
+    head = ("strategy", "GPUs", *shown, "total", "free", *host, *times, "")
+    title = "GiB on each GPU" + ("; host: additional host memory of each rank" if host else "")
     title += f"; {_how(plan)}" if timed else ""
     return Table(title=title, head=head, rows=rows, chosen=plan.chosen)
 
 
 def _how(plan: Plan) -> str:
-    return f"steps as measured, or {DERIVED} by that" if plan.measured else "steps by roofline"
+    return (
+        f"step times as measured, {DERIVED}: derived" if plan.measured else "step times by roofline"
+    )
 
 
 def _sizes(plan: Plan, row: PlanRow, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -122,61 +124,61 @@ def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
 
 
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """The head of the report: label and text."""
+    """Yield label and text of each line of the report's head."""
     for plan in evidence.all(Plan):
         again = {"none": "", "every": ", each block checkpointed", "selective": ", checkpointed"}
         how = f"{plan.precision}, {plan.optimizer}{again[plan.checkpointing]}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
-        yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB for a process"
+        yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
         if plan.chosen is not None:
-            yield "take", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
+            yield "recommended", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
             yield from _step(plan, plan.rows[plan.chosen])
         yield from _schedule(plan)
         if plan.checkpoint_bf16 is not None:
             yield (
                 "checkpoint",
-                f"{plan.checkpoint / 1e9:.1f} GB with weights as they are trained (fp32), "
+                f"{plan.checkpoint / 1e9:.1f} GB with weights as trained (fp32), "
                 f"{plan.checkpoint_bf16 / 1e9:.1f} GB in bf16",
             )
-        yield "forecast", f"{_way(plan)}: it fits where {plan.doubt:g} times as much would"
+        yield "forecast", f"{_way(plan)}; `fits` leaves room for {plan.doubt:g} times the forecast"
         yield "peak", _peak(plan)
         if not plan.activations_known:
-            yield "not in it", "activations (--activations)"
+            yield "not included", "activations (set --activations)"
         elif plan.way == "fake tensors":
-            yield "not in it", "workspaces of cuDNN, sums of reductions, what torch.compile fuses"
+            yield "not included", "workspaces of cuDNN, sums of reductions, fusion by torch.compile"
 
 
 def _most(plan: Plan) -> str:
-    """How many samples would go, too, after a semicolon."""
+    """Return how many samples also fit, after a semicolon."""
     if plan.largest_micro_batch is None or plan.micro_batch is None:
         return ""
     if plan.largest_micro_batch <= plan.micro_batch:
-        return f"; {plan.micro_batch} sample{'s' * (plan.micro_batch > 1)} at a time, not more"
+        return f"; {plan.micro_batch} sample{'s' * (plan.micro_batch > 1)} at a time at most"
     return f"; up to {plan.largest_micro_batch} samples fit at a time"
 
 
 def _way(plan: Plan) -> str:
     if plan.way == "closed form":
-        why = f", since {plan.coarse}" if plan.coarse else ""
-        return f"by closed form, and coarse{why}"
+        why = f": {plan.coarse}" if plan.coarse else ""
+        return f"coarse, by closed form{why}"
     row = plan.rows[plan.chosen or 0]
     return (
-        "by a step on tensors without memory, with attention, dropout, autocast and optimizer as "
-        "on CUDA, and by the rules of torch's allocator; the peak comes in the "
+        "by one step on fake tensors, with attention, dropout, autocast and optimizer as on "
+        "CUDA, and by the rules of torch's allocator; the peak is in the "
         f"{row.moment}"
     )
 
 
 def _peak(plan: Plan) -> str:
-    """Of the row that is taken, or needs least: which peak is forecast, and how far it is sure."""
+    """Return the forecast peak and its range, of the chosen row or of the smallest one."""
     least = min(plan.rows, key=lambda row: row.parts.total)
     parts = (least if plan.chosen is None else plan.rows[plan.chosen]).parts
     reserved = f", {_gib(parts.reserved)} reserved by torch's allocator" if parts.unused else ""
     return (
         f"{_gib(parts.allocated)} GiB allocated by tensors{reserved}, {_gib(parts.total)} to "
-        f"{_gib(round(plan.doubt * parts.total))} as nvidia-smi shows it, with what CUDA and NCCL "
-        "have"
+        f"{_gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
+        "includes CUDA and NCCL"
     )
 
 
@@ -184,7 +186,7 @@ def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
     if plan.measured:
         yield (
             "measured",
-            f"{plan.measured}; that its samples were as long as here, no bundle tells",
+            f"{plan.measured}; no bundle records how long its samples were",
         )
     step = row.step
     if step is not None:
@@ -209,7 +211,7 @@ def _rates(plan: Plan, row: PlanRow, step: StepTime) -> Iterator[str]:
     if step.efficiency is not None:
         yield f"efficiency {step.efficiency:.0%}"
     if step.loading:
-        yield f"{_three(step.loading)} s of it wait for data"
+        yield f"{_three(step.loading)} s of it waiting for data"
 
 
 def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -217,13 +219,13 @@ def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
     if one is None or plan.chosen is None:
         return
     row = plan.rows[plan.chosen]
-    turns = f" × {row.accumulation} before each step" if row.accumulation > 1 else ""
+    turns = f" × {row.accumulation} accumulation steps" if row.accumulation > 1 else ""
     yield (
         "batch",
         f"{one.global_batch} samples: {plan.micro_batch} on each of {row.gpus} "
         f"GPU{'s' if row.gpus > 1 else ''}{turns}",
     )
-    yield "steps", f"{one.steps_per_epoch:,} in an epoch, {one.steps:,} in all{_time(one)}"
+    yield "steps", f"{one.steps_per_epoch:,} per epoch, {one.steps:,} in total{_time(one)}"
 
 
 def _time(one: Schedule) -> str:
@@ -235,7 +237,7 @@ def _time(one: Schedule) -> str:
 
 
 def _three(value: float | None) -> str:
-    """With three digits that mean something."""
+    """Return the value with three significant digits."""
     if value is None:
         return UNKNOWN
     return f"{value:,.{max(0, 2 - floor(log10(value)))}f}"

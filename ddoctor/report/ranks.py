@@ -1,4 +1,4 @@
-"""Rank by rank: a table of every rank's rates, or of the odd ones where there are many."""
+"""Rank by rank: a table of every rank's rates, or of the outliers among many ranks."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from ddoctor.report.facts import Comparison
 from ddoctor.report.places import place_name
 
 ALL = 64
-"""So many ranks are shown one by one; of more, only those that stand apart."""
+"""Up to this many ranks are all shown; of more, only the outliers."""
 
 APART_SHOWN = 32
-"""So many of those that stand apart, the furthest behind first."""
+"""At most this many outliers are shown, the furthest behind first."""
 
 BAR_MARGIN = 1.1
-"""Room beyond the fastest rank, so that the mark of the median is seen against it."""
+"""Room beyond the fastest rank, so that the mark of the median is visible."""
 
 SHARES = (("lowest", 0.0), ("1 %", 0.01), ("10 %", 0.1), ("90 %", 0.9), ("highest", 1.0))
-"""The ranks whose rates tell how all are spread, by their place when sorted."""
+"""The ranks that show the spread of all, by their position in sorted order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateRow:
-    """What one rank reached."""
+    """The rate of one rank."""
 
     text: str
     share: float
-    """Of the length of the bar."""
+    """Share of the full length of a bar, 0 to 1."""
     behind: float | None = None
-    """Share of the median that is missing, where the rank stands apart from the others."""
+    """Share of the median that is missing, if the rank is an outlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """A row per rank, a column per comparison."""
+    """The table: a row per rank, a column per comparison."""
 
     comparisons: tuple[Comparison, ...]
     medians: tuple[RateRow, ...]
     rows: tuple[tuple[str, tuple[RateRow | None, ...]], ...]
     spread: tuple[tuple[str, tuple[RateRow, ...]], ...] = ()
-    """How the rates of all ranks are spread, where not every one is shown."""
+    """The spread of all ranks' rates, if not every rank is shown."""
     total: int
     apart: int
-    """Ranks that stand apart in any comparison."""
+    """Number of ranks that are outliers in any comparison."""
 
 
 def table(compared: Sequence[Comparison]) -> Ranks:
-    """Every rank in its order; of many, those that stand apart in the order of how far."""
+    """Return every rank in order; of many, the outliers, the furthest behind first."""
     places = {row.place.rank: row.place for comparison in compared for row in comparison.rates}
     columns = [_Column(comparison) for comparison in compared]
     several = len({place.host for place in places.values()}) > 1
@@ -78,7 +78,7 @@ def table(compared: Sequence[Comparison]) -> Ranks:
 
 
 class _Column:
-    """One comparison, with what all its cells need."""
+    """One comparison, with the values that all its cells need."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.rates: Mapping[int, float] = {row.place.rank: row.rate for row in comparison.rates}
@@ -87,7 +87,7 @@ class _Column:
         self._longest = self._sorted[-1] * BAR_MARGIN
 
     def at(self, share: float) -> float:
-        """The rate at this place of all."""
+        """Return the rate at this position in sorted order, 0 to 1."""
         return self._sorted[round(share * (len(self._sorted) - 1))]
 
     def of(self, rank: int) -> RateRow | None:
@@ -103,7 +103,7 @@ class _Column:
 
 
 def _behind(rank: int, columns: Sequence[_Column]) -> float:
-    """The largest share of a median that this rank lacks; 0: it does not stand apart."""
+    """Return the largest share of a median that this rank lacks; 0: it is no outlier."""
     lacking = (
         1 - column.rates[rank] / column.median
         for column in columns

@@ -1,4 +1,4 @@
-"""What is told again and again is shown a few times and then counted: the JSON has it whole."""
+"""Repeated findings and rows are shown a few times and then counted; the JSON has them all."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ddoctor.models import JUDGING, Crashed, Finding, Observation, Report, Where
 from ddoctor.report import wording
 
 SHOWN = 3
-"""Findings of one cause that are shown in full."""
+"""At most this many findings of one cause are shown in full."""
 
 ROWS = 12
-"""Rows of a finding's evidence, and lines of what failed."""
+"""At most this many rows of a finding's evidence, and of failures, are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A finding by its number in the order to fix them, and those like it that are not shown."""
+    """A finding with its number in the order of fixing, and those like it that are not shown."""
 
     number: int
     finding: Finding
     others: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
-        """One line on the others, empty where there are none."""
+        """Return one line about the others; empty if there are none."""
         if not self.others:
             return ""
         places = [one.where for one in self.others]
@@ -40,7 +40,7 @@ class Shown:
 
 
 def shown(report: Report) -> tuple[Shown, ...]:
-    """The findings to show in full; the last one of a cause stands for the others of it."""
+    """Return the findings to show in full; the last one of a cause also represents the others."""
     numbers: dict[tuple[object, ...], list[int]] = {}
     for number, finding in enumerate(report.findings, start=1):
         numbers.setdefault((finding.cause, finding.severity), []).append(number)
@@ -49,7 +49,7 @@ def shown(report: Report) -> tuple[Shown, ...]:
 
 def _shown(findings: Sequence[Finding], alike: Iterable[list[int]]) -> Iterator[Shown]:
     for numbers in alike:
-        # To say "and 1 more" takes no less room than to show it.
+        # "and 1 more" needs as much room as the finding's own line.
         few = len(numbers) if len(numbers) <= SHOWN + 1 else SHOWN
         others = tuple(findings[number - 1] for number in numbers[few:])
         for place, number in enumerate(numbers[:few], start=1):
@@ -58,21 +58,21 @@ def _shown(findings: Sequence[Finding], alike: Iterable[list[int]]) -> Iterator[
 
 
 def rows(finding: Finding) -> tuple[Observation, ...]:
-    """The rows of evidence to show."""
+    """Return the rows of evidence to show."""
     return finding.evidence[:ROWS]
 
 
 def rows_left(finding: Finding) -> str:
-    """One line on the rows that are not shown, empty where there are none."""
+    """Return one line about the rows that are not shown; empty if there are none."""
     left = len(finding.evidence) - ROWS
     return f"and {wording.counted(left, 'more row')} of evidence" if left > 0 else ""
 
 
 def failed(report: Report) -> tuple[Crashed, ...]:
-    """What failed, with a number where it did so several times; the most frequent first."""
+    """Return the failures, repeated ones with their count, the most frequent first."""
     rows = report.crashed
     if len(rows) == 1 and rows[0].check == JUDGING:
-        return ()  # the verdict has said it
+        return ()  # the verdict says it
     times = Counter(rows).most_common()
     told = [
         Crashed(check=f"{row.check} ({count} times)" if count > 1 else row.check, error=row.error)

@@ -1,4 +1,4 @@
-"""What the recorded step would be on fewer and on more ranks, as a table."""
+"""The predicted step time on fewer and on more ranks, as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddoctor.report.step_breakdown import StepBreakdown, Unit, step_breakdowns
 HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
 
 AHEAD = 3
-"""So many larger numbers of ranks are told in a line."""
+"""The line names this many larger numbers of ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class Scale:
     rows: tuple[Scaled, ...]
     unit: Unit
     by_sweep: bool
-    """Whether a sweep of all-reduce was at hand."""
+    """Whether an all-reduce sweep was measured."""
 
     def cells(self, row: Scaled) -> tuple[str, ...]:
-        """One row of the table under ``HEAD``, from the worst to the best case."""
+        """Return one row of the table under ``HEAD``, from the worst to the best case."""
         unit, best, worst = self.unit, row.best, row.worst
         if row.measured is not None:
             best = worst = row.measured
@@ -42,16 +42,16 @@ class Scale:
         )
 
     def __str__(self) -> str:
-        """The recorded efficiency, and the predicted one on more ranks."""
+        """Return the recorded efficiency, and the predicted one on more ranks."""
         cells = [self.cells(row) for row in self.rows]
         here = next(place for place, row in enumerate(self.rows) if row.measured is not None)
         ahead = ", ".join(f"{cell[4]} on {cell[0]}" for cell in cells[here + 1 :][:AHEAD])
         now = cells[here]
-        return f"efficiency {now[4]} on {now[0]} ranks, predicted {ahead}; each keeps its batch"
+        return f"efficiency {now[4]} on {now[0]} ranks, predicted {ahead}; same batch per rank"
 
 
 def scales(evidence: Evidence) -> tuple[Scale, ...]:
-    """For each run that tells what its ranks transfer."""
+    """Return the predictions for each run that recorded its transfers."""
     return tuple(
         scale for breakdown in step_breakdowns(evidence) for scale in _scale(breakdown, evidence)
     )

@@ -1,4 +1,4 @@
-"""The report as JSON for other programs, and its schema (``docs/report.schema.json``)."""
+"""The report as JSON, and its schema (``docs/report.schema.json``)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ddoctor.models import SCHEMA, Report
 
 
 def render(report: Report) -> str:
-    """The report as indented JSON; what UTF-8 cannot hold (a name in other bytes) becomes ``?``."""
+    """Return the report as indented JSON; what UTF-8 cannot encode becomes ``?``."""
     text = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False)
     return text.encode(errors="replace").decode() + "\n"
 
 
 def document() -> dict[str, Any]:
-    """The schema, made from the types of ``ddoctor.models`` and their docstrings."""
+    """Return the schema, made from the types of ``ddoctor.models`` and their docstrings."""
     schema = msgspec.json.schema(Report)
     for definition in schema["$defs"].values():
         if "description" in definition:
             words = cleandoc(definition["description"])
             definition["description"] = words.replace("``", "`")
         if "properties" in definition:
-            # A field with a default is always written, too.
+            # A field with a default is always written too.
             definition["required"] = list(definition["properties"])
             for field in definition["properties"].values():
                 field.pop("default", None)
@@ -38,5 +38,5 @@ def document() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema as its committed file holds it."""
+    """Return the schema as in the committed file."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"

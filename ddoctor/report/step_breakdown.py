@@ -1,4 +1,4 @@
-"""The step of a recorded run in figures: what it is made of, rank by rank."""
+"""The step of a recorded run in figures: its phases, rank by rank."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from ddoctor.evidence.steps import PHASES, HotLine, Lines, RankSteps, Steps
 from ddoctor.report.wording import Grid
 
 TENTHS = 10
-"""So many steps have a tenth at either end that can be left aside."""
+"""From this many steps on, the spread leaves out a tenth at either end."""
 
 LATE = 0.1
-"""Of the step: what costs less is no slowdown (docs/decisions.md)."""
+"""Share of the step; what costs less is no slowdown (docs/decisions.md)."""
 
 APART = 0.02
-"""Of the step: by so much more than the mean a rank's phase has to take for it to be named. It
-accuses nobody, it says whose lines are shown; what a rank costs the others is for the checks."""
+"""Share of the step by which a rank's phase must exceed the mean for the rank to be named.
+
+It says whose lines are shown; the checks judge what a rank costs the others."""
 
 LINES = 3
-"""Lines that are told of a phase."""
+"""At most this many lines of a phase are shown."""
 
 LETTERS = {phase: "d" if phase == "to-device" else phase[0] for phase in PHASES}
-"""One for each phase, where there is no room for more."""
+"""One letter for each phase, for narrow output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """In what times are told; the same for all that are to be compared."""
+    """The unit of times; the same for all times that are compared."""
 
     name: str
     per_second: float
     digits: int
 
     def figure(self, seconds: float) -> str:
-        """Without the unit's name."""
+        """Return the figure without the unit's name."""
         told = seconds * self.per_second
         least = 10**-self.digits
         return f"<{least:g}" if 0 < told < least / 2 else f"{told:.{self.digits}f}"
@@ -47,24 +48,24 @@ class Unit:
 
 
 def unit(seconds: float) -> Unit:
-    """For times of which the largest are about this one."""
+    """Return the unit for times of about this size."""
     name, per_second = ("s", 1.0) if seconds >= 1 else ("ms", 1e3)
     return Unit(name=name, per_second=per_second, digits=1 if seconds * per_second >= 20 else 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """One phase: its mean over the judged steps."""
+    """One phase: its mean time over the judged steps."""
 
     phase: str
     seconds: float
     share: float
-    """Of the step, 0 to 1."""
+    """Share of the step, 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """The mean step of one rank. Means, as they alone add up to the step."""
+    """The mean step of one rank. Only means add up to the step."""
 
     rank: int
     host: str
@@ -72,28 +73,28 @@ class Bar:
     own: float
     """Seconds of the rank's own work."""
     waiting: float | None
-    """Seconds in which it waited for others; None: not seen."""
+    """Seconds of waiting for other ranks; None: not seen."""
     slices: tuple[Slice, ...]
     """In the order of PHASES."""
     words: tuple[str, ...] = ()
-    """What makes it worth showing among many."""
+    """Why it is shown among many, such as ``slowest``."""
 
     def of(self, phase: str) -> float:
-        """Seconds of a phase."""
+        """Return the seconds of a phase."""
         return next((one.seconds for one in self.slices if one.phase == phase), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledLine:
-    """A line of the user's code that a phase was met at."""
+    """A line of the user's code at which a phase was sampled."""
 
     line: HotLine
     rank: int | None
-    """Of the rank that spends more time in the phase than the others; None: there is none."""
+    """The rank that spends more time in the phase than the others; None: none does."""
 
     @property
     def place(self) -> str:
-        """Say ``train.py:43``."""
+        """Return the place, such as ``train.py:43``."""
         return f"{self.line.file.rpartition('/')[2]}:{self.line.line}"
 
     def __str__(self) -> str:
@@ -114,14 +115,14 @@ class StepBreakdown:
 
     @cached_property
     def bars(self) -> tuple[Bar, ...]:
-        """One of each rank, in the order of their numbers."""
+        """Return one bar for each rank, in order of rank."""
         seen = any("waiting" in rank.by_name for rank in self.steps.ranks)
         bars = (_bar(rank, waits=seen) for rank in self.steps.ranks)
         return tuple(sorted(bars, key=lambda bar: bar.rank))
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
-        """The phases that take any time, with their means over all ranks."""
+        """Return the phases that take any time, with their means over all ranks."""
         seconds = {
             phase: fmean(_mean(rank, phase) for rank in self.steps.ranks) for phase in PHASES
         }
@@ -134,13 +135,13 @@ class StepBreakdown:
 
     @cached_property
     def whole(self) -> tuple[float, ...]:
-        """Seconds of each step, the mean over the ranks."""
+        """Return the seconds of each step, the mean over the ranks."""
         every = [rank.seconds for rank in self.steps.ranks]
         return tuple(map(fmean, zip(*(one[: self.steps.count] for one in every), strict=True)))
 
     @cached_property
     def spread(self) -> tuple[float, float]:
-        """What 8 of 10 steps lie within; of few steps, all of them."""
+        """Return the range of 8 of 10 steps, in seconds; of few steps, of all."""
         if len(self.whole) < TENTHS:
             return min(self.whole), max(self.whole)
         tenths = quantiles(self.whole, n=10, method="inclusive")
@@ -152,25 +153,28 @@ class StepBreakdown:
 
     @cached_property
     def samples(self) -> float | None:
-        """Samples that all ranks together take in a second; None: not seen on every rank."""
+        """Return samples per second of all ranks together; None: not seen on every rank."""
         ranks = self.steps.ranks
         if not all(rank.samples for rank in ranks):
             return None
         return sum(sum(rank.samples) / sum(rank.seconds) for rank in ranks)
 
     def shown(self, room: int, most: int = 1) -> tuple[Bar, ...]:
-        """All ranks where there is room for them, else the most telling ones."""
+        """Return all ranks if there is room for them, else the most telling ones."""
         return self.bars if len(self.bars) <= room else self.telling(most)
 
     def telling(self, most: int = 1) -> tuple[Bar, ...]:
-        """The median rank, the one that waits least, and the latest, those with most own work: so
-        many at most, but beside the first only those that are notably late."""
+        """Return the median rank, the rank that waits least, and the slowest ranks.
+
+        The slowest have most own work; at most ``most`` of them, notably slow ones only after
+        the first.
+        """
         own, middle = median_low((bar.own, bar.rank) for bar in self.bars)
         late = own + LATE * self.steps.step
         words: dict[int, list[str]] = {}
         for place, bar in enumerate(sorted(self.bars, key=lambda bar: -bar.own)[:most]):
             if place == 0 or bar.own >= late:
-                words[bar.rank] = ["late" if place else "latest"]
+                words[bar.rank] = ["slow" if place else "slowest"]
         seen = [(bar.waiting, bar.rank) for bar in self.bars if bar.waiting is not None]
         if seen:
             words.setdefault(min(seen)[1], []).append("waits least")
@@ -180,13 +184,13 @@ class StepBreakdown:
         )
 
     def summary(self) -> str:
-        """All ranks in one sentence, for where not every one is shown."""
+        """Return all ranks in one sentence, for output that does not show each of them."""
         last = max(self.bars, key=lambda bar: bar.own)
         first = min(bar.own for bar in self.bars)
         usual = median(bar.own for bar in self.bars)
         figure, name = self.unit.figure, self.name
         text = (
-            f"work of their own on {len(self.bars)} ranks: {figure(first)} to "
+            f"own work on {len(self.bars)} ranks: {figure(first)} to "
             f"{self.unit(last.own)}, median {figure(usual)}, most on {name(last)}"
         )
         waits = [(bar.waiting, bar) for bar in self.bars if bar.waiting is not None]
@@ -197,7 +201,7 @@ class StepBreakdown:
         return text
 
     def table(self, bars: Sequence[Bar]) -> Grid:
-        """The phases of these ranks, and their step."""
+        """Return the phases of these ranks, and their step."""
         figure, phases = self.unit.figure, [one.phase for one in self.slices]
         return Grid(
             head=(self.unit.name, *phases, "step"),
@@ -212,18 +216,18 @@ class StepBreakdown:
         )
 
     def name(self, bar: Bar) -> str:
-        """A rank, with its host where there are several."""
+        """Return a rank's name, with its host if there are several hosts."""
         return f"rank {bar.rank} ({bar.host})" if self.several_hosts else f"rank {bar.rank}"
 
     def sampled_at(self, phase: str) -> tuple[SampledLine, ...]:
-        """The user's lines at which a phase was met on the rank on which it takes longest."""
+        """Return the user's lines of a phase, sampled on the rank on which it takes longest."""
         if self.lines is None:
             return ()
         rank = max(self.steps.ranks, key=lambda one: _mean(one, phase))
         usual = fmean(_mean(one, phase) for one in self.steps.ranks)
         more = _mean(rank, phase) - usual > APART * self.steps.step
         number = rank.place.rank
-        # A line is met once more where it had called into another place of a library.
+        # A line that calls into several places of a library was sampled once for each.
         found: dict[tuple[str, int], HotLine] = {}
         for line in self.lines.of(number, phase):
             found.setdefault((line.file, line.line), line)
@@ -234,7 +238,7 @@ class StepBreakdown:
 
 
 def step_breakdowns(evidence: Evidence) -> tuple[StepBreakdown, ...]:
-    """Of every recorded run that judged a step."""
+    """Return the breakdown of every recorded run that judged a step."""
     lines = evidence.all(Lines)
     return tuple(
         StepBreakdown(steps=steps, lines=lines[0] if lines else None)
@@ -244,18 +248,18 @@ def step_breakdowns(evidence: Evidence) -> tuple[StepBreakdown, ...]:
 
 
 def binned(values: Sequence[float], most: int) -> tuple[float, ...]:
-    """Means over equal runs of values, so that there are at most so many."""
+    """Return means over runs of equal length, at most ``most`` of them."""
     size = -(-len(values) // most)
     return tuple(fmean(values[at : at + size]) for at in range(0, len(values), size))
 
 
 def percent(share: float) -> str:
-    """A share of the step as a whole number; what is there is never told as nothing."""
+    """Return a share of the step in whole per cent, ``<1 %`` if it is small."""
     return f"{share * 100:.0f} %" if share >= 0.005 else "<1 %"
 
 
 def _bar(rank: RankSteps, *, waits: bool) -> Bar:
-    """Where waiting was seen at all, a rank without any never had to."""
+    """Return a rank's bar; if waiting was seen on any rank, no waiting counts as 0 seconds."""
     means = {phase: _mean(rank, phase) for phase in PHASES}
     whole = sum(means.values())
     return Bar(

@@ -1,4 +1,4 @@
-"""The report for people, on a terminal or in a file; it says the same without colour."""
+"""The report as text, for a terminal or a file; it says the same without colour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddoctor.report.step_breakdown import step_breakdowns
 from ddoctor.report.waits import wait_matrices
 
 WIDEST = 100
-"""Longer lines are hard to read, however wide the terminal."""
+"""Longer lines are hard to read, however wide the terminal is."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -28,7 +28,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def render(report: Report, evidence: Evidence, console: Console) -> None:
-    """Print the report. No line is cut: what must stay whole is left to the terminal to wrap."""
+    """Print the report. No line is cut: the terminal wraps what must stay whole."""
     for line in _page(report, evidence, min(console.width, WIDEST)):
         line.plain = wording.tamed(line.plain)
         console.print(line, soft_wrap=True)
@@ -134,7 +134,7 @@ def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:
     yield Text()
     if finding.consequences:
         causes = ", ".join(finding.consequences)
-        yield from _paragraph(f"follows from it: {causes}", width)
+        yield from _paragraph(f"also explains: {causes}", width)
     yield from _explain(finding)
 
 
@@ -158,9 +158,9 @@ def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
 
 
 def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
-    """Name, value and expected value in columns; the source beside them or, where long, below.
+    """Yield name, value and expected value in columns; the source follows, or is below if long.
 
-    Rows that do not fit columns are told in running text; rows in sequence share a source.
+    Rows that do not fit columns become running text; consecutive rows share a source.
     """
     cells = [(row.name, *wording.observed(row)) for row in rows]
     names, values, expectations = (max(map(cell_len, c)) for c in zip(*cells, strict=True))
@@ -230,7 +230,7 @@ def _fitness(report: Report, width: int) -> Iterator[Text]:
 
 
 def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
-    """What was not examined, and why: not knowing is never passed off as health."""
+    """Yield what was not examined, and why: unknown is never reported as healthy."""
     skipped = tuple(str(group) for group in wording.left_out(report, evidence))
     unseen = tuple(
         f"{wording.listed(group.names)}: {group.reason}" for group in wording.unseen(evidence)
@@ -252,7 +252,7 @@ def _paragraph(
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines that break at spaces, but not in `code`, so that a name or a command stays whole."""
+    """Break lines at spaces, but not in `code`, so that a name or a command stays whole."""
     whole = CODE.sub(lambda code: code[0].replace(" ", NO_BREAK), text)
     lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines]

@@ -1,4 +1,4 @@
-"""A recorded training run in the head of a report: what ran, how fast, and how it ended."""
+"""A recorded training run in the head of a report: the script, its speed, and its end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdowns
 from ddoctor.report.wording import counted, proof, quantity
 
 LONGEST = 160
-"""Characters of a command or of an exception that are told."""
+"""At most this many characters of a command or an exception are shown."""
 
 BAD = ("failed", "killed", "hung")
-"""Endings that nobody asked for."""
+"""Endings that were not requested."""
 
 WORDS: Mapping[Outcome, str] = {
-    "stopped": "stopped as asked",
-    "finished": "came to the end of the script",
+    "stopped": "stopped as requested",
+    "finished": "finished the script",
     "interrupted": "interrupted from outside",
     "failed": "failed",
     "killed": "killed",
@@ -32,7 +32,7 @@ WORDS: Mapping[Outcome, str] = {
 
 
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Label and text."""
+    """Yield label and text of each line of the report's head."""
     for run in evidence.all(TrainingRun):
         yield "script", _script(run)
         if run.unrecorded:
@@ -63,7 +63,7 @@ def _step(breakdown: StepBreakdown) -> str:
     figure = breakdown.unit.figure
     text = (
         f"{breakdown.unit(steps.step)}, mean of {counted(steps.count, 'step')} on "
-        f"{counted(len(steps.ranks), 'rank')} after {steps.warm_up} of warm-up "
+        f"{counted(len(steps.ranks), 'rank')} after {counted(steps.warm_up, 'warm-up step')} "
         f"({within} took {figure(least)} to {figure(most)})"
     )
     if breakdown.samples:
@@ -72,26 +72,26 @@ def _step(breakdown: StepBreakdown) -> str:
 
 
 def _alone(curve: CurveRow) -> str:
-    """The rate of the slowest rank at each number of workers, and what the step could use."""
+    """Return the slowest rank's rate by number of workers, and the rate that the step could use."""
     rates = ", ".join(f"{quantity(at.rate)} ({at.num_workers})" for at in curve.points)
     text = f"{curve.name}: {rates} batches/s (workers)"
     return f"{text}; the step could use {quantity(curve.need)}" if curve.need else text
 
 
 def _tried(trial: Trial) -> str:
-    """The step without and with a change."""
+    """Return the step time without and with a change."""
     change = " ".join(trial.change)
     if trial.after is None:
         failures = [turn.failure for turn in trial.with_it if turn.failure]
         return f"{change}: failed" + (f": {_short(failures[0])}" if failures else "")
     if trial.before is None:
-        return f"{change}: runs with it only, {quantity(trial.after, 's/step')}"
+        return f"{change}: runs only with it, {quantity(trial.after, 's/step')}"
     told = proof(Verified(before=trial.before, after=trial.after, unit="s/step"))
     return f"{change}: {told}" + ("" if trial.gained else ", no clear gain")
 
 
 def badly(run: TrainingRun) -> tuple[RankEnding, ...]:
-    """The ranks whose end nobody asked for: those that failed of themselves before the others."""
+    """Return the ranks that ended badly: those that failed first, then those that followed."""
     bad = [one for one in run.ranks if one.outcome in BAD]
     own = run.failures
     bad.sort(key=lambda one: (one not in own, one.echoes, one.time, one.rank))
@@ -99,7 +99,7 @@ def badly(run: TrainingRun) -> tuple[RankEnding, ...]:
 
 
 def _ended(run: TrainingRun) -> str:
-    """The rank that failed first by itself, then the others in groups."""
+    """Return the rank that failed first, then the others in groups."""
     bad = badly(run)
     parts = []
     if bad:
@@ -117,11 +117,11 @@ def _ended(run: TrainingRun) -> str:
         for ends, text in parts
     ]
     limit = f" ({run.limit})" if run.limit else ""
-    return f"{'; '.join(told)}{limit}; {quantity(run.seconds, 's')} in all"
+    return f"{'; '.join(told)}{limit}; {quantity(run.seconds, 's')} in total"
 
 
 def went(one: RankEnding) -> str:
-    """How a rank ended."""
+    """Return how a rank ended."""
     if one.outcome == "hung":
         lasted = f" for {quantity(one.doing_seconds, 's')}" if one.doing_seconds else ""
         return f"hung in {one.doing}{lasted}" if one.doing else f"hung{lasted}"
@@ -133,7 +133,7 @@ def went(one: RankEnding) -> str:
 
 
 def reason(one: RankEnding) -> str:
-    """What a rank said of its end; empty: nothing."""
+    """Return a rank's last message or exit code; empty: none."""
     code = f"exit code {one.exit_code}" if one.outcome == "failed" else ""
     return _short(one.words or code)
 

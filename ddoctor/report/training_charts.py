@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_STEPS = 120
-"""So many steps side by side can be told apart; of more, each is the mean of several."""
+"""At most this many columns; of more steps, each column is the mean of several."""
 
 HIGHEST = 3.0
-"""Times the median step: what is longer is cut off, or all others would be flat."""
+"""Times the median step; longer steps are cut off, or all others would be flat."""
 
 ROW, HEAD = 60, 64
-"""Pixels of a rank's own row, and of what all rows share."""
+"""Height in pixels of a rank's row, and of what all rows share."""
 
 SEVERAL_ROWS = 240
-"""Pixels that fewer ranks share, each at most the double of a row."""
+"""Height in pixels that fewer ranks share, each at most twice a row."""
 
 MARGIN = 0.05
-"""Of an amount of memory: a change by less is drawn as the small one that it is."""
+"""Share of the amount that the axis spans at least, so that a small change looks small."""
 
 LOOKS = 120
-"""So many looks at the memory are drawn; of more, each is the mean of several."""
+"""At most this many samples of the memory are drawn; of more, each is the mean of several."""
 
 
 def steps(name: str, breakdown: StepBreakdown, ranks: Sequence[RankSteps], width: int) -> str:
-    """The phases of each step stacked, a row for each of these ranks."""
+    """Draw the phases of each step, stacked, in a row for each of these ranks."""
     unit = breakdown.unit
     count = breakdown.steps.count
     size = -(-count // MOST_STEPS)
@@ -98,7 +98,7 @@ def _stack(axes: Axes, rank: RankSteps, edges: Sequence[int], per_second: float)
 
 
 def loader(name: str, curve: CurveRow, pixels: tuple[int, int]) -> str:
-    """Batches per second over the number of workers, with the knee, and what the step could use."""
+    """Draw batches per second over the number of workers, the knee, and the step's need."""
     workers = [point.num_workers for point in curve.points]
     rates = [point.rate for point in curve.points]
 
@@ -127,7 +127,7 @@ def loader(name: str, curve: CurveRow, pixels: tuple[int, int]) -> str:
 
 
 def _marks(curve: CurveRow) -> Iterator[tuple[str, int]]:
-    """The points that are named: where the script stands, and the knee."""
+    """Yield the labelled points: the script's num_workers, and the knee."""
     knee = curve.knee and curve.knee.num_workers
     for workers in (point.num_workers for point in curve.points):
         words = [word for word, at in (("now", curve.now), ("knee", knee)) if at == workers]
@@ -136,7 +136,7 @@ def _marks(curve: CurveRow) -> Iterator[tuple[str, int]]:
 
 
 def memory(name: str, panels: Sequence[Panel], pixels: tuple[int, int]) -> str:
-    """MiB over time, a panel for each kind; the rank that grew most before the others."""
+    """Draw MiB over time, a panel for each kind; the rank that grew most is in front."""
     across = pixels == WIDE
     width, height = (WIDE[0], 240) if across else (NARROW[0], HEAD + 160 * len(panels))
 

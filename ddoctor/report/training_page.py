@@ -1,4 +1,4 @@
-"""What the page shows of a recorded training run."""
+"""The page's part about a recorded training run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ddoctor.report.step_breakdown import Bar, StepBreakdown, step_breakdowns
 from ddoctor.report.waits import WaitMatrix, wait_matrices
 
 ALL = 32
-"""So many ranks have a bar each; of more, the most telling ones."""
+"""Up to this many ranks, each has a bar; of more, the most telling ones."""
 
 LATEST = 8
-"""Of more ranks, so many of the latest are among them."""
+"""Of more ranks, this many of the slowest are among them."""
 
 ROWS = 8
-"""So many ranks have a row each in the chart over the steps; of more, the most telling ones."""
+"""Up to this many ranks, each has a row in the chart of the steps; of more, the most telling."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTraining:
-    """A recorded run, drawn and in figures; empty where nothing was recorded."""
+    """A recorded run as charts and figures; empty if nothing was recorded."""
 
     endings: tuple[EndingRow, ...]
     steps: tuple[tuple[StepBreakdown, tuple[Bar, ...], Chart], ...]
@@ -38,7 +38,7 @@ class RecordedTraining:
 
 
 def training(evidence: Evidence) -> RecordedTraining:
-    """All that was recorded."""
+    """Return all that was recorded."""
     panels = memory.panels(evidence)
     return RecordedTraining(
         endings=endings(evidence),

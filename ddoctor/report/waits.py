@@ -1,4 +1,4 @@
-"""Who waited for whom: a matrix of the ranks, or of the few that matter among many."""
+"""Which rank waited for which: a matrix of the ranks, or of the few that matter among many."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.report.step_breakdown import Unit, percent, unit
 
 ALL = 32
-"""So many ranks are shown whole; of more, only the ends of the longest waits."""
+"""Up to this many ranks are all shown; of more, only the ends of the longest waits."""
 
 OF_MANY = 16
-"""So many of those that were waited for, and of those that waited, are shown then."""
+"""At most this many rows, and this many columns, are shown then."""
 
 SHADES = (0.1, 0.2, 0.4, 0.6)
-"""Shares of the step from which on a cell is set in a deeper shade: what is below a tenth is no
-slowdown (docs/decisions.md)."""
+"""Shares of the step from which on a cell has a deeper shade.
+
+Less than a tenth is no slowdown (docs/decisions.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,36 +28,36 @@ class WaitedFor:
 
     rank: int
     seconds: float
-    """That each of the others waited for it in a step, in the mean."""
+    """Mean wait of each other rank for it, per step."""
     share: float
-    """Of the step."""
+    """Share of the step, 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitMatrix:
-    """Seconds of a step in which one rank waited for another."""
+    """Seconds per step in which one rank waited for another."""
 
     waiters: tuple[int, ...]
     """The rows."""
     late: tuple[int, ...]
-    """The columns: those that came last."""
+    """The columns: the ranks that arrived last."""
     seconds: Mapping[tuple[int, int], float]
-    """By waiter and late rank: the mean of all judged steps."""
+    """By waiter and straggler: the mean of all judged steps."""
     step: float
     total: int
-    """Ranks of the run."""
+    """Number of ranks of the run."""
 
     @property
     def unit(self) -> Unit:
         return unit(self.step)
 
     def shade(self, seconds: float) -> int:
-        """0: as usual; the deeper, the longer."""
+        """Return the shade of a cell, 0: as usual; the higher, the longer."""
         return sum(seconds >= share * self.step for share in SHADES)
 
     @property
     def latest(self) -> tuple[WaitedFor, ...]:
-        """The ranks that were waited for, the one that cost the others most first."""
+        """Return the stragglers, the most costly one first."""
         whole: dict[int, float] = defaultdict(float)
         for (_, late), seconds in self.seconds.items():
             whole[late] += seconds
@@ -68,19 +69,19 @@ class WaitMatrix:
 
     @property
     def notable(self) -> bool:
-        """Whether one rank alone costs the others a tenth of the step."""
+        """Whether one rank alone costs the others a tenth of the step or more."""
         return self.shade(self.latest[0].seconds) > 0
 
     def __str__(self) -> str:
         first = self.latest[0]
         return (
-            f"most was waited for rank {first.rank}: {self.unit(first.seconds)} a step "
+            f"the ranks wait most for rank {first.rank}: {self.unit(first.seconds)} a step "
             f"({percent(first.share)}), the mean of the others"
         )
 
 
 def wait_matrices(evidence: Evidence) -> tuple[WaitMatrix, ...]:
-    """Of each run of several ranks in which waits were told apart."""
+    """Return the matrix of each run that recorded which rank waited for which."""
     return tuple(
         _matrix(steps)
         for steps in evidence.all(Steps)

@@ -1,4 +1,4 @@
-"""The screen of `ddoctor attach --watch`: what each rank does now, what it did, and what to fix."""
+"""The screen of `ddoctor attach --watch`: what each rank does, what it did, and what to fix."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ddoctor.report.step_breakdown import LETTERS
 from ddoctor.report.terminal import STYLES, wrapped
 
 LOOKS = 20
-"""So many are remembered."""
+"""At most this many samples are remembered."""
 STANDS = ("!", "bold red")
 
 
 class History:
-    """What each rank did most in the last looks, a letter each."""
+    """The main activity of each rank in the last samples, a letter each."""
 
     def __init__(self) -> None:
         self._letters: dict[int, deque[tuple[str, str]]] = {}
 
     def add(self, evidence: Evidence) -> None:
-        """One look more."""
+        """Add one sample."""
         seen = {one.rank: _letter(one) for one in LiveState.derive(evidence.all(LiveLook)).ranks}
         longest = max(map(len, self._letters.values()), default=0)
         for rank in {*self._letters, *seen}:
@@ -37,7 +37,7 @@ class History:
             row.append(seen.get(rank, (" ", "")))
 
     def of(self, rank: int) -> tuple[tuple[str, str], ...]:
-        """The letters of a rank, the last look at the end."""
+        """Return the letters of a rank, the latest sample at the end."""
         return tuple(self._letters.get(rank, ()))
 
 
@@ -51,7 +51,7 @@ def _letter(one: LiveRankState) -> tuple[str, str]:
 def screen(
     report: Report, evidence: Evidence, history: History, width: int, height: int
 ) -> list[Text]:
-    """The lines, no more than fit."""
+    """Return the lines of the screen, no more than fit."""
     head = [
         Text(_cut(f"{' '.join(one.command)} ({one.job})", width - 22), style="bold")
         for one in evidence.all(LiveLook)[:1]

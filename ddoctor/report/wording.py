@@ -1,4 +1,4 @@
-"""The words that all faces of a report share: verdict, places, figures, and what was left out."""
+"""The words that all output formats share: verdict, places, figures, and what was left out."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Grid:
 
 
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, those that turn the direction of writing, and what UTF-8 cannot hold."""
+"""Control characters, those that change the writing direction, and what UTF-8 cannot encode."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def tamed(text: str) -> str:
-    """Nothing that a machine says about itself may steer what shows it: such characters show."""
+    """Replace control characters, so that no machine's text controls the terminal or page."""
     return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def verdict(report: Report) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     findings = sum(finding.severity > Severity.NOTE for finding in report.findings)
     notes = len(report.findings) - findings
     parts = []
@@ -59,7 +59,7 @@ def verdict(report: Report) -> str:
         parts.append(counted(notes, "note"))
     line = ", ".join(parts)
     if findings > 1:
-        line += ": fix the first first"
+        line += ": start with finding 1"
     if report.verdict is Verdict.INCOMPLETE:
         failed = _failed(report)
         line = f"incomplete: {failed}" + (f"; {line}" if line else "")
@@ -67,7 +67,7 @@ def verdict(report: Report) -> str:
 
 
 def so_far(report: Report) -> str:
-    """What there is to say before all was seen: the first finding, or the verdict."""
+    """Return the interim result: the first finding, or the verdict."""
     first = next((one for one in report.findings if one.severity > Severity.NOTE), None)
     return f"{first.severity.value}: {first.because}" if first is not None else verdict(report)
 
@@ -80,40 +80,40 @@ def _failed(report: Report) -> str:
 
 
 def sentence(text: str) -> str:
-    """Words that stand alone elsewhere, where they are one sentence among others."""
+    """Return text as a sentence: first letter upper case, and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def counted(number: int, noun: str) -> str:
-    """Say ``1 finding`` or ``2 findings``."""
+    """Return ``1 finding`` or ``2 findings``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def place(where: Where) -> str:
-    """Hosts, ranks and devices in one line; empty: everywhere."""
+    """Return hosts, ranks and devices in one line; empty: everywhere."""
     parts = (hosts(where.hosts), ranks(where.ranks), listed(where.devices))
     return ", ".join(part for part in parts if part)
 
 
 def headline(finding: Finding) -> str:
-    """Where, how sure, at what cost."""
+    """Return where it is, its confidence, and its cost, in one line."""
     cost = finding.cost
     parts = (place(finding.where), finding.confidence.value, f"costs {price(cost)}" if cost else "")
     return " · ".join(part for part in parts if part)
 
 
 def price(cost: Cost) -> str:
-    """Say ``31 % of the step`` or ``12.5 GiB``."""
+    """Return ``31 % of the step`` or ``12.5 GiB``."""
     if cost.unit.startswith("share of "):
         percent = cost.value * 100
-        # What remains is little, and still it is not nothing.
+        # A rest of the step remains, however small, so 100 % would be wrong.
         shown = min(round(percent), 99) if percent < 100 else round(percent)
         return f"{shown} % of the {cost.unit.removeprefix('share of ')}"
     return quantity(cost.value, cost.unit)
 
 
 def quantity(value: Value, unit: str = "") -> str:
-    """A value and its unit, with three significant digits where it is a measured one."""
+    """Return a value with its unit; a measured one has three significant digits."""
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, float):
@@ -125,19 +125,19 @@ def quantity(value: Value, unit: str = "") -> str:
 
 
 def observed(row: Observation) -> tuple[str, str]:
-    """The value and the expected one of a row of evidence, each with its unit."""
+    """Return value and expected value of a row of evidence, each with its unit."""
     missing = row.expected is None or row.expected == ""
     expected = "" if missing or row.expected is None else quantity(row.expected, row.unit)
     return quantity(row.value, row.unit), expected
 
 
 MANY = 2
-"""A change by more is told as a factor."""
+"""A larger change is shown as a factor."""
 
 
 def proof(verified: Verified) -> str:
-    """The control arm of a fix, say ``0.9 → 0.6 s/step (-33 %)``, or ``(2.4 times as fast)``."""
-    # The change of the figures as they are shown, so that it is the same wherever they are.
+    """Return a fix's control run: ``0.9 → 0.6 s/step (-33 %)``, or ``(2.4 times as fast)``."""
+    # The change of the figures as shown, so that readers can recompute it.
     before, after = (float(f"{one:.3g}") for one in (verified.before, verified.after))
     times = after / before if before else 0.0
     faster = before / after if after and verified.unit.startswith("s/") else 0.0
@@ -151,7 +151,7 @@ def proof(verified: Verified) -> str:
 
 
 def afterwards(fix: Fix) -> Iterator[tuple[str, str]]:
-    """What is said of a fix below its text: label and sentence."""
+    """Yield label and sentence of each line below a fix's text."""
     proven = proof(fix.verified) if fix.verified else ""
     labels = ("caution", "expected gain", "verified")
     for label, text in zip(labels, (fix.caution, fix.expected_gain, proven), strict=True):
@@ -160,7 +160,7 @@ def afterwards(fix: Fix) -> Iterator[tuple[str, str]]:
 
 
 def size(count: float) -> str:
-    """Bytes in the largest binary unit of which there is at least one."""
+    """Return bytes in the largest binary unit that gives at least 1."""
     power = min(int(count).bit_length() - 1, 49) // 10 if count >= 1 else 0
     amount = count / 1024**power
     return f"{amount:.3g} {UNITS[power]}" if amount < 100 else f"{amount:.0f} {UNITS[power]}"
@@ -168,15 +168,15 @@ def size(count: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """What was not examined for one reason."""
+    """Checks, probes or files that were left out for the same reason."""
 
     reason: str
     names: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    """The evidence that was missing, by its labels."""
+    """The labels of the missing evidence."""
 
     def __str__(self) -> str:
-        """One line, say ``11 checks need gpus evidence: no NVIDIA driver on this machine``."""
+        """Return one line: ``11 checks need gpus evidence: no NVIDIA driver on this machine``."""
         causes = {name.partition(" (")[0] for name in self.names}
         single = len(causes) == 1
         who = self.names[0] if len(self.names) == 1 else counted(len(causes), "check")
@@ -185,7 +185,7 @@ class LeftOut:
 
 
 def left_out(report: Report, evidence: Evidence) -> tuple[LeftOut, ...]:
-    """What was skipped, grouped by the reason, the largest group first."""
+    """Return what was skipped, grouped by reason, the largest group first."""
     checks = sorted(map(_split, report.skipped), key=lambda parts: parts[0])
     groups = [
         LeftOut(
@@ -205,7 +205,7 @@ def left_out(report: Report, evidence: Evidence) -> tuple[LeftOut, ...]:
 
 
 def unseen(evidence: Evidence) -> tuple[LeftOut, ...]:
-    """What collectors looked for and could not read, grouped by the reason."""
+    """Return what collectors looked for and could not read, grouped by reason."""
     rows: dict[str, dict[str, None]] = {}
     for section in evidence:
         for row in section.unseen:
@@ -214,6 +214,6 @@ def unseen(evidence: Evidence) -> tuple[LeftOut, ...]:
 
 
 def _split(skipped: Skipped) -> tuple[str, str, str]:
-    """Reason, check and label of the missing section; the engine writes ``no X evidence: why``."""
+    """Return reason, check and missing section; the engine writes ``no X evidence: why``."""
     found = re.fullmatch(r"no (\S+) evidence: (.+)", skipped.reason, re.DOTALL)
     return (found[2], skipped.check, found[1]) if found else (skipped.reason, skipped.check, "")

@@ -20,7 +20,7 @@ def fields(evidence: Evidence, host: str, section: str) -> dict[str, str | Grid]
 def test_numbers_are_folded_and_what_is_not_known_is_marked() -> None:
     _, evidence = sample.sick()
     cpus = fields(evidence, "node-1", Cpus.label())
-    assert cpus["allowed"] == "0–191"
+    assert cpus["allowed"] == "0-191"
     assert cpus["quota"] == "–"
     assert cpus["numa"] == "none"
     assert cpus["load"] == "3.1, 2.8, 2.2"

@@ -73,7 +73,7 @@ def test_nothing_is_told_of_nothing() -> None:
 
 def test_the_interfaces_and_the_fabric_are_told() -> None:
     lines = told(whole_machine())
-    assert lines["network"].startswith("NCCL takes eth0 (all but docker*, lo* and virbr*); gloo")
+    assert lines["network"].startswith("NCCL uses eth0 (all but docker*, lo* and virbr*); gloo")
     assert lines["RDMA"] == "8 devices, active: 8 × 400 Gbit/s InfiniBand"
 
 
@@ -104,8 +104,8 @@ def test_what_was_measured_between_hosts_is_a_row_each() -> None:
     )
     assert rows["within hosts"] == "all-gather 3 GB/s busbw"
     assert rows["collectives"] == "broadcast 1 GB/s busbw"
-    assert rows["plain TCP"] == "eth0 0.012 GB/s; the slowest of 2 connections each"
-    assert rows["clocks"] == "2 ms apart at most (b to a), to within 0.5 ms"
+    assert rows["plain TCP"] == "eth0 0.012 GB/s; slowest of 2 connections each"
+    assert rows["clocks"] == "at most 2 ms apart (b to a), ± 0.5 ms"
 
 
 def point(size: int, rate: float) -> SweepPoint:

@@ -49,7 +49,7 @@ def test_where_it_was_stopped_before_the_end() -> None:
     told = dict(rows(section))
     assert told["workload"] == "train:work, on CPU tensors"
     assert told["micro-batch"].startswith(
-        "32 fit; the host has no more memory to play with, 90 are foretold; 29 leave 5%"
+        "32 fit; the host has no more memory to simulate with, 90 forecast; 29 leave 5%"
     )
 
 
@@ -72,7 +72,7 @@ def test_no_length_was_too_long() -> None:
     longest = Longest(samples=1, current=64, tokens=4096, stopped="host-memory")
     told = dict(rows(msgspec.structs.replace(swept(4), longest=longest)))
     assert told["sequence"] == (
-        "4096 tokens fit with one sample; the host has no more memory to play with; now 64"
+        "4096 tokens fit with one sample; the host has no more memory to simulate with; now 64"
     )
 
 

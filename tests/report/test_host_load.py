@@ -25,15 +25,14 @@ def rates(host: str, busy: float = 0.03, sent: float = 1.2) -> HostRates:
 
 def test_one_host() -> None:
     assert host_load(Evidence([rates("a")])) == (
-        "load 2.0; sdb at work for 3% of the time, 2 MiB/s written; eth0: 1.2 MiB/s sent"
+        "load 2.0; sdb busy for 3% of the time, 2 MiB/s written; eth0: 1.2 MiB/s sent"
     )
 
 
 def test_of_several_hosts_the_busiest_is_told_by_its_name() -> None:
     told = host_load(Evidence([rates("a", busy=0.5), rates("b", sent=30.0)]))
     assert told == (
-        "load 2.0; sdb on a at work for 50% of the time, 2 MiB/s written; "
-        "eth0 on b: 30.0 MiB/s sent"
+        "load 2.0; sdb on a busy for 50% of the time, 2 MiB/s written; eth0 on b: 30.0 MiB/s sent"
     )
 
 

@@ -14,7 +14,7 @@ def test_each_of_a_few_ranks_has_its_row() -> None:
     first, second = live.rows(Evidence([look(moving(0), standing(1, "rest", LINE))]))
     assert (first.rank, second.rank) == ("rank 0", "rank 1")
     assert first.doing == "backward 35%, forward 30%, optimizer 10%"
-    assert second.doing == "stands at train.py:30 in load"
+    assert second.doing == "stuck at train.py:30 in load"
     assert (first.state, second.state) == ("90% on a CPU", "0% on a CPU")
 
 
@@ -23,18 +23,18 @@ def test_many_that_do_the_same_share_theirs() -> None:
     ranks[37] = standing(37, "rest", LINE, state="disk-sleep")
     most, other = live.rows(Evidence([look(*ranks)]))
     assert most.rank == "ranks 0-36, 38-63"
-    assert most.doing == "stands in backward at train.py:40 in train"
+    assert most.doing == "stuck in backward at train.py:40 in train"
     assert (other.rank, other.state) == ("rank 37", "disk-sleep")
 
 
 def test_ranks_on_hosts_that_were_not_seen_are_told() -> None:
     section = look(moving(0), moving(1))
     whole = dict(live.seen(Evidence([section])))
-    assert whole["seen"] == "2 of 2 ranks, for 10 s"
-    assert "not seen" not in whole
+    assert whole["sampled"] == "2 of 2 ranks, for 10 s"
+    assert "not sampled" not in whole
     half = dict(live.seen(Evidence([msgspec.structs.replace(section, world=4)])))
-    assert half["seen"] == "2 of 4 ranks, for 10 s"
-    assert half["not seen"].startswith("2 ranks")
+    assert half["sampled"] == "2 of 4 ranks, for 10 s"
+    assert half["not sampled"].startswith("2 ranks")
 
 
 def test_nothing_where_nobody_looked() -> None:

@@ -32,7 +32,7 @@ def told(live: LiveLook) -> list[str]:
             look(in_reduction(0), standing(1, "rest", user(30, "input()")), in_reduction(2)),
             [
                 "ranks 0, 2 | in backward at train.py:40 in train -> rank 1 | "
-                "stands at train.py:30 in main"
+                "stuck at train.py:30 in main"
             ],
         ),
         (
@@ -41,10 +41,10 @@ def told(live: LiveLook) -> list[str]:
             ),
             [
                 "rank 0 | in backward at train.py:40 in train -> rank 1 | "
-                "stands in loader at train.py:9 in main",
+                "stuck in loader at train.py:9 in main",
                 *[
                     "rank 1 | in loader at train.py:9 in main -> its worker (pid 201) | "
-                    "stands at train.py:12 in Items.__getitem__"
+                    "stuck at train.py:12 in Items.__getitem__"
                 ]
                 * 2,
             ],
@@ -53,18 +53,18 @@ def told(live: LiveLook) -> list[str]:
             look(in_collective(0, "barrier", 50), in_reduction(1), in_reduction(2)),
             [
                 "rank 0 | in barrier at train.py:50 in train -> ranks 1-2 | "
-                "waits in backward at train.py:40 in train",
+                "waiting in backward at train.py:40 in train",
                 "ranks 1-2 | in backward at train.py:40 in train -> rank 0 | "
-                "waits in barrier at train.py:50 in train",
+                "waiting in barrier at train.py:50 in train",
             ],
         ),
         (
             look(in_collective(0, "barrier", 50), missing=(1,), supervised=False),
-            ["rank 0 | in barrier at train.py:50 in train -> rank 1 | is not there any more"],
+            ["rank 0 | in barrier at train.py:50 in train -> rank 1 | no longer running"],
         ),
         (
             look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "backward": 20})),
-            ["rank 0 | 70% of the time -> rank 1 | is mostly in forward at train.py:40 in train"],
+            ["rank 0 | 70% of the time -> rank 1 | mostly in forward at train.py:40 in train"],
         ),
     ],
     ids=["stands", "worker", "apart", "gone", "late"],

@@ -32,7 +32,7 @@ def test_hosts(names: list[str], text: str) -> None:
     [
         ((), ""),
         ((3,), "rank 3"),
-        ((7, 0, 1, 2), "ranks 0–2, 7"),
+        ((7, 0, 1, 2), "ranks 0-2, 7"),
         (tuple(range(0, 80, 8)), "ranks 0, 8, 16, 24, 32, 40 and 4 more"),
         ((0, 2, 4, 6, 8, 10, *range(100, 200)), "ranks 0, 2, 4, 6, 8, 10 and 100 more"),
     ],
@@ -42,4 +42,4 @@ def test_ranks(numbers: tuple[int, ...], text: str) -> None:
 
 
 def test_ranges() -> None:
-    assert ranges((7, 3, 0, 1, 2)) == "0–3, 7"
+    assert ranges((7, 3, 0, 1, 2)) == "0-3, 7"

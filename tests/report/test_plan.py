@@ -46,20 +46,20 @@ def test_where_there_is_no_room_several_parts_are_taken_together() -> None:
 def test_what_lies_in_the_memory_of_the_host() -> None:
     table = plans.table(planned(24))
     place = table.head.index("host")
-    assert table.title == "GiB on each GPU; host: beside it, for each rank"
+    assert table.title == "GiB on each GPU; host: additional host memory of each rank"
     assert [row[place] for row in table.rows] == ["0.0", "49.2", "0.0", "0.0", "0.0", "24.6"]
     assert "host" not in plans.table(planned(80)).head
     assert "host" not in plans.table(planned(24), narrow=True).head
     told = dict(plans.seen(Evidence([planned(24)])))
-    assert "each rank needs 49.2 GiB of its host's memory" in told["take"]
+    assert "each rank needs 49.2 GiB of its host's memory" in told["recommended"]
 
 
 def test_the_head_of_the_report() -> None:
     told = dict(plans.seen(Evidence(SECTIONS)))
-    assert told["take"] == "DDP on 8 GPUs: one GPU holds the whole model"
+    assert told["recommended"] == "DDP on 8 GPUs: one GPU holds the whole model"
     assert told["batch"] == "64 samples: 8 on each of 8 GPUs"
-    assert told["steps"] == "1,000 in an epoch, 3,000 in all, about 0:15:00 by roofline"
-    assert told["checkpoint"].startswith("5.0 GB with weights as they are trained (fp32), 2.5 GB")
+    assert told["steps"] == "1,000 per epoch, 3,000 in total, about 0:15:00 by roofline"
+    assert told["checkpoint"].startswith("5.0 GB with weights as trained (fp32), 2.5 GB")
 
 
 def test_which_peak_is_forecast() -> None:
@@ -68,25 +68,24 @@ def test_which_peak_is_forecast() -> None:
     assert isinstance(section, Plan)
     told = dict(plans.seen(Evidence(SECTIONS)))
     assert told["peak"] == (
-        "36.3 GiB allocated by tensors, 38.2 to 53.5 as nvidia-smi shows it, with what CUDA and "
-        "NCCL have"
+        "36.3 GiB allocated by tensors, 38.2 to 53.5 in nvidia-smi, which includes CUDA and NCCL"
     )
-    assert "not in it" not in told
+    assert "not included" not in told
     (row,) = section.rows
     parts = msgspec.structs.replace(row.parts, unused=3 * 2**30)
     row = msgspec.structs.replace(row, parts=parts)
     forecast = msgspec.structs.replace(section, rows=(row,), way="fake tensors", doubt=1.15)
     told = dict(plans.seen(Evidence([forecast])))
     assert "36.3 GiB allocated by tensors, 39.3 reserved by torch's allocator" in told["peak"]
-    assert "41.2 to 47.4 as nvidia-smi shows it" in told["peak"]
-    assert "cuDNN" in told["not in it"]
+    assert "41.2 to 47.4 in nvidia-smi" in told["peak"]
+    assert "cuDNN" in told["not included"]
 
 
 def test_a_step_by_roofline() -> None:
     (section,) = SECTIONS
     assert isinstance(section, Plan)
     table = plans.table(section)
-    assert table.title == "GiB on each GPU; steps by roofline"
+    assert table.title == "GiB on each GPU; step times by roofline"
     assert table.head[-3:] == ("s/step", "samples/s", "")
     assert table.rows[0][-3:] == ("0.300", "213", "fits ← this")
     told = dict(plans.seen(Evidence(SECTIONS)))
@@ -111,7 +110,7 @@ def test_a_terminal_of_80_columns_has_room_for_all_of_it() -> None:
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     (head,) = (line for line in lines if "samples/s" in line and "strategy" in line)
-    assert head.split()[-3:] == ["left", "s/step", "samples/s"]
+    assert head.split()[-3:] == ["free", "s/step", "samples/s"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_its_time_says_where_it_is_from(source: Source | None, shown: str) -> No
     assert section.schedule is not None
     schedule = msgspec.structs.replace(section.schedule, source=source)
     told = dict(plans.seen(Evidence([msgspec.structs.replace(section, schedule=schedule)])))
-    assert told["steps"] == f"1,000 in an epoch, 3,000 in all, {shown}"
+    assert told["steps"] == f"1,000 per epoch, 3,000 in total, {shown}"
 
 
 def test_measured_steps_are_told_from_those_that_follow_from_them() -> None:
@@ -141,10 +140,10 @@ def test_measured_steps_are_told_from_those_that_follow_from_them() -> None:
         section, rows=rows, measured="0.25 s: DDP, 8 ranks", links="not known between hosts"
     )
     table = plans.table(found)
-    assert table.title == "GiB on each GPU; steps as measured, or ~ by that"
+    assert table.title == "GiB on each GPU; step times as measured, ~: derived"
     assert [row[-3] for row in table.rows] == ["0.250", "~0.250"]
     told = dict(plans.seen(Evidence([found])))
-    assert told["step"] == "0.250 s as measured: 256 samples/s, 0.0500 s of it wait for data"
+    assert told["step"] == "0.250 s as measured: 256 samples/s, 0.0500 s of it waiting for data"
     assert told["measured"].startswith("0.25 s: DDP, 8 ranks")
     assert told["links"] == "not known between hosts"
     other = dict(plans.seen(Evidence([msgspec.structs.replace(found, chosen=1)])))
@@ -180,6 +179,6 @@ def test_what_nobody_knows_is_said() -> None:
     assert isinstance(section, Plan)
     blank = msgspec.structs.replace(section, activations_known=False, schedule=None, chosen=None)
     told = dict(plans.seen(Evidence([blank])))
-    assert "--activations" in told["not in it"]
-    assert "take" not in told
+    assert "--activations" in told["not included"]
+    assert "recommended" not in told
     assert "steps" not in told

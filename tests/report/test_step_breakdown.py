@@ -73,7 +73,7 @@ def test_a_rank_without_a_waiting_phase_among_others_that_have_one_waits_least()
     never = replace(late, phases=tuple(one for one in late.phases if one.name != "waiting"))
     made = StepBreakdown(steps=replace(steps, ranks=(*steps.ranks[:5], never, *steps.ranks[6:])))
     assert made.bars[5].waiting == 0
-    assert {bar.rank: bar.words for bar in made.telling()}[5] == ("latest", "waits least")
+    assert {bar.rank: bar.words for bar in made.telling()}[5] == ("slowest", "waits least")
 
 
 def test_every_phase_has_a_letter_of_its_own() -> None:
@@ -83,8 +83,8 @@ def test_every_phase_has_a_letter_of_its_own() -> None:
 def test_of_many_ranks_the_latest_and_the_median_are_told() -> None:
     made = breakdown(training_sample.late_rank(64))
     words = {bar.rank: bar.words for bar in made.telling()}
-    assert words[5] == ("latest", "waits least")
-    assert sorted(words.values()) == [("latest", "waits least"), ("median",)]
+    assert words[5] == ("slowest", "waits least")
+    assert sorted(words.values()) == [("median",), ("slowest", "waits least")]
     assert made.shown(64) == made.bars
     assert made.shown(63) == made.telling()
 
@@ -93,8 +93,8 @@ def test_beside_the_latest_only_those_a_tenth_of_the_step_behind_are_late() -> N
     late = {(rank, "forward"): more for rank, more in ((1, 0.05), (2, 0.04), (3, 0.004))}
     made = breakdown(Evidence([training_sample.steps(32, training_sample.GPU, late)]))
     words = {bar.rank: bar.words for bar in made.telling(8)}
-    assert words[1][0] == "latest"
-    assert words[2] == ("late",)
+    assert words[1][0] == "slowest"
+    assert words[2] == ("slow",)
     assert 3 not in words
     assert len(words) == 3
 

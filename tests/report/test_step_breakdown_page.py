@@ -44,7 +44,7 @@ def test_the_page_shows_each_section_that_was_recorded_and_no_other() -> None:
         "Where the step goes",
         "Step by step",
         "Who waited for whom",
-        "On fewer and on more ranks",
+        "Predicted scaling",
         "Memory over time",
         "More",
     ]
@@ -80,7 +80,7 @@ def test_the_bars_of_many_ranks_are_few() -> None:
     source = page(training_sample.late_rank(256))
     assert source.count('class="stack-bar"') <= training_page.LATEST + 2
     assert "rank 5 (node-1) <span" in source
-    assert "Work of their own on 256 ranks: " in source
+    assert "Own work on 256 ranks: " in source
     assert len(source) < 2**19
 
 
@@ -130,7 +130,9 @@ def test_the_rank_that_all_waited_for_stands_out() -> None:
     assert shaded == {(waiter, 5) for waiter in range(8) if waiter != 5}
     source = page(LATE)
     assert 'title="rank 0 waited for rank 5: 28.3 ms a step">28.3</td>' in source
-    assert "Most was waited for rank 5: 28.4 ms a step (25 %), the mean of the others." in source
+    assert (
+        "The ranks wait most for rank 5: 28.4 ms a step (25 %), the mean of the others." in source
+    )
 
 
 def test_waits_of_less_than_a_tenth_of_the_step_are_not_marked() -> None:
@@ -265,12 +267,12 @@ def test_the_markdown_has_a_row_for_each_rank() -> None:
     source = text(LATE)
     assert "| ms | loader | to-device | forward | backward |" in source
     assert re.search(r"^\| rank 5 \| 1\.2 \| 2\.1 \| 23\.8 \| 73\.0 \|", source, re.MULTILINE)
-    assert "| part of the step | 1 % |" in source
+    assert "| share of the step | 1 % |" in source
     assert "| backward | rank 5: train.py:117 return slow_penalty(grad) |" in source
-    assert "Most was waited for rank 5: 28.4 ms a step" in source
+    assert "The ranks wait most for rank 5: 28.4 ms a step" in source
     many = text(training_sample.late_rank(256))
     assert many.count("\n| rank ") == 2
-    assert "Work of their own on 256 ranks" in many
+    assert "Own work on 256 ranks" in many
 
 
 def test_a_run_that_failed_tells_of_each_rank_the_first_one_first() -> None:
@@ -302,11 +304,11 @@ def test_of_many_failures_the_first_ones_are_told() -> None:
 
 def test_what_else_was_recorded_is_there_to_look_up() -> None:
     source = page(SLOW)
-    recorded_of_run = source[source.index("Everything recorded of the run") :]
+    recorded_of_run = source[source.index("All evidence of the run") :]
     assert "<summary>loading</summary>" in recorded_of_run
     assert "DistributedSampler" in recorded_of_run
     assert "<summary>steps</summary>" not in source
-    assert "Everything recorded" not in page(training_sample.late_rank(64))
+    assert "All evidence of the run" not in page(training_sample.late_rank(64))
 
 
 def test_the_recorded_step_stands_among_the_predicted_ones() -> None:

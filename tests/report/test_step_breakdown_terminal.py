@@ -61,7 +61,7 @@ def test_the_bars_stand_between_the_facts_and_the_findings() -> None:
             "where the step goes",
             "  rank 0  ▏",
             "  b backward    46.8 ms  41 %  rank 5: train.py:117 return slow_penalty(grad)",
-            "  most was waited for rank 5: 28.4 ms a step (25 %), the mean of the others",
+            "  the ranks wait most for rank 5: 28.4 ms a step (25 %), the mean of the others",
             "1. warning: One rank is slower",
         )
     ]
@@ -71,8 +71,8 @@ def test_the_bars_stand_between_the_facts_and_the_findings() -> None:
 def test_of_many_ranks_few_are_drawn_and_all_are_summed_up() -> None:
     text = lines("many-ranks", 100)
     assert len(drawn(text)) == 2
-    assert any(line.endswith("ms latest, waits least") for line in text)
-    assert any(line.startswith("  work of their own on 256 ranks: 78") for line in text)
+    assert any(line.endswith("ms slowest, waits least") for line in text)
+    assert any(line.startswith("  own work on 256 ranks: 78") for line in text)
     assert len(lines("many-ranks", 60)) < 60
 
 
@@ -129,9 +129,9 @@ def test_the_run_is_told_in_few_rows() -> None:
     assert rows.pop("scaling").startswith("efficiency 73 % on 8 ranks, predicted ")
     assert rows == {
         "script": "train.py --epochs 3 --data /data/imagenet (accelerate, AdamW)",
-        "step": "113.3 ms, mean of 60 steps on 8 ranks after 12 of warm-up "
+        "step": "113.3 ms, mean of 60 steps on 8 ranks after 12 warm-up steps "
         "(8 of 10 took 110.2 to 115.0); 2260 samples/s",
-        "ended": "stopped as asked after 72 steps; 34.2 s in all",
+        "ended": "stopped as requested after 72 steps; 34.2 s in total",
     }
 
 
@@ -151,7 +151,7 @@ def test_each_change_that_was_tried_is_told() -> None:
     trials = Trials(trials=tuple(training_sample.trial("a=1", *turns) for turns in few))
     assert [text for _, text in training.rows(Evidence([trials]))] == [
         "a=1: 0.09 → 0.0905 s/step (+1 %), no clear gain",
-        "a=1: runs with it only, 0.1 s/step",
+        "a=1: runs only with it, 0.1 s/step",
     ]
 
 
@@ -181,14 +181,14 @@ def test_the_first_that_failed_is_named_before_those_that_waited_for_it() -> Non
     assert row.startswith(
         "rank 1 failed first after 21 steps: torch.OutOfMemoryError: CUDA out of memory."
     )
-    assert row.endswith("…; rank 0 hung in all_reduce for 29.8 s after 21 steps; 34.2 s in all")
+    assert row.endswith("…; rank 0 hung in all_reduce for 29.8 s after 21 steps; 34.2 s in total")
     assert len(row) < 300
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"outcome": "finished"}, "came to the end of the script after 72 steps"),
+        ({"outcome": "finished"}, "finished the script after 72 steps"),
         ({"outcome": "interrupted"}, "interrupted from outside after 72 steps"),
         ({"outcome": "killed", "exit_code": -9}, "killed by signal 9 after 72 steps"),
         ({"outcome": "killed", "printed": "Bus error"}, "killed after 72 steps: Bus error"),
@@ -198,7 +198,7 @@ def test_the_first_that_failed_is_named_before_those_that_waited_for_it() -> Non
 )
 def test_each_ending_has_its_words(changes: dict[str, str | int], words: str) -> None:
     run = training_sample.run(1, replace(training_sample.ending(0), **changes))
-    assert told(Evidence([run]))["ended"] == f"{words}; 34.2 s in all"
+    assert told(Evidence([run]))["ended"] == f"{words}; 34.2 s in total"
 
 
 def test_ranks_that_ended_alike_share_a_part() -> None:
@@ -207,8 +207,8 @@ def test_ranks_that_ended_alike_share_a_part() -> None:
 
     run = training_sample.run(4, end(2), end(3))
     assert told(Evidence([run]))["ended"].startswith(
-        "ranks 0–1 stopped as asked after 72 steps; "
-        "ranks 2–3 came to the end of the script after 72 to 73 steps; "
+        "ranks 0-1 stopped as requested after 72 steps; "
+        "ranks 2-3 finished the script after 72 to 73 steps; "
     )
 
 

@@ -35,7 +35,7 @@ def test_the_order_is_verdict_facts_findings_notes_and_what_was_left_out() -> No
     places = [
         text.index(words)
         for words in (
-            "3 findings, 1 note: fix the first first",
+            "3 findings, 1 note: start with finding 1",
             "all-reduce      289 GB/s busbw at 1 GiB (healthy: about 466)",
             "1. error: A GPU slows itself down because of heat",
             "2. warning: A GPU's power limit",
@@ -56,7 +56,7 @@ def test_a_finding_is_complete() -> None:
         "median of the other seven",
         "caution: the global batch shrinks by an eighth",
         "verified: 0.912 → 0.604 s/step (-34 %)",
-        "follows from it: uneven-gpu-speed, collective-slow-for-hardware",
+        "also explains: uneven-gpu-speed, collective-slow-for-hardware",
         "more: ddoctor explain gpu-thermal-throttling",
     ):
         assert words in text

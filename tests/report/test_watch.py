@@ -23,8 +23,8 @@ def shown(*looks: LiveLook, width: int = 80, height: int = 24) -> list[str]:
 def test_each_rank_has_its_row_with_what_it_did_before() -> None:
     lines = shown(SOUND, SOUND, STUCK)
     assert lines[0].startswith("train.py (port 29500)  ")
-    assert lines[2].startswith("rank 0  ▕bbw▏ stands in backward at train.py:40 in train")
-    assert lines[3].startswith("rank 1  ▕bb!▏ stands at train.py:30 in load")
+    assert lines[2].startswith("rank 0  ▕bbw▏ stuck in backward at train.py:40 in train")
+    assert lines[3].startswith("rank 1  ▕bb!▏ stuck at train.py:30 in load")
 
 
 def test_what_is_to_be_fixed() -> None:

@@ -11,7 +11,7 @@ from tests.report import sample
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("sick", "3 findings, 1 note: fix the first first"),
+        ("sick", "3 findings, 1 note: start with finding 1"),
         ("healthy", "healthy"),
         ("incomplete", "incomplete: 2 parts of the examination failed; 1 finding"),
     ],
@@ -61,7 +61,7 @@ def test_size(count: float, text: str) -> None:
     [
         (Where(), ""),
         (Where(hosts=("a",), ranks=(3,)), "a, rank 3"),
-        (Where(ranks=(7, 0, 1, 2), devices=("cuda:1",)), "ranks 0–2, 7, cuda:1"),
+        (Where(ranks=(7, 0, 1, 2), devices=("cuda:1",)), "ranks 0-2, 7, cuda:1"),
         (Where(hosts=tuple("abcdefgh")), "a, b, c, d, e, f and 2 more"),
     ],
 )
