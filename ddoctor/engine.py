@@ -1,4 +1,4 @@
-"""Find the checks, give each the evidence that it names, and make the report of their findings."""
+"""Finds the checks, gives each the evidence that it names, and makes a report of the findings."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from ddoctor.models import (
 from ddoctor.order import order
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
-"""How it is said that a probe ended; one that hung or crashed did so itself."""
+"""Words for how a probe ended; `hung` and `crashed` need no other words."""
 
 FEWEST_STEPS = 10
-"""Of a training run; a slowdown has to persist over so many to be told (GREYHOUND, ATC'25)."""
+"""A slowdown must persist over this many steps of a run to be reported (GREYHOUND, ATC'25)."""
 
 FEW = 6
-"""More hosts than this are not named in a reason, only counted."""
+"""A reason counts more hosts than this instead of naming them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What one parameter of a check asks for."""
+    """The evidence that one parameter of a check needs."""
 
     section: type[Section]
     every_host: bool = False
     """``tuple[Section, ...]``: the sections of all hosts at once."""
     optional: bool = False
-    """``Section | None``: the check can do without."""
+    """``Section | None``: the check also runs without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One public generator function of a check: one way to tell its cause."""
+    """One public generator function of a check: one way to find its cause."""
 
     check: str
-    """The name it is reported by: the cause, and the function where there are several."""
+    """The reported name: the cause, with the function if there are several."""
     needs: Mapping[str, Need]
     """By parameter; what a derived parameter needs follows its name, as in ``live.looks``."""
     asks: Mapping[str, Any]
@@ -85,19 +85,19 @@ class Check:
     explains: tuple[str, ...]
     ways: tuple[Way, ...]
     explained_by: tuple[str, ...] = ()
-    """Causes that this one follows from, though their checks do not name it."""
+    """Causes of this one whose checks do not name it in EXPLAINS."""
     of_machine: bool = False
-    """No setting fixes it: the host must be repaired, restarted or left out."""
+    """Whether no setting fixes it: the host must be repaired, restarted or excluded."""
     package: str = ""
-    """The installed package that offers it; empty: ddoctor."""
+    """The installed package that provides it; empty: ddoctor."""
 
 
 CHECKS = "ddoctor.checks"
-"""The package of the checks, and the group of entry points by which others offer theirs."""
+"""The package of the checks, and the group of entry points for checks of other packages."""
 
 
 def names() -> tuple[str, ...]:
-    """The causes that can be told, without loading any check.
+    """Return the names of all causes without loading any check.
 
     Raises:
         DoctorError: ddoctor is not installed (a bare checkout).
@@ -109,9 +109,9 @@ def load(name: str) -> Check:
     """Load the check of one cause.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such check.
     """
-    # Those of ddoctor come first: looking through the installed packages takes its time.
+    # ddoctor's checks come first: searching the installed packages takes time.
     for offers in (discovery.own, discovery.offered):
         for offer in offers(CHECKS):
             if _cause(offer) == name and not offer.problem:
@@ -120,10 +120,10 @@ def load(name: str) -> Check:
 
 
 def read(module: ModuleType, name: str = "", package: str = "") -> Check:
-    """The check that a module holds: its docstring and its public generator functions.
+    """Read a check from its module: the docstring and the public generator functions.
 
     Raises:
-        TypeError: a parameter is no kind of evidence.
+        TypeError: a parameter is no type of evidence.
     """
     name = name or module.__name__.rpartition(".")[2].replace("_", "-")
     explanation = inspect.getdoc(module) or ""
@@ -159,14 +159,14 @@ def read(module: ModuleType, name: str = "", package: str = "") -> Check:
 
 @cache
 def discover() -> tuple[Check, ...]:
-    """Load every check; one of another package that is broken is left out."""
+    """Load every check, except broken ones of other packages."""
     loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
     own = map(_read, discovery.own(CHECKS))
     return (*own, *(check for check in loaded if isinstance(check, Check)))
 
 
 def broken() -> tuple[Crashed, ...]:
-    """The checks and probes of other packages that cannot be used, and why."""
+    """Return the broken checks and probes of other packages, with the reason."""
     loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
     return (
         *(check for check in loaded if isinstance(check, Crashed)),
@@ -179,12 +179,12 @@ def broken() -> tuple[Crashed, ...]:
 
 
 def of_machine(cause: str) -> bool:
-    """Whether no setting fixes a cause: its host must be repaired, restarted or left out."""
+    """Whether no setting fixes a cause: its host must be repaired, restarted or excluded."""
     return any(check.name == cause and check.of_machine for check in discover())
 
 
 def explains(checks: Sequence[Check]) -> Mapping[str, Collection[str]]:
-    """For each cause those that follow from it, whichever of the two checks says so."""
+    """Return the consequences of each cause, whichever of the two checks names them."""
     found = {check.name: set(check.explains) for check in checks}
     for check in checks:
         for cause in check.explained_by:
@@ -193,7 +193,7 @@ def explains(checks: Sequence[Check]) -> Mapping[str, Collection[str]]:
 
 
 def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
-    """Run every way of every check that has its evidence; say why for the others."""
+    """Run every way of every check that has its evidence; the others are skipped with a reason."""
     ways = tuple(way for check in checks for way in check.ways)
     tables = {need.section for way in ways for need in way.needs.values()}
     known = (knowledge.load(table) for table in tables if issubclass(table, Known))
@@ -203,10 +203,10 @@ def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
 
 
 def examine(evidence: Evidence, command: Command) -> Report:
-    """Judge the evidence by every check there is."""
+    """Judge the evidence by all checks and return the report."""
     checks = discover()
     results = diagnose(evidence, checks)
-    # What a recorded run, or a look from outside, could not tell anyway is no loss to it.
+    # A check that a recorded run or an attached one could never feed is not listed as skipped.
     own: Command | None = command if command == "run" else None
     if evidence.all(LiveLook) and all("attach" in section.commands for section in evidence):
         own = "attach"
@@ -274,7 +274,7 @@ def _read(offer: discovery.Offer) -> Check:
 
 @cache
 def _load_offered(offer: discovery.Offer) -> Check | Crashed:
-    """Of another package: whatever is wrong with it costs nothing else."""
+    """Load a check of another package; an error in it affects no other check."""
     try:
         if offer.problem:
             raise DoctorError(offer.problem)
@@ -305,7 +305,7 @@ def _asks(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
-    """The sections that a function needs, those that its derived parameters need included."""
+    """Return the sections that a function needs, those of its derived parameters included."""
     needs: dict[str, Need] = {}
     for parameter, hint in _asks(function).items():
         if _is_derived(hint):
@@ -328,13 +328,13 @@ def _need(hint: Any, who: str) -> Need:
         return replace(_need(wanted, who), optional=True)
     if isinstance(hint, type) and issubclass(hint, Section):
         return Need(section=hint)
-    raise TypeError(f"{who}: {hint} is no kind of evidence")
+    raise TypeError(f"{who}: {hint} is no type of evidence")
 
 
 def _run(
     way: Way, evidence: Evidence, derived: dict[tuple[object, ...], Derived]
 ) -> Iterator[Result]:
-    """One result for all hosts with the same sections, one for all with the same reason to skip."""
+    """Yield one result for all hosts with the same sections or the same reason to skip."""
     once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
     groups: dict[tuple[object, ...], tuple[dict[str, object], list[str]]] = {}
     skips: dict[str, list[str]] = {}
@@ -363,7 +363,7 @@ def _run(
 
 
 def _identity(given: object) -> object:
-    """The same for the same sections: those of all hosts come in a new tuple each time."""
+    """Return the same key for the same sections: those of all hosts are in new tuples each time."""
     return tuple(map(id, given)) if isinstance(given, tuple) else id(given)
 
 
@@ -372,7 +372,7 @@ def _arguments(
     given: Mapping[str, object],
     derived: dict[tuple[object, ...], Derived],
 ) -> Mapping[str, object]:
-    """The sections as the parameters take them, with what is derived from them: made once."""
+    """Return the arguments by parameter; what is derived from sections is computed once."""
     arguments: dict[str, object] = {}
     for parameter, hint in asks.items():
         if not _is_derived(hint):
@@ -404,7 +404,7 @@ def _told(
 
 
 def _which(hosts: Sequence[str], every: Sequence[str]) -> str:
-    """Which of several hosts a reason holds for; nothing where it holds for all."""
+    """Return which of several hosts a reason holds for; empty if it holds for all."""
     if len(hosts) == len(every) or not any(hosts):
         return ""
     if len(hosts) <= FEW:
@@ -433,7 +433,7 @@ def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
 
 
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
-    """Why a training tells nothing, where no finding does: it is not to be called healthy."""
+    """Yield why a run could not be judged: without a finding, it must not be called healthy."""
     looks = evidence.all(LiveLook)
     if looks and (why := unjudged(LiveState.derive(looks))):
         said = " ".join(str(row.value) for row in by_nccl(evidence.all(FlightRecords)))
@@ -446,10 +446,10 @@ def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
 
 
 def _unseen(reason: str, evidence: Evidence) -> str:
-    """The command that gets the evidence is the one that was given."""
+    """Return a reason for `ddoctor run`, without the advice to use that same command."""
     if not evidence.all(Steps):
         return "no step could be judged"
-    return f"{reason.partition(':')[0]}: this run had nothing of the kind"
+    return f"{reason.partition(':')[0]}: this run produced none"
 
 
 def _failed_collectors(evidence: Evidence) -> Iterator[Crashed]:

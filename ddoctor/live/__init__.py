@@ -1,1 +1,1 @@
-"""A training that runs, looked at from outside."""
+"""Observes a running training from outside, without changing it."""

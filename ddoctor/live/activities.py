@@ -1,4 +1,4 @@
-"""What a stack tells of what its thread is doing, by the table of frames."""
+"""Finds the activity of a thread by its stack and the table of frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
 COLLECTIVE, REST = "collective", "rest"
-# Of what was begun with async_op=True, without any frame of torch's: it is native code. Whoever
+# The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library.
 WAIT = re.compile(r"\.wait\(")
 MOST_ACTIVITIES = 12
@@ -26,8 +26,10 @@ MOST_STACKS = 10_000
 def activities(
     stacks: Sequence[tuple[Frame, ...]], source: Source, *, on_gpu: bool = False
 ) -> tuple[Activity, ...]:
-    """What a main thread was met doing, the most frequent first; ``on_gpu``: it has CUDA's driver
-    in it."""
+    """Return the activities of a main thread, the most frequent first.
+
+    ``on_gpu``: its process has the CUDA driver loaded.
+    """
     names = [activity(stack, on_gpu=on_gpu) for stack in stacks]
     visits = Counter(name for name, _ in groupby(names))
     places = list(zip(names, map(_of_user, stacks), strict=True))
@@ -45,22 +47,25 @@ def activities(
 
 
 def turns(stacks: Sequence[tuple[Frame, ...]], *, on_gpu: bool = False) -> tuple[Turn, ...]:
-    """What a main thread was met doing, in the order of time."""
+    """Return the activities of a main thread in the order of time."""
     rows = groupby(activity(stack, on_gpu=on_gpu) for stack in stacks)
     return tuple(Turn(name=name, samples=sum(1 for _ in met)) for name, met in rows)
 
 
-# A look meets the same stacks again and again, and each is asked for twice.
+# The same stacks are sampled again and again, and each is looked up twice.
 @lru_cache(MOST_STACKS)
 def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:
-    """The first row of the table of which a frame is on the stack; what none tells, the user's own
-    line does where there is a GPU: its calls are native code, which has no frames."""
+    """Return the activity of the first row of the table with a frame on the stack.
+
+    Without such a row, on a GPU, the user's own line decides: CUDA calls are native code
+    without frames.
+    """
     if stack and stack[-1].of_user and WAIT.search(stack[-1].text):
         return COLLECTIVE
     table: KnownFrames = knowledge.load(KnownFrames)
     for row in table.frame:
         for frame in stack[-1:] if row.innermost else stack:
-            # py-spy names methods by their class, too.
+            # py-spy names methods with their class.
             if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
                 return row.activity
     if on_gpu and gpu_lines.waits(stack):

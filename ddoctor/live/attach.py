@@ -1,4 +1,4 @@
-"""`ddoctor attach`: find the ranks of a job on this host, and look at them from outside."""
+"""`ddoctor attach`: finds the ranks of a job on this host and samples them from outside."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from ddoctor.live.sampler import Sampler, called, script
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """How to look."""
+    """How to sample."""
 
     native: bool = False
-    """Also into code that is not Python's."""
+    """Whether to sample native frames too."""
     redact: bool = False
-    """With the names of files in place of their paths."""
+    """Whether to write file names instead of paths."""
     logs: Sequence[Path] = ()
-    """What the ranks have written, for the last words of those who are gone."""
+    """Log files of the ranks, for the last messages of ranks that have exited."""
 
 
 def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
-    """The ranks of one job on this host.
+    """Return the ranks of one job on this host.
 
     Raises:
-        DoctorError: there is none, there are several, or a process is not what was asked for.
+        DoctorError: there is no job, there are several, or a PID is no rank or launcher.
     """
     found = rank_processes.named(pids) if pids else rank_processes.find()
     jobs = _by_name(found)
@@ -48,7 +48,7 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
     if job is not None:
         chosen = [rows for name, rows in jobs.items() if job in (name, name.rpartition(" ")[2])]
         if not chosen:
-            raise DoctorError(f"there is no job '{job}' here; {_told(jobs)}")
+            raise DoctorError(f"no job '{job}' on this host; {_told(jobs)}")
         return chosen[0]
     if len(jobs) > 1:
         raise DoctorError(f"{_told(jobs)}: choose one with --job NAME, or give a PID")
@@ -69,19 +69,19 @@ def _by_name(found: Found) -> Mapping[str, tuple[RankProcess, ...]]:
 def observe(
     rows: Sequence[RankProcess], *ends: float, options: SamplingOptions
 ) -> Iterator[Evidence]:
-    """What is seen of these ranks after so many seconds each.
+    """Yield the evidence about these ranks, at each of these times in seconds.
 
     Raises:
-        DoctorError: py-spy is not there, or a log cannot be read.
+        DoctorError: py-spy is not installed, or a log cannot be read.
     """
     ended = tuple(_ended(rows, options.logs))
     sampler, rates = Sampler(rows, native=options.native), Rates()
     for number, end in enumerate(ends, 1):
-        # A run that stands still is to be told soon, which mostly needs no worker.
+        # A hang must be reported soon, which mostly needs no samples of workers.
         sampler.until(end, workers=number > 1 or number == len(ends))
         live, use = sampler.told()
         found: list[Section] = [live, use, *ended]
-        # Not before something can be told of the ranks themselves.
+        # Not before the ranks themselves can be judged.
         if number == len(ends):
             of_host = msgspec.structs.replace(rates.told(), host=live.host)
             found += [of_host, *records(rows, live), *host_sections(rows)]
@@ -89,7 +89,7 @@ def observe(
 
 
 def _ended(rows: Sequence[RankProcess], logs: Sequence[Path]) -> Iterator[TrainingRun]:
-    """Of those who are gone, what the logs tell."""
+    """Yield what the logs say about the ranks that have exited."""
     first = min((rank for one in rows for rank in one.local), default=0)
     host = socket.gethostname()
     if ranks := last_words(logs, rank_processes.missing(rows), first, host):
@@ -104,17 +104,17 @@ def _ended(rows: Sequence[RankProcess], logs: Sequence[Path]) -> Iterator[Traini
 
 def _nobody(found: Found) -> str:
     if not found.foreign:
-        return "no training runs on this host: no Python process has torch in it"
+        return "no training runs on this host: no Python process has torch loaded"
     several = len(found.foreign) > 1
     return (
-        f"{len(found.foreign)} Python process{'es' if several else ''} cannot be looked into, and "
-        f"there is no training beside: {rank_processes.remedy()}"
+        f"{len(found.foreign)} Python process{'es' if several else ''} cannot be inspected, and "
+        f"there is no other training: {rank_processes.remedy()}"
     )
 
 
 def _told(jobs: Mapping[str, Sequence[RankProcess]]) -> str:
     each = ", ".join(f"'{name}' with {_ranks(len(rows))}" for name, rows in jobs.items())
-    return f"{len(jobs)} job{'s run' if len(jobs) > 1 else ' runs'} here ({each})"
+    return f"{len(jobs)} job{'s run' if len(jobs) > 1 else ' runs'} on this host ({each})"
 
 
 def _ranks(count: int) -> str:

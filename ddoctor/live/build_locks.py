@@ -1,4 +1,4 @@
-"""Where the ranks keep the extensions that torch builds for them, and what is locked there."""
+"""The folders in which torch builds extensions for the ranks, and the locks there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCK = "lock"
 
 
 def build_locks(rank_processes: Sequence[RankProcess]) -> BuildLocks:
-    """As far as the folders are those that torch chooses, or the environment names."""
+    """Return the locks in the folders that torch chooses or the environment names."""
     files: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
     for one in rank_processes:
         for name, lock in _found(one):
@@ -39,7 +39,7 @@ def build_locks(rank_processes: Sequence[RankProcess]) -> BuildLocks:
 
 
 def _found(rank_process: RankProcess) -> Iterator[tuple[str, Path]]:
-    """What a rank calls a lock, and where ddoctor finds it."""
+    """Yield the path of each lock as the rank sees it, and as ddoctor sees it."""
     with suppress(psutil.Error, OSError):
         folder, pattern = _folder(rank_process.environment, Path(rank_process.process.cwd()))
         here = Source(rank_process.process).path(str(folder))
@@ -48,8 +48,11 @@ def _found(rank_process: RankProcess) -> Iterator[tuple[str, Path]]:
 
 
 def _folder(environment: Mapping[str, str], working: Path) -> tuple[Path, str]:
-    """torch/utils/cpp_extension.py, _get_build_directory: a folder for each extension, and where
-    nobody says where, within one for each Python and CUDA."""
+    """Return the root of the build folders and the pattern of locks in it.
+
+    By torch/utils/cpp_extension.py, _get_build_directory: a folder for each extension; by
+    default within a folder for each version of Python and CUDA.
+    """
     if named := environment.get("TORCH_EXTENSIONS_DIR"):
         return working / named, f"*/{LOCK}"
     home = environment.get("HOME", "/")
@@ -58,12 +61,12 @@ def _folder(environment: Mapping[str, str], working: Path) -> tuple[Path, str]:
 
 
 def _holder(lock: os.stat_result) -> int | None:
-    """torch/utils/file_baton.py: who makes the lock keeps it open until it is released."""
+    """Return the PID that holds a lock: it keeps the file open (torch/utils/file_baton.py)."""
     for process in psutil.process_iter():
         with suppress(OSError):
             for one in Path(f"/proc/{process.pid}/fd").iterdir():
                 with suppress(OSError):
-                    # Not stat() of each: on a network file system that is gone it would not return.
+                    # No stat() of each: it would block on a network file system that is gone.
                     named = os.readlink(one).rpartition("/")[2] == LOCK
                     if named and os.path.samestat(one.stat(), lock):
                         return process.pid

@@ -1,5 +1,4 @@
-"""The files into which NCCL's watchdog writes the flight records of a rank, and the pipe that asks
-it to."""
+"""The files of a rank's flight records that NCCL's watchdog writes, and the pipe to request one."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from pathlib import Path
 
 # torch/csrc/distributed/c10d/FlightRecorder.cpp, DebugInfoWriter::getWriter: the first that is set.
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-# By default, of this and of earlier versions, in the folder of torch's cache.
+# The default names in torch's cache folder, of this version and of earlier ones.
 USUAL = ("comm_lib_trace_rank_", "nccl_trace_rank_")
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, DumpPipe
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
@@ -20,7 +19,7 @@ LIMIT_SECONDS, EVERY_SECONDS = 2.0, 0.1
 
 
 def files(environment: Mapping[str, str], rank: int) -> tuple[str, ...]:
-    """Where the records of a rank may lie, as it was started."""
+    """Return the possible paths of a rank's records, by its environment."""
     named = next((environment[name] for name in FILES if name in environment), "")
     if named:
         return (f"{named}{rank}",)
@@ -29,15 +28,15 @@ def files(environment: Mapping[str, str], rank: int) -> tuple[str, ...]:
 
 
 def pipe(environment: Mapping[str, str], rank: int) -> str:
-    """The pipe that a rank listens at; empty: none."""
+    """Return the pipe on which a rank listens; empty: none."""
     named = environment.get(PIPE, "")
     return f"{named}{rank}.pipe" if named else ""
 
 
 def ask(path: Path) -> bool:
-    """For a new file, without ever waiting; whether somebody listens."""
+    """Ask for a new file without waiting; return whether a process listens on the pipe."""
     with suppress(OSError):
-        # Nobody at its other end: an error, as it is not to wait for anybody.
+        # Without a reader, this non-blocking open is an error.
         opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         try:
             if stat.S_ISFIFO(os.fstat(opened).st_mode):
@@ -48,7 +47,7 @@ def ask(path: Path) -> bool:
 
 
 def written(path: Path) -> float:
-    """When a file was written, in seconds since 1970; 0: there is none."""
+    """Return when a file was written, in seconds since 1970; 0: there is none."""
     with suppress(OSError):
         told = path.stat()
         return told.st_mtime if stat.S_ISREG(told.st_mode) else 0.0
@@ -56,8 +55,10 @@ def written(path: Path) -> float:
 
 
 def coming(path: Path, before: float) -> Iterator[bytes]:
-    """For two seconds, what a file holds that is another than the one that was written before; it
-    may not be whole at once."""
+    """Yield a file's content for two seconds, once it is newer than ``before``.
+
+    The first contents may be incomplete.
+    """
     deadline = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
         if written(path) not in (0.0, before):

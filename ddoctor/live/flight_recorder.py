@@ -1,4 +1,4 @@
-"""The text of torch's flight recorder, whichever way it came: what it tells of one rank."""
+"""Reads the records of torch's flight recorder, from a file or a socket, for one rank."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 from ddoctor.evidence.flight_records import Call, GroupCalls
 from ddoctor.evidence.training import Frame
 
-# Of each group, on either side of what is not over: enough to see where ranks began to differ.
+# Calls of each group before and after the first open one: they show where ranks diverge.
 FEW = 16
 NUMBER = re.compile(r"\d+")
 Placed = Callable[[str, int, str], Frame]
-"""Makes a frame of its file, line and function."""
+"""Makes a frame from file, line and function."""
 
 
 class _RecordedFrame(msgspec.Struct):
@@ -50,20 +50,20 @@ class _Trace(msgspec.Struct):
 
 
 class _Plain(pickle.Unpickler):
-    """Of numbers, words and lists alone, which is all that torch writes there."""
+    """Unpickles only numbers, strings and containers, which is all that torch writes there."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"{module}.{name} is nothing that torch writes")
+        raise pickle.UnpicklingError(f"{module}.{name} is not written by torch")
 
 
 class Trace:
     """The records of one rank."""
 
     def __init__(self, raw: bytes) -> None:
-        """``raw``: JSON, or a pickle, as ``torch.distributed.flight_recorder`` reads it.
+        """Parse ``raw``: JSON or a pickle, as ``torch.distributed.flight_recorder`` reads it.
 
         Raises:
-            ValueError: it is neither, or not whole.
+            ValueError: it is neither, or incomplete.
         """
         try:
             value = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
@@ -73,11 +73,11 @@ class Trace:
 
     @property
     def newest(self) -> float:
-        """When its last collective was called, in seconds since 1970; 0: never."""
+        """Return when its last collective was called, in seconds since 1970; 0: never."""
         return max((one.time_created_ns for one in self._trace.entries), default=0) / 1e9
 
     def groups(self, placed: Placed) -> Iterator[GroupCalls]:
-        """What was called in each process group."""
+        """Yield the calls in each process group."""
         groups: dict[tuple[str, str, str], dict[int, _Entry]] = {}
         for one in self._trace.entries:
             if one.is_p2p:
@@ -85,9 +85,9 @@ class Trace:
             library = one.profiling_name.partition(":")[0]
             rows = groups.setdefault((library, *one.process_group), {})
             if rows and one.collective_seq_id < max(rows):
-                # A new group has the name of one that was destroyed.
+                # A new group may reuse the name of a destroyed one.
                 rows.clear()
-            # What was put together has one number, and the last row tells of all.
+            # Coalesced calls share one number, and the last row describes all of them.
             rows[one.collective_seq_id] = one
         for (library, name, description), rows in groups.items():
             about = f" ({description})" if description not in ("", "undefined") else ""
@@ -104,19 +104,19 @@ def _members(groups: Mapping[str, _Group], name: str) -> tuple[int, ...]:
 
 
 def _few(rows: Sequence[_Entry]) -> Sequence[_Entry]:
-    """Those around the first that is not over, or the last."""
+    """Return the calls around the first one that is not over, or the last calls."""
     at = next((number for number, one in enumerate(rows) if not _over(one)), len(rows))
     return rows[max(0, at - FEW) : at + FEW]
 
 
 def _over(entry: _Entry) -> bool:
-    # What NCCL retires without completing it ran out of time; gloo completes nothing.
+    # NCCL retires a call without completing it at a timeout; gloo marks no call as completed.
     by_gloo = entry.profiling_name.startswith("gloo:")
     return entry.state == "completed" or (by_gloo and entry.retired)
 
 
 def _call(entry: _Entry, placed: Placed) -> Call:
-    # The innermost comes first.
+    # The innermost frame comes first.
     frames = (placed(one.filename, one.line, one.name) for one in entry.frames)
     return Call(
         number=entry.collective_seq_id,

@@ -1,4 +1,4 @@
-"""What each GPU moves over PCIe and NVLink, for a moment at the end of a look."""
+"""The rates of each GPU over PCIe and NVLink, for a moment at the end of the sampling."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from statistics import mean
 from ddoctor.collect.nvml import NvmlDevice, session
 from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 
-# Longer than most steps; PCIe is asked so often meanwhile, 20 ms each time and direction (nvml.h).
+# Longer than most steps; PCIe is sampled this often in it, 20 ms per time and direction (nvml.h).
 SECONDS, ROUNDS = 0.5, 3
 KIB = 2**10
 
 
 def gpu_rates() -> GpuRates:
-    """Of all GPUs that the driver shows here.
+    """Return the rates of all GPUs that the driver shows.
 
     Raises:
         CannotSee: there is no NVIDIA driver, or it does not answer.
@@ -51,7 +51,7 @@ def _devices() -> Iterator[NvmlDevice]:
 
 
 def _over_pcie(device: NvmlDevice) -> tuple[int | None, int | None]:
-    """KiB per second that it receives and sends in these moments."""
+    """Return KiB/s that it receives and sends now."""
     import pynvml
 
     return (
@@ -61,7 +61,7 @@ def _over_pcie(device: NvmlDevice) -> tuple[int | None, int | None]:
 
 
 def _over_nvlink(device: NvmlDevice) -> tuple[int | None, int | None]:
-    """KiB that it has received and sent so far, over all its links."""
+    """Return KiB that it has received and sent so far, over all its links."""
     import pynvml
 
     return (

@@ -1,4 +1,4 @@
-"""What the host itself tells beside a look at its ranks: memory, disks, GPUs, the kernel's log."""
+"""The host's own sections in an attached run: memory, disks, GPUs, kernel log."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ddoctor.live.rank_processes import RankProcess
 
 
 def host_sections(rank_processes: Sequence[RankProcess]) -> tuple[Section, ...]:
-    """Of the host of these ranks, as far as it can be seen; of the log, what came since they were
-    started."""
+    """Return the readable sections of these ranks' host; of the kernel log, only what is new.
+
+    New is what the kernel has logged since the ranks started.
+    """
     age = time.time() - min(one.process.create_time() for one in rank_processes)
 
     def log() -> KernelLog:
@@ -39,7 +41,7 @@ def host_sections(rank_processes: Sequence[RankProcess]) -> tuple[Section, ...]:
 
 
 def _working_folder(pid: int) -> Path:
-    """Where a process works; by its path where that is the same folder outside of a container."""
+    """Return a process's working folder, by path if it is the same outside of the container."""
     seen = Path(f"/proc/{pid}/cwd")
     here = seen.resolve()
     return here if here.exists() and here.samefile(seen) else seen

@@ -1,6 +1,6 @@
-"""What a log tells of the ranks that are not there any more: how they ended, and their last words.
+"""Reads from a log how the exited ranks ended, and their last messages.
 
-Of the ranks that run, their stacks tell more.
+The stacks of running ranks say more than their log.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.live.source import LIBRARY
 
-# Of a log that grows for weeks, the end.
+# Only the end of a log that grows for weeks.
 MOST_BYTES = 64 * 2**20
 # torchrun (--tee) puts the role and the local rank before each line.
 ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d+)\]:")
-# torch puts the rank before an exception that nobody catches (torch/distributed, distributed_c10d),
+# torch puts the rank before an uncaught exception (torch/distributed, distributed_c10d),
 # srun (--label) the task before each line.
 NAMED = re.compile(r"\[rank(\d+)\]: ?| *(\d+): ")
 BEGINS = "Traceback (most recent call last):"
@@ -27,9 +27,9 @@ FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function
 # Python marks the place within the line.
 MARKS = re.compile(r"^[\s~^]*$")
 RAISED = re.compile(r"^(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-# What no message of an exception has: the next line of another one who writes.
+# No exception's message contains these: they begin a line of another writer.
 ANOTHER = re.compile(r"^\[[EWIF]\d{4} |^[EWIF]\d{4} ")
-# torch/distributed/elastic/multiprocessing/errors, the table that torchrun prints in the end.
+# torch/distributed/elastic/multiprocessing/errors: the table that torchrun prints at the end.
 RANK = re.compile(r"^\s*rank\s*:\s*(\d+) ")
 EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 
@@ -37,7 +37,7 @@ EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 def last_words(
     paths: Sequence[Path], gone: Sequence[int], first: int, host: str
 ) -> tuple[RankEnding, ...]:
-    """Of the ranks that are gone from this host, the first of which is ``first``.
+    """Return how the exited ranks of this host ended; ``first``: the lowest of them.
 
     Raises:
         DoctorError: a file cannot be read.
@@ -66,9 +66,9 @@ def _lines(path: Path) -> Sequence[str]:
 def _raised(
     lines: Sequence[str], first: int, nameless: int | None
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Who raised what, and where; of several of one rank the last is the one that ended it.
+    """Yield each rank's exceptions and where it raised them; the last one ended the rank.
 
-    ``nameless``: the rank that is meant where a line does not say which; None: it is not known.
+    ``nameless``: the rank of lines without a rank; None: it is not known.
     """
     each: dict[int, list[str]] = {}
     for line in lines:
@@ -82,7 +82,7 @@ def _raised(
 
 
 def _said(line: str, first: int) -> tuple[int | None, str]:
-    """Who, as far as the line says it, and what."""
+    """Return the rank, if the line names it, and the rest of the line."""
     rank = None
     if role := ROLE.match(line):
         rank, line = first + int(role[1]), line[role.end() :]
@@ -126,7 +126,7 @@ def _frame(match: re.Match[str]) -> Frame:
 
 
 def _exits(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, object]]]:
-    """Exit codes and process numbers, as torchrun lists them."""
+    """Yield exit codes and PIDs, as torchrun lists them."""
     rank = None
     for line in lines:
         if match := RANK.match(line):

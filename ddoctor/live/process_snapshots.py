@@ -1,4 +1,4 @@
-"""A process in one moment, as the kernel tells of it."""
+"""The state of a process at one moment, from the kernel."""
 
 from __future__ import annotations
 
@@ -15,56 +15,55 @@ from ddoctor.proc.memory import HELD, sum_of
 from ddoctor.proc.processes import GONE
 
 MIB = 2**20
-# Of a CPU: a thread that now and then has something to do computes nothing.
+# Share of a CPU: a thread that works only now and then is not computing.
 LEAST_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSnapshot:
-    """What it has used so far, and how it is."""
+    """The resources that a process has used so far, and its state."""
 
     moment: float
-    """Seconds of a steady clock."""
+    """Seconds of a monotonic clock."""
     state: str
-    """psutil's name for it, or ``gone``."""
+    """The name that psutil gives the state, or ``gone``."""
     cpu: float
-    """Seconds."""
+    """CPU seconds."""
     threads: Mapping[int, float]
-    """CPU seconds of each; the first is the main thread."""
+    """CPU seconds of each thread; the first is the main thread."""
     resident: float
-    """MiB."""
+    """Resident memory in MiB."""
     moved: float
-    """MiB that it has read and written, from and to files, pipes and terminals."""
+    """MiB read and written, from and to files, pipes and terminals."""
     faults: int
-    """Pages that it has waited for until a disk brought them."""
+    """Major page faults: pages that came from a disk."""
     runnable: float | None
-    """Seconds that its main thread was on a CPU, or waited for one; None: the kernel does not
-    tell."""
+    """Seconds that its main thread was on a CPU or waited for one; None: not known."""
     sleeps: int
-    """How often its main thread went to sleep."""
+    """Number of times that its main thread went to sleep."""
 
     def asleep(self, later: ProcessSnapshot) -> float | None:
-        """In what part of the time from this moment to that its main thread slept; 0 to 1."""
+        """Return the share of the time until ``later`` in which its main thread slept, 0 to 1."""
         if self.runnable is None or later.runnable is None:
             return None
         share = (later.runnable - self.runnable) / max(later.moment - self.moment, 1e-3)
         return min(max(1.0 - share, 0.0), 1.0)
 
     def used(self, later: ProcessSnapshot) -> Sequence[float]:
-        """CPU seconds of each thread from this moment to that, the main thread first."""
+        """Return CPU seconds of each thread until ``later``, the main thread first."""
         return [
             max(0.0, seconds - self.threads.get(thread, 0.0))
             for thread, seconds in later.threads.items()
         ]
 
     def computing(self, later: ProcessSnapshot) -> int:
-        """How many threads worked as much as the main thread meanwhile, or half as much."""
+        """Return the number of threads that worked at least half as much as the main thread."""
         main, *others = self.used(later)
         return 1 + sum(second >= max(main / 2, LEAST_SECONDS) for second in others)
 
 
 class Sleep:
-    """The longest time for which a main thread was not seen to wake."""
+    """The longest time without a wake-up of a main thread."""
 
     def __init__(self) -> None:
         self._times, self._since = -1, 0.0
@@ -72,7 +71,7 @@ class Sleep:
         """Seconds."""
 
     def look(self, times: int) -> None:
-        """In this moment; ``times``: how often it went to sleep so far."""
+        """Add a sample taken now; ``times``: how often it has gone to sleep so far."""
         now = time.monotonic()
         if times != self._times:
             self._times, self._since = times, now
@@ -81,18 +80,18 @@ class Sleep:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessState:
-    """What can be had of a process twice a second."""
+    """The state of a process that is cheap enough to read twice a second."""
 
     in_disk: bool
-    """Whether it is in a read or write that does not return (D)."""
+    """Whether it is in uninterruptible sleep (D), mostly a read or write."""
     sleeps: int
-    """How often its main thread went to sleep."""
+    """Number of times that its main thread went to sleep."""
     held: float | None
-    """MiB, as ``weight.held`` has them."""
+    """Memory in MiB, as ``weight.held`` counts it."""
 
 
 def process_state(pid: int) -> ProcessState | None:
-    """All of it from one file; None: the process is gone."""
+    """Read the state from one file; None: the process is gone."""
     with suppress(OSError, KeyError, ValueError, IndexError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         told = dict(line.split(":", 1) for line in lines)
@@ -105,7 +104,7 @@ def process_state(pid: int) -> ProcessState | None:
 
 
 def snapshots(rank_processes: Sequence[RankProcess]) -> Mapping[int, ProcessSnapshot]:
-    """At the ranks and their workers, by PID."""
+    """Return snapshots of the ranks and their workers, by PID."""
     return {
         process.pid: _snapshot(process)
         for one in rank_processes
@@ -126,7 +125,7 @@ def _snapshot(process: psutil.Process) -> ProcessSnapshot:
             moved=_moved(process) / MIB,
             faults=_faults(process.pid),
             runnable=_runnable(process.pid),
-            # /proc/PID/status counts those of the main thread alone.
+            # /proc/PID/status counts those of the main thread only.
             sleeps=process.num_ctx_switches().voluntary,
         )
     return ProcessSnapshot(
@@ -150,14 +149,14 @@ def _moved(process: psutil.Process) -> int:
 
 
 def _faults(pid: int) -> int:
-    """proc(5): majflt."""
+    """Return the major page faults (majflt in proc(5))."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[9])
     return 0
 
 
 def _runnable(pid: int) -> float | None:
-    """Documentation/scheduler/sched-stats.rst: on a CPU, and in a run queue; in nanoseconds."""
+    """Return seconds on a CPU and in a run queue (Documentation/scheduler/sched-stats.rst)."""
     with suppress(OSError, ValueError):
         on_cpu, queued, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
         return (int(on_cpu) + int(queued)) / 1e9

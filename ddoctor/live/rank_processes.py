@@ -1,4 +1,4 @@
-"""The training ranks of this host: found by their own environment, grouped into jobs."""
+"""Finds the training ranks of this host by their environment, and groups them into jobs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ddoctor.live.spy import FORBIDDEN
 
 # The same on all ranks of a job, on every host.
 JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
-# A loader's worker gives itself a name (torch/utils/data/_utils/worker.py).
+# A DataLoader worker names its process (torch/utils/data/_utils/worker.py).
 PYTHON = re.compile(r"python[\d.]*t?|pt_data_worker")
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
-# What multiprocessing starts beside those who work.
+# The helper processes of multiprocessing.
 HELPERS = re.compile(r"resource_tracker|forkserver|resource_sharer")
 TORCH, DRIVER = "libtorch", "libcuda.so"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -28,37 +28,38 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class RankProcess:
-    """A rank, with the processes that load its data."""
+    """A rank, with its DataLoader workers."""
 
     process: psutil.Process
     rank: int
     world: int
     job: tuple[str, ...]
-    """The same for all ranks of a job: the values of JOB_NAMES, and the network in which they hold;
-    of a script without a launcher, its PID alone."""
+    """The key of its job: the values of JOB_NAMES, and the network namespace.
+
+    A script without a launcher has its PID as the key."""
     command: tuple[str, ...]
     local: tuple[int, ...] = ()
-    """All ranks that were started on this host, as its environment tells; empty: it does not."""
+    """All ranks that were started on this host, by its environment; empty: not known."""
     supervised: bool = False
-    """Whether torchrun, or who uses it, watches over it."""
+    """Whether torchrun, or a launcher that uses it, supervises it."""
     on_gpu: bool = False
-    """Whether it has CUDA's driver in it."""
+    """Whether it has the CUDA driver loaded."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What it was started with; of this nothing is written anywhere."""
+    """Its environment; it is never written anywhere."""
     workers: tuple[psutil.Process, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Who is there, and who cannot be looked at."""
+    """The ranks found, and the processes that cannot be inspected."""
 
     ranks: tuple[RankProcess, ...]
     foreign: tuple[int, ...] = ()
-    """Python processes of other users, in which nothing can be seen."""
+    """Python processes of other users, which cannot be inspected."""
 
     @property
     def jobs(self) -> Mapping[tuple[str, ...], tuple[RankProcess, ...]]:
-        """The ranks of each job, in order."""
+        """Return the ranks of each job, in order."""
         jobs: dict[tuple[str, ...], list[RankProcess]] = {}
         for one in sorted(self.ranks, key=lambda one: one.rank):
             jobs.setdefault(one.job, []).append(one)
@@ -67,7 +68,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """A Python process with torch in it."""
+    """A Python process with torch loaded."""
 
     process: psutil.Process
     ancestors: tuple[int, ...]
@@ -83,7 +84,7 @@ class _Seen:
         return (*names, self._network())
 
     def _network(self) -> str:
-        """Where the ranks meet on this host, which one: each container has a localhost."""
+        """Return the network namespace if the rendezvous is on localhost; else an empty text."""
         if self.environment.get("MASTER_ADDR") in LOOPBACK:
             with suppress(OSError):
                 return os.readlink(f"/proc/{self.process.pid}/ns/net")
@@ -91,16 +92,16 @@ class _Seen:
 
     @property
     def launches(self) -> bool:
-        """Whether it is a launcher, which has torch in it, too."""
+        """Whether it is a launcher, which also has torch loaded."""
         return self.rank is None and any(word.endswith(LAUNCHERS) for word in self.command[:4])
 
 
 def find() -> Found:
-    """All ranks on this host.
+    """Return all ranks on this host.
 
-    Of several processes with the same rank, the outermost with torch in it is the rank, and the
-    others are its children. Where no process has a rank, one that no other started counts as rank 0
-    of a run of its own.
+    Of several processes with the same rank, the outermost with torch loaded is the rank; the
+    others are its children. Without any rank number, each process that no other one started is
+    rank 0 of a separate run.
     """
     seen, foreign = _look()
     chosen = _outermost({pid: one for pid, one in seen.items() if one.rank is not None})
@@ -109,48 +110,48 @@ def find() -> Found:
 
 
 def named(pids: Sequence[int]) -> Found:
-    """Those who were asked for: a rank, or all that a process has started.
+    """Return the ranks of these PIDs: each is a rank, or a process that started ranks.
 
     Raises:
-        DoctorError: there is no such process, no training in it, or it is another user's.
+        DoctorError: a process does not exist, has no training, or is another user's.
     """
     seen, foreign = _look()
     chosen: dict[int, _Seen] = {}
     for pid in pids:
         if not psutil.pid_exists(pid):
-            raise DoctorError(f"there is no process {pid} (any more)")
+            raise DoctorError(f"there is no process {pid}, or it has ended")
         if pid in foreign:
-            raise DoctorError(f"process {pid} cannot be looked into: {remedy()}")
+            raise DoctorError(f"process {pid} cannot be inspected: {remedy()}")
         inside = {one: row for one, row in seen.items() if one == pid or pid in row.ancestors}
         ranked = {one: row for one, row in inside.items() if row.rank is not None}
         mine = _outermost(ranked) or _outermost(inside)
         if not mine:
             raise DoctorError(
-                f"process {pid} is no Python process with torch in it, nor has it started one: "
-                "give the PID of a rank or of its launcher"
+                f"process {pid} is no Python process with torch loaded, and has started none: "
+                "pass the PID of a rank or of its launcher"
             )
         chosen |= {one.process.pid: one for one in mine}
     return Found(ranks=_rank_processes(list(chosen.values()), seen), foreign=foreign)
 
 
 def remedy() -> str:
-    """What lets one look into the processes that refuse it."""
+    """Return how to get access to processes that deny it."""
     if os.geteuid() == 0:
         return FORBIDDEN
-    return "it is another user's: run ddoctor as that user, or root"
+    return "it belongs to another user: run ddoctor as that user or as root"
 
 
 def missing(rank_processes: Sequence[RankProcess]) -> tuple[int, ...]:
-    """The ranks of this host that are not there any more."""
+    """Return the ranks of this host that have exited."""
     started = {rank for one in rank_processes for rank in one.local}
     return tuple(sorted(started - {one.rank for one in rank_processes}))
 
 
 def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
-    """All Python processes with torch in them, and those of other users."""
+    """Return all Python processes with torch loaded, and those of other users."""
     seen: dict[int, _Seen] = {}
     foreign: list[int] = []
-    # Not the process that asks, nor its parents: a notebook, say.
+    # Without ddoctor's own process and its parents, such as a notebook.
     own = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
@@ -186,7 +187,7 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int]:
 
 
 def _outermost(seen: Mapping[int, _Seen]) -> list[_Seen]:
-    """Those that none of the others, of the same rank, has started."""
+    """Return the processes that no other process of the same rank has started."""
     return [
         one
         for one in seen.values()
@@ -195,7 +196,7 @@ def _outermost(seen: Mapping[int, _Seen]) -> list[_Seen]:
 
 
 def _rank_processes(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[RankProcess, ...]:
-    # Without a launcher each is a run of its own, but for the children of one that started several.
+    # Without a launcher, each process is a separate run, unless one process started several.
     return tuple(
         RankProcess(
             process=one.process,
@@ -214,7 +215,7 @@ def _rank_processes(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple
 
 
 def _local(one: _Seen) -> tuple[int, ...]:
-    """The ranks beside it, itself included."""
+    """Return the ranks on its host, itself included."""
     if one.rank is None:
         return ()
     with suppress(KeyError, ValueError):
@@ -225,7 +226,7 @@ def _local(one: _Seen) -> tuple[int, ...]:
 
 
 def _workers(rank: _Seen, seen: Mapping[int, _Seen]) -> Iterator[psutil.Process]:
-    """What it forked is like itself; what it spawned says so. Not what it merely runs."""
+    """Yield the rank's workers: forked ones look like it, spawned ones have a worker's name."""
     for one in seen.values():
         spawned = any("multiprocessing" in word for word in one.command)
         helper = any(HELPERS.search(word) for word in one.command)

@@ -1,7 +1,7 @@
-"""NCCL's own service for a live job, RAS: which processes do not answer, which counts differ.
+"""Queries NCCL RAS for a live job: processes that do not answer, and differing counts.
 
-A thread of each process listens, from NCCL 2.24 on and unless NCCL_RAS_ENABLE is 0; one of them
-gathers the answers of all.
+From NCCL 2.24 on, a thread of each process listens unless NCCL_RAS_ENABLE is 0. The thread that
+is asked collects the answers of all processes.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
 """
 
@@ -18,22 +18,24 @@ from ddoctor.live.sockets import inodes, network, tcp_rows
 
 ADDRESS, USUAL = "NCCL_RAS_ADDR", "localhost:28028"
 PROTOCOL = 2
-# What it may wait for its peers, and what we wait for it.
+# How long RAS may wait for its peers, and how long ddoctor waits for RAS.
 PEERS_SECONDS, LIMIT_SECONDS = 3, 5.0
-# Whoever listens there answers at once.
+# A listening RAS answers at once.
 CONNECT_SECONDS = 0.5
-# src/ras/client_support.cc: behind the tables there are these two parts, each with a line below it.
+# src/ras/client_support.cc: after the tables come these two parts, each underlined.
 ERRORS, WARNINGS = "Errors", "Warnings"
 # It lists each rank of up to half of a communicator.
 MOST_LINES = 40
 
 
 def trouble(rank_processes: Sequence[RankProcess]) -> tuple[str, ...]:
-    """What it says of errors, missing processes and counts that differ, line by line; empty:
-    nothing, or it is not there."""
+    """Return RAS's lines about errors, missing processes and differing counts.
+
+    Empty: there are none, or RAS is not available.
+    """
     for one in rank_processes:
         address = one.environment.get(ADDRESS, USUAL if one.on_gpu else "")
-        # Its localhost is not ours in another network.
+        # In another network namespace, localhost is another host.
         if address and network(one.process.pid) == network("self"):
             lines = _told(_status(address, rank_processes).splitlines())
             return tuple(itertools.islice(lines, MOST_LINES))
@@ -41,7 +43,7 @@ def trouble(rank_processes: Sequence[RankProcess]) -> tuple[str, ...]:
 
 
 def _told(lines: Iterable[str]) -> Iterator[str]:
-    """What stands under the headings."""
+    """Yield the lines below the headings."""
     inside = False
     for line in lines:
         if line in (ERRORS, WARNINGS):
@@ -58,7 +60,7 @@ def _status(address: str, rank_processes: Sequence[RankProcess]) -> str:
     ):
         deadline = time.monotonic() + LIMIT_SECONDS
         connection.sendall(f"client protocol {PROTOCOL}\n".encode())
-        # That it has answered means that somebody has taken the connection up, and who.
+        # After an answer, the connection is accepted, so its owner is visible.
         hello = connection.recv(256)
         if hello.startswith(b"SERVER PROTOCOL") and _is_of(rank_processes, connection):
             connection.sendall(f"timeout {PEERS_SECONDS}\nverbose status\n".encode())
@@ -67,7 +69,7 @@ def _status(address: str, rank_processes: Sequence[RankProcess]) -> str:
 
 
 def _rest(connection: socket.socket, deadline: float) -> str:
-    """All that comes until it closes the connection, as it does at the end."""
+    """Return all data until RAS closes the connection."""
     told = bytearray()
     while (left := deadline - time.monotonic()) > 0:
         connection.settimeout(left)
@@ -79,7 +81,7 @@ def _rest(connection: socket.socket, deadline: float) -> str:
 
 
 def _is_of(rank_processes: Sequence[RankProcess], connection: socket.socket) -> bool:
-    """Whether these ranks hold the other end: all jobs of a host share the address."""
+    """Whether these ranks own the other end: all jobs of a host share the address."""
     ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
     ends = f":{theirs:04X}", f":{ours:04X}"
     found = (words[9] for words in tcp_rows("self") if (words[1][-5:], words[2][-5:]) == ends)

@@ -1,4 +1,4 @@
-"""What the disks and networks of this host move while somebody looks."""
+"""The disk and network rates of this host during the sampling."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
 MIB = 2**20
 MILLISECONDS = 1000
 LOOPBACK = "lo"
-# Whole disks: what a partition does counts at its disk, too.
+# Whole disks: a partition's traffic also counts for its disk.
 DISKS = Path("/sys/block")
 
 
 class Rates:
-    """Counted from its making on."""
+    """Counts from its creation on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -29,7 +29,7 @@ class Rates:
         self._interfaces = psutil.net_io_counters(pernic=True)
 
     def told(self) -> HostRates:
-        """What was moved since."""
+        """Return the rates since then."""
         seconds = max(time.monotonic() - self._began, 1e-3)
         return HostRates(
             seconds=round(seconds, 1),
@@ -63,7 +63,7 @@ class Rates:
 
 
 def _disks() -> Mapping[str, Any]:
-    """What psutil counts of each; none, where the kernel does not tell."""
+    """Return psutil's counters of each disk; empty: the kernel has none."""
     with suppress(NotImplementedError, OSError):
         return psutil.disk_io_counters(perdisk=True) or {}
     return {}

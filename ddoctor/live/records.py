@@ -1,4 +1,4 @@
-"""What the ranks of a job tell of their own collectives, if they were told to keep records."""
+"""Collects the flight records of a job's ranks, if the ranks keep any."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ddoctor.live.flight_recorder import Trace
 from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
 
-# A file that is younger than this is not asked for anew, however often one looks.
+# Seconds: a younger file is not requested again, however often ddoctor samples.
 AGAIN_SECONDS = 60.0
 
 
 def records(rank_processes: Sequence[RankProcess], live: LiveLook) -> Iterator[FlightRecords]:
-    """Of these ranks, where any of them offers some.
+    """Yield the records of these ranks, if any rank offers some.
 
-    A control socket is asked always, which no rank feels; a pipe, and NCCL's service, only where
-    nobody has seen the run get on: to write a file takes the lock of Python's.
+    A control socket is always asked, at no cost for the rank. A pipe and NCCL RAS are asked only
+    if no sample shows progress, as the rank needs Python's lock to write a file.
     """
     state = LiveState.derive((live,))
     ask = state.hung or any(rank.seen.unseen for rank in state.ranks)
@@ -59,7 +59,7 @@ def _of(rank_process: RankProcess, *, ask: bool) -> RankRecords | None:
 
 
 def _served(rank_process: RankProcess, source: Source) -> Sequence[Trace]:
-    """From its control socket: gloo's, and NCCL's."""
+    """Return the traces from its control socket: gloo's and NCCL's."""
     named = rank_process.environment.get(worker_server.SOCKET)
     told = worker_server.asked(source.path(named), rank_process.process.pid) if named else ()
     with suppress(ValueError):
@@ -70,7 +70,7 @@ def _served(rank_process: RankProcess, source: Source) -> Sequence[Trace]:
 def _dumped(
     rank_process: RankProcess, source: Source, *, ask: bool
 ) -> tuple[Sequence[Trace], float]:
-    """From a file that it has written, and when that was."""
+    """Return the traces from a file that it has written, and when it was written."""
     began = _began(rank_process)
     pipe = dumps.pipe(rank_process.environment, rank_process.rank)
     for path in map(source.path, dumps.files(rank_process.environment, rank_process.rank)):

@@ -1,4 +1,4 @@
-"""Less of where things lie: for a bundle that leaves the house."""
+"""Removes folder names from a bundle that leaves the company."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import msgspec
 
 from ddoctor.evidence.section import Section
 
-# Of a word of a command, say ``--data=/data/x``.
+# A path in a word of a command, such as ``--data=/data/x``.
 FOLDERS = re.compile(r"[^=\s]*/")
-# A library's own path says which of its functions it is; what comes before it does not.
+# The path within a library identifies a function; the part before it does not.
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib(?:64)?/python\d+\.\d+/")
 
 
-# What names a place, in all sections that a look makes.
+# Fields with a path, in all sections of an attached run.
 PLACES = ("file", "path", "mount")
 
 SectionType = TypeVar("SectionType", bound=Section)
 
 
 def redacted(section: SectionType) -> SectionType:
-    """The same, with the names of files in place of their paths."""
+    """Return the section with file names instead of paths."""
     return msgspec.convert(_shortened(msgspec.to_builtins(section)), type(section))
 
 

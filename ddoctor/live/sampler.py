@@ -1,4 +1,4 @@
-"""One look at a job: its ranks for some seconds, from outside, and what that comes to."""
+"""Samples the ranks of a job from outside for some seconds, and summarises the samples."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ddoctor.proc.memory import held, swapped
 from ddoctor.proc.usage import HostUse
 
 FEWEST_SAMPLES = 5
-# At memory, and at the sockets where there are any to other hosts.
+# For memory, and for sockets if there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
-# The words of a job's key that people know it by, in the order of the key.
+# Names for the words of a job's key, in the order of the key.
 CALLED = ("run", "Slurm job", "endpoint")
 
 
 class Sampler:
-    """The ranks of one job on this host, for as long as it is asked for more."""
+    """Samples the ranks of one job on this host."""
 
     def __init__(self, rank_processes: Sequence[RankProcess], *, native: bool) -> None:
         self._ranks = rank_processes
@@ -53,19 +53,18 @@ class Sampler:
         self._first = snapshots(rank_processes)
         self._threads: dict[tuple[int, int], Thread] = {}
         self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
-        """Of each rank, again and again: MiB that it has, and its workers together."""
+        """For each rank, repeatedly: MiB that it has, and that its workers have together."""
         self._sleeps = {pid: Sleep() for pid in many}
         self._in_disk: dict[int, set[bool]] = {pid: set() for pid in many}
-        """Whether each rank was met in a read or write, always or at times."""
+        """For each rank, whether it was sampled in a read or write: always, at times, never."""
         self._unseen: dict[int, str] = {}
         self._sockets = Sockets([one.process.pid for one in rank_processes])
 
     def until(self, end: float, *, workers: bool = True) -> None:
-        """Look on until so many seconds have passed since its beginning; ``workers``: at those,
-        too, which takes longer to begin.
+        """Sample until ``end`` seconds after the start; ``workers`` also, which start later.
 
         Raises:
-            DoctorError: py-spy is not there.
+            DoctorError: py-spy is not installed.
         """
         with TemporaryDirectory() as folder, ExitStack() as cleanup:
             spies: dict[int, Spy] = {}
@@ -102,7 +101,7 @@ class Sampler:
                     self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
 
     def _sample_states(self) -> None:
-        """How each rank is, whether it woke since, and whose memory grows."""
+        """Sample each rank's state, whether it woke up, and its memory."""
         for one in self._ranks:
             pid = one.process.pid
             own = process_state(pid)
@@ -115,7 +114,7 @@ class Sampler:
                 self._held[pid].append((own.held, workers))
 
     def _let_go(self, spy: Spy) -> None:
-        """Who reads native code stops the process for it; ended just then, it leaves it stopped."""
+        """Resume a process that py-spy stopped for native frames and left stopped."""
         if not spy.stop():
             return
         (rank_process,) = (one for one in self._ranks if one.process.pid == spy.pid)
@@ -126,7 +125,7 @@ class Sampler:
                     process.resume()
 
     def told(self) -> tuple[LiveLook, RankUse]:
-        """What was seen so far."""
+        """Return the summary of the samples so far."""
         last = snapshots(self._ranks)
         seconds = time.monotonic() - self._began
         first = self._ranks[0]
@@ -142,8 +141,8 @@ class Sampler:
             links=self._sockets.told(),
             unseen=tuple(
                 Unseen(
-                    what=f"the native code of rank {rank}",
-                    why=f"to look at {threads} threads would stop it for long",
+                    what=f"native frames of rank {rank}",
+                    why=f"sampling its {threads} threads would pause it for long",
                 )
                 for rank, threads in self._too_many.items()
                 if threads
@@ -192,11 +191,11 @@ class Sampler:
             activities=activities(stacks, self._sources[pid], on_gpu=rank_process.on_gpu),
             turns=turns(stacks, on_gpu=rank_process.on_gpu),
             workers=tuple(self._worker(one.pid, last) for one in rank_process.workers),
-            unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not seen"),
+            unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not sampled"),
         )
 
     def _state(self, pid: int, last: str) -> str:
-        """The last; who is met in a short wait for a disk is not held by it."""
+        """Return the last state; a short wait for a disk does not count as blocked."""
         held = last != psutil.STATUS_DISK_SLEEP or self._in_disk[pid] == {True}
         return last if held else psutil.STATUS_SLEEPING
 
@@ -211,24 +210,26 @@ class Sampler:
         )
 
     def _stacks(self, pid: int) -> Sequence[tuple[Frame, ...]]:
-        """Of a process's main thread."""
+        """Return the stacks of a process's main thread."""
         main = self._threads.get((pid, pid))
         return whole(main.stacks) if main is not None else ()
 
 
 def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
-    """Those that begin as most do. One that was read while the thread went on lacks its beginning:
-    nobody is stopped for it."""
+    """Return the stacks with the most frequent outermost frame.
+
+    Others are torn: py-spy does not stop the thread, so it can change while it is read.
+    """
     begins = [(stack[0].file, stack[0].function) if stack else None for stack in stacks]
     usual = Counter(begins).most_common(1)[0][0] if begins else None
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
 def called(rank_process: RankProcess) -> str:
-    """The job's name as people say it."""
+    """Return the job's name for a user."""
     if len(rank_process.job) == 1:
         return f"process {rank_process.process.pid}"
-    # torchrun's own names are random: their beginning is enough.
+    # torchrun's run ids are random: their beginning is enough.
     run, slurm, address, port, _ = rank_process.job
     job = (run[:8], slurm, f"{address}:{port}".strip(":"))
     words = [f"{kind} {word}" for kind, word in zip(CALLED, job, strict=False) if word]
@@ -236,7 +237,7 @@ def called(rank_process: RankProcess) -> str:
 
 
 def script(command: Sequence[str]) -> tuple[str, ...]:
-    """The command without the interpreter and its options."""
+    """Return the command without the interpreter and its options."""
     words = list(command[1:])
     while words and words[0].startswith("-") and words[0] != "-m":
         del words[0]
@@ -244,7 +245,7 @@ def script(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _most(stacks: Sequence[tuple[Frame, ...]]) -> tuple[tuple[Frame, ...], bool]:
-    """The stack that was met most often; and whether no other was met."""
+    """Return the most frequent stack, and whether it is the only one."""
     if not stacks:
         return (), False
     (most, times), *_ = Counter(stacks).most_common(1)

@@ -1,4 +1,4 @@
-"""How often ranks are looked at, and for how long that has to be."""
+"""How often ranks are sampled, and for how long."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ import psutil
 from ddoctor.errors import DoctorError
 from ddoctor.live.rank_processes import RankProcess
 
-# Samples a second, at which py-spy takes a few thousandths of one core for a rank of few threads.
+# Samples per second: py-spy then uses a few thousandths of a core for a rank with few threads.
 RATE, LEAST_RATE = 10, 1
-# py-spy looks at all threads of a process, and for native frames it stops the process meanwhile.
+# py-spy samples all threads of a process, and pauses the process for native frames.
 MOST_THREADS = 32
-# Of a core, for each thread in each sample; measured with 64 threads of a short stack.
+# Share of a core, per thread and sample; measured with 64 threads with a short stack.
 THREAD_SECONDS = 60e-6
-# Of all cores of the host: where none is to spare, it is taken from the training.
+# Share of all cores of the host: on a busy host, sampling takes it from the training.
 AFFORDABLE = 0.004
 USUAL_SECONDS, WATCHING_SECONDS = 10.0, 4.0
 LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
-# What can be told before the end: that a run stands still, and then that it is slow. Each costs
-# py-spy a start, which takes it as long as to look for ten seconds.
+# Early results before the end: first whether a run hangs, then whether it is slow. Each costs
+# a start of py-spy, which takes as much CPU time as ten seconds of sampling.
 SOON_SECONDS = (3.0, 10.0)
-# As many as each of these takes, and some that are torn.
+# Samples that each of these needs, and some more, as a few are torn.
 SOON_SAMPLES = (6, 26)
 
 
 class SamplingRate:
-    """Of the ranks of one job on this host."""
+    """The sampling rates of the ranks of one job on this host."""
 
     def __init__(self, rank_processes: Sequence[RankProcess]) -> None:
         self.crowded = {one.process.pid: _crowd(one) for one in rank_processes}
-        """Of each rank by its pid: how many threads it has, if too many; else 0."""
+        """By PID of the rank: its number of threads if that is too many, else 0."""
         rate = rate_at(max(sum(self.crowded.values()), 1))
         self.rates = {pid: rate if many else RATE for pid, many in self.crowded.items()}
-        """Samples a second of each."""
+        """Samples per second, by PID."""
         self._slowest = min(self.rates.values())
 
     def span(self, asked: float | None, *, watch: bool) -> float:
-        """For how many seconds to look; unless it was said, until a slow run can be told."""
+        """Return the seconds to sample: ``asked``, or enough to recognise a slow run."""
         usual = WATCHING_SECONDS if watch else USUAL_SECONDS
         return max(usual, SOON_SAMPLES[-1] / self._slowest) if asked is None else asked
 
     def ends(self, seconds: float) -> tuple[float, ...]:
-        """After how many seconds something can be told in a look that takes so many."""
+        """Return the seconds at which to judge the samples, the last of which is ``seconds``."""
         soon = [
             max(least, samples / self._slowest)
             for least, samples in zip(SOON_SECONDS, SOON_SAMPLES, strict=True)
@@ -54,20 +54,20 @@ class SamplingRate:
 
 
 def check(seconds: float | None) -> None:
-    """For how long somebody wants to look.
+    """Check the value of --seconds.
 
     Raises:
-        DoctorError: it is too short, or too long.
+        DoctorError: it is too short or too long.
     """
     if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise DoctorError(
-            f"--seconds: at least {LEAST_SECONDS:.0f}, to tell slow from stopped, "
+            f"--seconds must be at least {LEAST_SECONDS:.0f}, to distinguish slow from stuck, "
             f"and at most {MOST_SECONDS:.0f}"
         )
 
 
 def rate_at(threads: int) -> int:
-    """Samples a second of each process, where it looks at so many threads on this host."""
+    """Return samples per second of each process, for this many sampled threads on this host."""
     seconds = AFFORDABLE * (os.cpu_count() or 1)
     return min(RATE, max(LEAST_RATE, int(seconds / (THREAD_SECONDS * threads))))
 

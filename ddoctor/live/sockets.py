@@ -1,4 +1,4 @@
-"""What waits in the kernel to be sent to other hosts, or to be read, and how fast it leaves."""
+"""The kernel's send and receive queues of connections to other hosts, and their send rate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MIB = 2**20
 
 
 class Sockets:
-    """The TCP connections that these processes have with other hosts."""
+    """Samples the TCP connections of these processes with other hosts."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        # One of each network namespace.
+        # One process of each network namespace.
         self._pids = {network(pid): pid for pid in pids}.values()
-        # They connect when they join, and a rank may have thousands of files open.
+        # Ranks connect at the rendezvous, and a rank may have thousands of open files.
         self._own = {inode for pid in pids for inode in inodes(pid)}
-        # In a container of its own a rank sees interfaces that are not to be seen from here.
+        # In a container, a rank has interfaces that are not visible from outside.
         self._here = any(network(pid) == network("self") for pid in pids)
         self._began = time.monotonic()
         self._sent = self._counted()
@@ -37,7 +37,7 @@ class Sockets:
         self._unread: Counter[tuple[str, str]] = Counter()
 
     def look(self) -> bool:
-        """At the queues, in this moment; whether there are any."""
+        """Sample the queues now; return whether there are any connections."""
         own = [
             one
             for pid in self._pids
@@ -50,7 +50,7 @@ class Sockets:
         return bool(own)
 
     def told(self) -> tuple[LiveLink, ...]:
-        """What was seen so far, by way."""
+        """Return what was seen so far, by pair of addresses."""
         seconds = max(time.monotonic() - self._began, 1e-3)
         sent = self._counted()
         names = _names() if self._here else {}
@@ -72,21 +72,21 @@ class Sockets:
         )
 
     def _counted(self) -> Mapping[str, int]:
-        """Bytes that each interface has sent."""
+        """Return the bytes that each interface has sent."""
         if not self._here:
             return {}
         return {name: one.bytes_sent for name, one in psutil.net_io_counters(pernic=True).items()}
 
 
 def network(pid: int | str) -> str:
-    """The network namespace of a process."""
+    """Return the network namespace of a process."""
     with suppress(OSError):
         return str(Path(f"/proc/{pid}/ns/net").readlink())
     return ""
 
 
 def inodes(pid: int) -> Iterator[str]:
-    """The sockets of a process, as the kernel numbers them."""
+    """Yield the inode numbers of a process's sockets."""
     with suppress(OSError):
         for one in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
@@ -96,7 +96,7 @@ def inodes(pid: int) -> Iterator[str]:
 
 
 def tcp_rows(pid: int | str) -> Iterator[Sequence[str]]:
-    """The TCP sockets that a process sees, as the words of proc(5), /proc/PID/net/tcp."""
+    """Yield the TCP sockets of a process's network, as the words of /proc/PID/net/tcp (proc(5))."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
@@ -104,7 +104,7 @@ def tcp_rows(pid: int | str) -> Iterator[Sequence[str]]:
 
 
 class Connection(NamedTuple):
-    """One that is established; bytes that are not yet at the other end, or not yet read here."""
+    """An established connection, with its bytes that are not yet acknowledged or not yet read."""
 
     way: tuple[str, str]
     unsent: int
@@ -112,7 +112,7 @@ class Connection(NamedTuple):
 
 
 def _connections(pid: int, own: Collection[str]) -> Iterator[Connection]:
-    """Of those that a process sees, the ones with these inodes."""
+    """Yield the connections of a process's network that have these inodes."""
     for words in tcp_rows(pid):
         if words[3] == ESTABLISHED and words[9] in own:
             unsent, unread = (int(one, 16) for one in words[4].split(":"))
@@ -120,7 +120,7 @@ def _connections(pid: int, own: Collection[str]) -> Iterator[Connection]:
 
 
 def _address(told: str) -> str:
-    """The kernel writes addresses in words of 32 bits, each in the order of its own bytes."""
+    """Return an address from the kernel's 32-bit words, each in the byte order of the CPU."""
     digits = told.partition(":")[0]
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     raw = b"".join(struct.pack("=I", word) for word in words)
@@ -134,7 +134,7 @@ def _elsewhere(local: str, remote: str) -> bool:
 
 
 def _names() -> Mapping[str, str]:
-    """The interface of each address of this host."""
+    """Return the interface of each address of this host."""
     return {
         one.address.partition("%")[0]: name
         for name, every in psutil.net_if_addrs().items()

@@ -1,4 +1,4 @@
-"""The user's code, as a process runs it: the text of a line, and what it stands in."""
+"""The user's code as a process runs it: the text of a line, and the blocks around it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import psutil
 from ddoctor.evidence.live import Block
 from ddoctor.evidence.training import Frame
 
-# The kernel tells when a process began counted from the boot, whose time it knows in seconds.
+# The kernel counts a process's start time from the boot, whose time it has in whole seconds.
 COARSE_SECONDS = 2.0
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor | ast.While
 Node = ast.If | Loop
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-# Code that is not the user's own.
+# Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
 
 class Source:
-    """Files as one process sees them: in its own folder, and in its own container."""
+    """Files as one process sees them: from its working folder, in its container."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._root, self._folder, self._began = Path(f"/proc/{process.pid}/root"), Path("/"), 0.0
@@ -34,27 +34,27 @@ class Source:
             self._began = process.create_time()
         self._lines = cache(self._read)
         self._nodes = cache(self._parse)
-        # A look meets the same frames again and again.
+        # The same frames are sampled again and again.
         self._counters = cache(_counters)
 
     def path(self, file: str) -> Path:
-        """Where ddoctor finds it."""
-        # Two slashes at the front, say of //.cache where HOME is /, are one.
+        """Return the path at which ddoctor can read it."""
+        # Two slashes at the front count as one, as in //.cache if HOME is /.
         return self._root / str(self._folder / file).lstrip("/")
 
     def frame(self, file: str, line: int, function: str) -> Frame:
-        """A line of Python, with its text where it is the user's own."""
+        """Return a frame, with the line's text if it is the user's code."""
         of_user = LIBRARY.search(file) is None
         text = self.text(file, line) if of_user else ""
         return Frame(file=file, line=line, function=function, text=text, of_user=of_user)
 
     def text(self, file: str, line: int) -> str:
-        """The line, without its indentation; empty: not to be had."""
+        """Return the line without its indentation; empty: not available."""
         lines = self._lines(file)
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
     def blocks(self, calls: Sequence[Frame]) -> tuple[Block, ...]:
-        """The loops and branches that the user's own frames stand in, the innermost last."""
+        """Return the loops and branches around the user's frames, the innermost last."""
         return tuple(block for frame in calls for block in self._blocks(frame))
 
     def _blocks(self, frame: Frame) -> Iterator[Block]:
@@ -71,9 +71,11 @@ class Source:
                 )
 
     def skip(self, calls: Sequence[Frame]) -> str:
-        """By what test of a counter the loop around one of the user's own frames passes over the
-        rest of its body: say ``if step < start:``; the frame is at the loop's head, or has come no
-        further than to that test. Empty: by none."""
+        """Return the test of a counter by which a loop skips its body: ``if step < start:``.
+
+        The loop is around one of the user's frames. The frame is at the loop's head, or at most
+        at that test. Empty: there is no such test.
+        """
         for frame in reversed(calls):
             loop = self._loop(frame)
             if loop is not None:
@@ -83,7 +85,7 @@ class Source:
         return ""
 
     def _loop(self, frame: Frame) -> Loop | None:
-        """The innermost that it stands in, or at the head of."""
+        """Return the innermost loop around the frame, or at whose head it is."""
         around = (
             node
             for node in self._nodes(frame.file)
@@ -94,13 +96,13 @@ class Source:
     def _read(self, file: str) -> Sequence[str]:
         path = self.path(file)
         with suppress(OSError, UnicodeDecodeError):
-            # What was written since is not what runs.
+            # A file that changed after the start is not what runs.
             if path.stat().st_mtime <= self._began + COARSE_SECONDS:
                 return path.read_text().splitlines()
         return ()
 
     def _parse(self, file: str) -> Sequence[Node]:
-        """The loops and branches of a file; none, if it cannot be read."""
+        """Return the loops and branches of a file; empty: it cannot be read."""
         with suppress(SyntaxError, ValueError, RecursionError):
             every = ast.walk(ast.parse("\n".join(self._lines(file))))
             return [node for node in every if isinstance(node, Node)]
@@ -108,15 +110,16 @@ class Source:
 
 
 def _counters(loop: Loop) -> Collection[str]:
-    """What counts the turns of a loop, as it is written: targets, and what is added to."""
+    """Return the source of a loop's counters: its targets, and what it increments."""
     added = (node.target for node in ast.walk(loop) if isinstance(node, ast.AugAssign))
     targets = [] if isinstance(loop, ast.While) else ast.walk(loop.target)
     return {ast.unparse(node) for node in (*added, *targets) if isinstance(node, ast.expr)}
 
 
 def _skips(body: Sequence[ast.stmt], counters: Collection[str]) -> Iterator[ast.If]:
-    """The branches, and those within them, that go on with the next turn while a counter is below
-    something, or above."""
+    """Yield the branches, nested ones included, that `continue` while a counter is below or above
+    something.
+    """
     for node in body:
         if isinstance(node, ast.If):
             if isinstance(node.body[-1], ast.Continue) and _counts(node.test, counters):

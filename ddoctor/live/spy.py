@@ -1,4 +1,4 @@
-"""What the threads of a process do: by py-spy, which reads its memory and never stops it."""
+"""Samples the threads of a process with py-spy, which reads its memory without stopping it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ddoctor.evidence.known_frames import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
-# Of a CPU that somebody else wants, too, a process of this niceness gets a seventieth, and hardly
-# ever takes it from one that runs; ranks are met waiting as often as with less.
+# Of a CPU that another process wants too, a process of this niceness gets a seventieth. It hardly
+# ever takes it from a running one; ranks are sampled waiting as often as with a lower niceness.
 POLITE = 19
-# What py-spy may need to begin, and to write down what it saw.
+# Seconds that py-spy may need to start, and to write its samples.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
 FORBIDDEN = "ptrace is forbidden: the container needs the capability SYS_PTRACE"
 UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
-# Of any Python: that of the rank is not always the one that ddoctor runs in.
+# Of any Python: the rank's may differ from ddoctor's.
 NATIVE = re.compile(r"\.(c|cc|cpp|cxx|cu|h|hpp|pyx|rs|S)$")
 
 
@@ -56,17 +56,17 @@ class _Speedscope(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class Thread:
-    """What was seen of one thread, in the order of time."""
+    """The samples of one thread, in the order of time."""
 
     pid: int
     tid: int
     name: str
     stacks: Sequence[tuple[Frame, ...]]
-    """Of each sample, the innermost frame last."""
+    """The stack of each sample, the innermost frame last."""
 
 
 class Spy:
-    """Looks at a process for some seconds."""
+    """Samples a process for some seconds."""
 
     def __init__(
         self,
@@ -79,11 +79,13 @@ class Spy:
         started: bool = True,
         native: bool = False,
     ) -> None:
-        """``rate``: samples a second; ``started``: at those that it has started, too; ``native``:
-        with frames of native code, for which each sample stops the process.
+        """Start py-spy.
+
+        ``rate``: samples per second; ``started``: also sample the child processes; ``native``: also
+        sample native frames, which pauses the process at every sample.
 
         Raises:
-            DoctorError: py-spy is not there.
+            DoctorError: py-spy is not installed.
         """
         self.pid, self._source, self._native = pid, source, native
         self._result = folder / f"{pid}.json"
@@ -92,7 +94,7 @@ class Spy:
             *(["--subprocesses"] if started else []),
             "--native" if native else "--nonblocking",
             *("--idle", "--threads", "--full-filenames", "--rate", str(rate)),
-            # Its own count of the time is off by a second: it ends when it is told to.
+            # Its own duration is off by a second: end() ends it.
             *("--duration", str(ceil(seconds + GRACE_SECONDS)), "--format", "speedscope"),
             *("--output", str(self._result)),
         ]
@@ -102,31 +104,31 @@ class Spy:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # ddoctor handles Ctrl-C
         )
-        if not native:  # who stops a process is to be done soon
+        if not native:  # a py-spy that pauses the process must not be slow
             with suppress(OSError):
-                # Where all CPUs are taken, the training comes first.
+                # On a busy host, the training comes first.
                 os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
 
     def end(self) -> None:
-        """It has seen enough."""
+        """End the sampling."""
         self._process.send_signal(signal.SIGINT)
 
     def threads(self) -> tuple[tuple[Thread, ...], str]:
-        """What it saw until its end; or nothing, and why."""
+        """Return the samples until its end; or none, and why."""
         try:
             _, told = self._process.communicate(timeout=GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.stop()
-            return (), "py-spy did not come to its end"
+            return (), "py-spy did not end in time"
         try:
             return _read(self._result, self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
             return (), why(told)
 
     def stop(self) -> bool:
-        """Look no more; whether it was still at it, and may have left somebody stopped."""
+        """Stop py-spy; return whether it was sampling and may have left a process stopped."""
         early = self._native and self._process.poll() is None
         self._process.kill()
         self._process.communicate()
@@ -137,12 +139,12 @@ def _program() -> str:
     here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     program = which("py-spy", path=here)
     if program is None:
-        raise DoctorError("py-spy is not there: python -m pip install py-spy")
+        raise DoctorError("py-spy is not installed: run python -m pip install py-spy")
     return program
 
 
 def why(told: str) -> str:
-    """Why it saw nothing, and what to do, by the words it ended with."""
+    """Return why there are no samples, and what to do, by py-spy's last words."""
     if "ermission denied" in told or "Operation not permitted" in told:
         scope = Path("/proc/sys/kernel/yama/ptrace_scope")
         value = scope.read_text().strip() if scope.exists() else "0"
@@ -153,7 +155,7 @@ def why(told: str) -> str:
             )
         return FORBIDDEN
     if unknown := UNKNOWN.search(told):
-        return f"this py-spy knows no Python {unknown[1]}: python -m pip install --upgrade py-spy"
+        return f"py-spy is too old for Python {unknown[1]}: python -m pip install --upgrade py-spy"
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     return lines[0].removeprefix("Error: ") if lines else "py-spy saw nothing"
 
@@ -161,8 +163,8 @@ def why(told: str) -> str:
 def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread, ...]:
     found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
     table: KnownFrames = knowledge.load(KnownFrames)
-    # The process and the thread are frames, too, without a file. Of native code only what tells of
-    # something: its other frames are not the same for two samples.
+    # The process and the thread are frames too, without a file. Of native code, only frames of known
+    # activities count: the others differ between two samples.
     frames = {
         number: _frame(one, source)
         for number, one in enumerate(found.shared.frames)
@@ -188,7 +190,7 @@ def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread
 
 
 def _is_native(one: _SampledFrame) -> bool:
-    """Without debug information it has no line, with it the file is none of Python's."""
+    """Whether it is native: it has no line, or with debug information no Python file."""
     return not one.line or NATIVE.search(one.file) is not None
 
 

@@ -1,7 +1,7 @@
-"""torch's control socket of a worker, where the script has opened it: asked for its records.
+"""Requests flight records from torch's control socket of a worker, if the script has opened it.
 
 ``torch.distributed.elastic.control_plane.worker_main`` serves HTTP over a Unix socket. The thread
-that answers is native code and needs no lock of Python's: it does so in a run that hangs, too.
+that answers is native code without Python's lock: it answers in a hanging run too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 LIMIT_SECONDS = 1.0
-# gloo's records, and NCCL's; each build of torch has some. Neither holds stacks: to write these
-# takes the lock of Python's that a rank which stands still may not let go.
+# gloo's records and NCCL's; each build of torch has some of them. Neither has stacks: those need
+# Python's lock, which a stuck rank may not release.
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 # struct ucred of Linux: process, user, group
 CREDENTIALS = "3i"
 
 
 class _Connection(HTTPConnection):
-    """To a socket in the file system that this process listens at."""
+    """An HTTP connection to a Unix socket, which must belong to this process."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__("localhost", timeout=LIMIT_SECONDS)
@@ -35,7 +35,7 @@ class _Connection(HTTPConnection):
         try:
             self.sock = socket.socket(socket.AF_UNIX)
             self.sock.settimeout(LIMIT_SECONDS)
-            # An address has 108 bytes, and a path may have more.
+            # An address has at most 108 bytes, and a path may have more.
             self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")
         finally:
             os.close(folder)
@@ -43,11 +43,11 @@ class _Connection(HTTPConnection):
             socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS)
         )
         if struct.unpack(CREDENTIALS, told)[0] != self._pid:
-            raise ConnectionError("all ranks were given the same socket, and one of them has it")
+            raise ConnectionError("all ranks use the same socket path, and another rank owns it")
 
 
 def asked(path: Path, pid: int) -> Iterator[bytes]:
-    """The records of the worker ``pid``, as JSON; none, if it does not answer within a second."""
+    """Yield the records of worker ``pid`` as JSON; none if it does not answer within a second."""
     with suppress(OSError, HTTPException):
         offered = _answer(path, pid, "GET", "")
         for name in HANDLERS:

@@ -73,7 +73,7 @@ def test_a_process_that_is_gone() -> None:
 def test_a_process_without_torch() -> None:
     with python("import time; print('ready', flush=True); time.sleep(1000)") as process:
         line = told(str(process.pid))
-        assert f"process {process.pid} is no Python process with torch in it" in line
+        assert f"process {process.pid} is no Python process with torch loaded" in line
         assert "launcher" in line
         assert process.is_running()
 
@@ -88,9 +88,9 @@ def test_two_jobs_on_one_host() -> None:
     second = first | {"MASTER_PORT": "2"}
     with python(WITH_TORCH, **first) as one, python(WITH_TORCH, **second) as two:
         line = told(str(one.pid), str(two.pid))
-        assert "2 jobs run here" in line
+        assert "2 jobs run on this host" in line
         assert "--job" in line
-        assert "there is no job 'third'" in told(str(one.pid), str(two.pid), "--job", "third")
+        assert "no job 'third' on this host" in told(str(one.pid), str(two.pid), "--job", "third")
 
 
 def test_two_jobs_that_are_called_the_same() -> None:
@@ -102,7 +102,7 @@ def test_two_jobs_that_are_called_the_same() -> None:
         python(WITH_TORCH, *within, **words) as two,
     ):
         line = told(str(one.pid), str(two.pid))
-        assert "2 jobs run here" in line
+        assert "2 jobs run on this host" in line
         assert f"'process {one.pid}' with 1 rank" in line
         assert f"'process {two.pid}' with 1 rank" in line
 
@@ -189,7 +189,7 @@ def test_another_users_process() -> None:
             cwd="/",
         )
     assert done.returncode == 2
-    assert f"process {process.pid} cannot be looked into: it is another user's" in done.stderr
+    assert f"process {process.pid} cannot be inspected: it belongs to another user" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has a capability to do without")
