@@ -1,1 +1,1 @@
-"""What a training will need, said before there is anything to measure."""
+"""Forecasts the memory and step time of a training before it can be measured."""

@@ -1,11 +1,12 @@
-"""What torch's caching allocator would take from a GPU for a row of allocations.
+"""Simulates how much GPU memory torch's caching allocator reserves for a list of allocations.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.13) with its usual settings, on
-one stream: sizes are rounded to 512 bytes; what is at most 1 MiB comes out of segments of 2 MiB,
-what is below 10 MiB out of segments of 20 MiB, what is larger has a segment of its own, rounded to
-2 MiB. The smallest free block that is large enough is taken, and split if enough of it is left.
-Segments are kept. On a GPU that has less than all of them need the allocator gives back those that
-are wholly free, and asks again: the run gets slower before it fails.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.13) with default settings, on one
+stream. Sizes are rounded to 512 bytes. Blocks of at most 1 MiB are parts of 2 MiB segments, blocks
+below 10 MiB of 20 MiB segments; a larger block has a separate segment, rounded to 2 MiB.
+
+The allocator takes the smallest free block that is large enough, and splits it if enough is left.
+It keeps segments. On a full GPU it frees the empty segments and retries: the run gets slower before
+it fails.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ class _Block:
 
 
 class Allocator:
-    """An allocator on a GPU without end."""
+    """An allocator on a GPU with unlimited memory."""
 
     def __init__(self) -> None:
         self.reserved = 0
-        """Bytes of all segments."""
+        """Total bytes of all segments."""
         self.allocated = 0
-        """Bytes of all blocks in use, as they are rounded."""
+        """Total bytes of all blocks in use, rounded."""
         self._used: dict[int, _Block] = {}
-        # Of small and of other blocks, by size and then by address.
+        # Free small blocks and other free blocks, by size and then by address.
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         self._at: dict[int, _Block] = {}
         self._end = 0
 
     def allocate(self, size: int) -> int:
-        """So many bytes; where they are."""
+        """Allocate bytes and return their address."""
         needed = -(-size // ROUNDED) * ROUNDED
         small = needed <= SMALL
         block = self._found(needed, small) or self._made(needed, small)
@@ -60,7 +61,7 @@ class Allocator:
         return block.address
 
     def release(self, address: int) -> None:
-        """What was given at this address."""
+        """Free the block at this address."""
         block = self._used.pop(address)
         self.allocated -= block.size
         for other in (block.before, block.after):
@@ -125,16 +126,16 @@ class Allocator:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """In bytes."""
+    """The memory that a list of allocations takes, in bytes."""
 
     allocated: int
-    """The most that was in use at one time."""
+    """The peak of the blocks in use."""
     reserved: int
-    """What the allocator had of the GPU in the end."""
+    """The allocator's GPU memory at the end."""
 
 
 def replay(sizes: Iterable[tuple[int, int]]) -> Taken:
-    """A row of allocations, each by a number of its own and its new size; 0: it is given back."""
+    """Replay allocations: pairs of a block's number and its new size; size 0 frees the block."""
     allocator, places = Allocator(), dict[int, int]()
     most = 0
     for number, size in sizes:

@@ -1,8 +1,8 @@
-"""The memory of a step by arithmetic alone: from the number of parameters, without the model.
+"""The memory of a step by closed form: from the number of parameters, without the model.
 
 Bytes for each parameter as in ml-engineering, training/performance, "Anatomy of Model's Memory
-Usage". Coarse: what the allocator cannot use, the largest temporaries and the spread of
-activations are unknown.
+Usage". Coarse: fragmentation, the largest temporaries and the distribution of activations are
+unknown.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
 
 ON_CPU: Collection[Optimizer] = ("adamw", "adamw-fp32", "sgd", "adafactor")
-"""Those whose step can be computed there; the kernels of 8 bits are CUDA's."""
+"""Optimizers whose step can run on the CPU; 8-bit kernels exist for CUDA only."""
 WEIGHT: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 4, "fp16-mixed": 4, "bf16": 2}
-"""Bytes of a parameter, and of its gradient."""
+"""Bytes of a parameter, and also of its gradient."""
 COMPUTING: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 2, "fp16-mixed": 2, "bf16": 2}
-"""Bytes of a parameter as the layers use it."""
+"""Bytes of a parameter in the layers' computing dtype."""
 # Measured on an A100 by ml-engineering: 0.45 to 0.92 GiB for CUDA itself, and 1.45 more once
-# torch.distributed has met the others.
+# torch.distributed has connected to the other ranks.
 CONTEXT, LIBRARY = round(0.92 * 2**30), round(1.45 * 2**30)
-# Of one published script of closed forms a row is right to 0.5 %, others are 20 GB and more too
+# Of one published script of closed forms a row is right to 0.5 %, others are 20 GB or more too
 # low; estimates from shapes alone were below the truth in 86 % of 5,085 runs, by 46 % in the
 # median.
 DOUBT = 1.4
-# Two units of FSDP are gathered at a time: the one that computes, and the next.
+# FSDP gathers two units at a time: the current one and the next.
 GATHERED = 2
 USUAL_LAYERS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What is known of a model without having it."""
+    """What is known of a model without building it."""
 
     parameters: float
     trainable: float
     precision: Precision
     optimizer: Optimizer
     activations: int = 0
-    """Bytes, of one micro-batch."""
+    """Bytes of activations of one micro-batch."""
     layers: int = USUAL_LAYERS
     """Units of equal size that FSDP would wrap."""
     blocks: tuple[str, ...] = ()
-    """The classes of these units; empty: nobody told."""
+    """The classes of these units; empty: not known."""
     flops: float = 0.0
-    """Of the forward and backward pass of one micro-batch; 0: not known."""
+    """FLOPs of the forward and backward pass of one micro-batch; 0: not known."""
     name: str = ""
-    """Empty: nobody told."""
+    """The model's name; empty: not known."""
     coarse: str = ""
-    """Why no step of it could be made."""
+    """Why no step of the model could be run."""
 
 
 class ClosedForm(Forecaster):
-    """From numbers alone; gradients are counted as if they always were there."""
+    """Forecasts from numbers alone; gradients count as if they always existed."""
 
     way: ClassVar[Way] = "closed form"
     doubt: ClassVar[float] = DOUBT
@@ -67,15 +67,15 @@ class ClosedForm(Forecaster):
         self.model = model
 
     def parts(self, row: ForecastRow) -> MemoryParts:
-        """What lies on each GPU."""
+        """Return the memory of each GPU."""
         return parts(self.model, row.strategy, row.gpus)
 
     def host(self, row: ForecastRow) -> int:
-        """What FSDP keeps there of parameters, gradients and states."""
+        """Return bytes of parameters, gradients and states that FSDP keeps in host memory."""
         return kept(self.model, row.gpus) if row.strategy == "fsdp-offload" else 0
 
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
-        """What lies on the CPU instead."""
+        """Return the GPU memory that CPU offload saves."""
         if row.strategy == "fsdp-offload" or self.model.optimizer not in ON_CPU:
             return {}
         offloaded = parts(self.model, "fsdp-offload", row.gpus)
@@ -83,7 +83,7 @@ class ClosedForm(Forecaster):
 
 
 def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
-    """What lies on each of so many GPUs."""
+    """Return the memory of each of this number of GPUs."""
     weight, computing = WEIGHT[model.precision], COMPUTING[model.precision]
     if strategy == "fsdp-offload":
         return MemoryParts(
@@ -94,10 +94,10 @@ def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
     sharded = strategy.startswith("fsdp")
     shards = min(gpus, GPUS_PER_HOST) if strategy == "fsdp-hybrid" else gpus if sharded else 1
     states = model.trainable * _states(model.optimizer, weight)
-    # torch's AdamW makes a list of all updates at once (foreach, the default on CUDA).
+    # torch's AdamW creates all updates at once (foreach, the default on CUDA).
     update = model.trainable * weight / shards if model.optimizer.startswith("adamw") else 0.0
     # Autocast keeps its copies of trained parameters until the end of the forward pass; FSDP casts
-    # what it gathers.
+    # the gathered parameters.
     casts = 0.0 if sharded or computing == weight else model.trainable * computing
     return MemoryParts(
         parameters=round(model.parameters * weight / shards),
@@ -111,19 +111,19 @@ def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
 
 
 def kept(model: Model, gpus: int) -> int:
-    """Bytes of each rank's share of parameters, gradients and states, wherever it lies."""
+    """Return bytes of each rank's share of parameters, gradients and states, on GPU or host."""
     shares = parts(model, "fsdp", gpus)
     return shares.parameters + shares.gradients + shares.optimizer
 
 
 def _moved(model: Model, gpus: int) -> float:
-    """A unit's share as it comes from the host, and of its gradients as they go there."""
+    """Return bytes of a unit's share on its way from the host, and of its gradients to the host."""
     weight = WEIGHT[model.precision]
     return (model.parameters + model.trainable) / model.layers * weight / gpus
 
 
 def _states(optimizer: Optimizer, weight: int) -> float:
-    """Bytes for each trained parameter."""
+    """Return bytes of optimizer states per trained parameter."""
     if optimizer == "adamw":
         return 2 * weight
     if optimizer == "sgd":
@@ -135,7 +135,7 @@ def _states(optimizer: Optimizer, weight: int) -> float:
 def _exchanged(model: Model, strategy: Strategy) -> float:
     weight, computing = WEIGHT[model.precision], COMPUTING[model.precision]
     if strategy in ("one-gpu", "ddp"):
-        # DDP's buckets are beside the gradients (gradient_as_bucket_view is off by default).
+        # DDP's buckets add to the gradients (gradient_as_bucket_view is off by default).
         return model.trainable * weight
     unit, trained = model.parameters / model.layers, model.trainable / model.layers
     gathered = model.parameters if strategy == "fsdp-gradients" else GATHERED * unit

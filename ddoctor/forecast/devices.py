@@ -1,4 +1,4 @@
-"""A GPU by the names that people have for it, and how much memory a process gets of it."""
+"""Finds a GPU by its common names, with the memory that a process gets of it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ddoctor import knowledge
 from ddoctor.errors import unknown
 from ddoctor.evidence.known_hardware import GpuModel, GpuModels
 
-# What is printed on it counts in GiB, and torch reports a few per cent less: 79.15 of an A100's 80.
+# The nominal size is in GiB, and torch reports a few per cent less: 79.15 of an A100's 80.
 USABLE = 0.98
 GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedGpu:
-    """What a plan is made for."""
+    """The GPU of a plan."""
 
     name: str
     memory: int
-    """Bytes that a process can have."""
+    """Bytes that a process can use."""
     model: GpuModel | None = None
-    """What else is known of it."""
+    """Its row in the table of GPUs, if known."""
 
 
 def find(name: str) -> PlannedGpu:
-    """Say ``h100-80``, ``h100``, ``rtx-4090`` or ``A100 40GB SXM``.
+    """Return the GPU of a name such as ``h100-80``, ``h100``, ``rtx-4090`` or ``A100 40GB SXM``.
 
     Raises:
         DoctorError: no table knows it.
@@ -35,12 +35,12 @@ def find(name: str) -> PlannedGpu:
     known = _aliases()
     model = known.get(_plain(name))
     if model is None:
-        raise unknown("GPU", _plain(name), known, "say how much it has: --device-memory 24GiB")
+        raise unknown("GPU", _plain(name), known, "or pass its memory: --device-memory 24GiB")
     return PlannedGpu(name=model.name, memory=round(model.memory * GIB * USABLE), model=model)
 
 
 def _aliases() -> Mapping[str, GpuModel]:
-    """Of several models that have a short name in common the table's first has it."""
+    """Return models by short name; a name that several models share means the table's first."""
     found: dict[str, GpuModel] = {}
     for model in knowledge.load(GpuModels).models:
         for alias in _names(model):

@@ -1,4 +1,4 @@
-"""What the GPUs of a training exchange, over which links, and what of it no computing hides.
+"""The communication of a training: its bytes, its links, and the part that computing does not hide.
 
 Bytes as in ZeRO (arXiv 1910.02054, section 7): an all-reduce moves 2 (n - 1) / n of what it sums
 through each GPU, an all-gather and a reduce-scatter half of that.
@@ -22,33 +22,33 @@ from ddoctor.forecast.forecaster import ForecastRow
 
 # 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
 OF_NVLINK = 0.77
-# Of matrix products the backward pass has two for one of the forward pass.
+# The backward pass has two matrix products for each one of the forward pass.
 FORWARD = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLink:
-    """Over which bytes go."""
+    """A link between GPUs."""
 
     rate: float
-    """Bytes per second to and from each GPU: nccl-tests' busbw, less what computing takes of it
-    within a training."""
+    """Bytes per second to and from each GPU: nccl-tests' busbw, minus the loss by concurrent
+    computing."""
     source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLinks:
-    """Of a GPU; None: nobody knows."""
+    """The links of a GPU; None: not known."""
 
     within: PlannedLink | None = None
-    """To the others of its host."""
+    """To the other GPUs of its host."""
     between: PlannedLink | None = None
-    """To those of other hosts, where all GPUs of its host use the network at a time."""
+    """To GPUs of other hosts, with all GPUs of its host using the network at the same time."""
 
     def exposed(
         self, model: Model, strategy: Strategy, gpus: int, computing: float
     ) -> float | None:
-        """Seconds in a micro-batch that computes for so long; None: a link is not known."""
+        """Return exposed seconds of communication per micro-batch; None: a link is not known."""
         if gpus == 1:
             return 0.0
         hosts = ceil(gpus / GPUS_PER_HOST)
@@ -64,20 +64,19 @@ class PlannedLinks:
         again = 0.0 if strategy == "fsdp-gradients" else gathered
         each = gather
         if strategy == "fsdp-hybrid" and self.between is not None:
-            # Each GPU sums its shard with those of the other hosts, all of a host at a time.
+            # Each GPU all-reduces its shard with other hosts, all GPUs of a host at the same time.
             each += 2 * (hosts - 1) / hosts / self.between.rate
         scattered = each * model.trainable * COMPUTING[model.precision]
         return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
 
 
 def times(row: ForecastRow) -> int:
-    """How often in a step: DDP sums gradients in the last of its micro-batches, FSDP gathers
-    parameters in each."""
+    """Return the exchanges per step: DDP's in the last micro-batch, FSDP's in each."""
     return row.accumulation if row.strategy.startswith("fsdp") else 1
 
 
 def known(gpu: GpuModel) -> PlannedLinks:
-    """By the tables. Of a bridge nobody knows whether it was bought."""
+    """Return the links by the tables; an NVLink bridge is optional, so it does not count."""
     figures = knowledge.load(AllReduceFigures)
     over_pcie = figures.pcie(gpu.pcie) if gpu.pcie is not None else None
     within = None
@@ -94,13 +93,13 @@ def known(gpu: GpuModel) -> PlannedLinks:
 
 
 def measured(evidence: Evidence) -> PlannedLinks:
-    """By all-reduces of large messages, as far as some were measured."""
+    """Return the links that were measured, by all-reduces of large messages."""
     found: dict[bool, list[float]] = {False: [], True: []}
     for hosts, points in _sweeps(evidence):
         if points:
             largest = max(points, key=lambda point: point.bytes)
             found[hosts > 1].append(largest.bus_bandwidth)
-    # The slowest host is the one that all wait for.
+    # All hosts wait for the slowest one.
     within, between = (
         _within_training(min(rates), "as measured") if rates else None for rates in found.values()
     )
@@ -108,19 +107,19 @@ def measured(evidence: Evidence) -> PlannedLinks:
 
 
 def _within_training(bandwidth: float, source: str = "") -> PlannedLink:
-    """What is left of so many GB/s."""
+    """Return the link with the share of this bandwidth in GB/s that is left within a training."""
     return PlannedLink(rate=bandwidth * 1e9 / CONTENTION, source=source)
 
 
 def _sweeps(evidence: Evidence) -> Iterator[tuple[int, tuple[SweepPoint, ...]]]:
-    """Over how many hosts each went, and its points."""
+    """Yield the number of hosts of each sweep, and its points."""
     for alone in evidence.all(AllReduce):
         if len(alone.ranks) > 1:
             yield len({place.host for place in alone.ranks}), alone.points
     for section in evidence.all(Collectives):
         hosts = {place.rank: place.host for place in section.ranks}
         for sweep in section.sweeps:
-            # One GPU of each host would have all adapters for itself.
+            # With one GPU per host, that GPU could use all adapters.
             usual = sweep.collective == "all-reduce" and sweep.scope != "across"
             if usual and len(sweep.ranks) > 1:
                 yield len({hosts[rank] for rank in sweep.ranks}), sweep.points

@@ -1,4 +1,4 @@
-"""What tells how much of a GPU each strategy takes."""
+"""The interface of a forecast: the GPU memory of each strategy."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ddoctor.evidence.plan import Checkpointing, MemoryParts, Remedy, Strategy, 
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastRow:
-    """One way to train."""
+    """One strategy on a number of GPUs."""
 
     strategy: Strategy
     gpus: int
     accumulation: int = 1
-    """Micro-batches for one step of the optimizer."""
+    """Micro-batches per optimizer step."""
 
 
 class Forecaster(ABC):
-    """For one model, optimizer and micro-batch."""
+    """Forecasts for one model, optimizer and micro-batch."""
 
     way: ClassVar[Way]
     doubt: ClassVar[float]
-    """The truth may be so many times the forecast."""
+    """The real memory may be up to this many times the forecast."""
     checkpointing: Checkpointing = "none"
 
     @property
     def sequence(self) -> int | None:
-        """Tokens of a sample; None: not known, or it has none."""
+        """Return tokens per sample; None: not known, or there are none."""
         return None
 
     @abstractmethod
     def parts(self, row: ForecastRow) -> MemoryParts:
-        """What lies on each GPU at the peak.
+        """Return the memory of each GPU at the peak.
 
         Raises:
             DoctorError: the model cannot be forecast.
@@ -43,24 +43,24 @@ class Forecaster(ABC):
 
     @abstractmethod
     def host(self, row: ForecastRow) -> int:
-        """Bytes of its host's memory that each rank has for what is kept there."""
+        """Return bytes of host memory that each rank needs for offloaded tensors."""
 
     def moment(self, row: ForecastRow) -> str:
-        """When the peak comes; empty: it is not known."""
+        """Return the moment of the peak; empty: not known."""
         del row
         return ""
 
     def most_samples(self, row: ForecastRow, memory: int) -> int | None:
-        """How many a GPU with so many bytes can compute at a time; None: it is not known."""
+        """Return the largest micro-batch on a GPU with this memory in bytes; None: not known."""
         del row, memory
         return None
 
     def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
-        """The same if no block were computed again; None: none is, or it is not known."""
+        """Return the memory without activation checkpointing; None: it is off, or not known."""
         del row
         return None
 
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
-        """Bytes of a GPU that each remedy saves, as far as that is forecast."""
+        """Return the GPU bytes that each remedy saves, for the remedies that can be forecast."""
         del row
         return {}

@@ -1,4 +1,4 @@
-"""The model of a script, as a bundle of `ddoctor run` tells it: in numbers, for the closed form."""
+"""Reads a script's model from a bundle of `ddoctor run`, as numbers for the closed form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(
     precision: Precision | None,
     optimizer: Optimizer | None,
 ) -> Model:
-    """Of rank 0, with what was said of it besides; activations where `run --memory` has seen them.
+    """Return rank 0's model, with the given options; activations if `run --memory` measured them.
 
     Raises:
         DoctorError: there is no model in it, or one that cannot be planned from numbers.
@@ -50,9 +50,9 @@ def read(
     found = [one for section in evidence.all(Wrapping) for one in section.wrappers]
     own = [one for one in found if one.rank == found[0].rank]
     if not own or any(one.kind == "fsdp1" for one in own):
-        why = "FSDP1 tells of its shards only" if own else "it has no model"
+        why = "FSDP1 reports only its shards" if own else "it has no model"
         raise DoctorError(
-            f"{name}: {why}: say what is trained, --model CONFIG, --workload "
+            f"{name}: {why}: describe the model with --model CONFIG, --workload "
             "package.module:factory, or --params 4.4B"
         )
     parameters = sum(one.parameters for one in own)
@@ -72,26 +72,26 @@ def read(
 
 
 def precision_of(evidence: Evidence) -> Precision | None:
-    """In which all ranks train; None: it is not told."""
+    """Return the precision in which all ranks train; None: not recorded."""
     flags = [one for section in evidence.all(RankUse) for one in section.flags]
     told = {(one.parameter_dtype, one.autocast) for one in flags}
     return PRECISIONS.get(told.pop()) if len(told) == 1 else None
 
 
 def optimizer_of(evidence: Evidence) -> Optimizer | None:
-    """The kind of its states; None: it is not known, or there are several."""
+    """Return the optimizer by its states; None: not known, or there are several."""
     told = {OPTIMIZERS.get(one) for run in evidence.all(TrainingRun) for one in run.optimizers}
     return told.pop() if len(told) == 1 else None
 
 
 def _demanded(name: str, told: Kind | None, option: str) -> Kind:
     if told is None:
-        raise DoctorError(f"{name} does not tell which {option} this is: say --{option}")
+        raise DoctorError(f"{name} does not record the {option}: pass --{option}")
     return told
 
 
 def _activations(evidence: Evidence, micro_batch: int | None) -> int:
-    """Bytes of a micro-batch; 0: not known."""
+    """Return bytes of activations of a micro-batch; 0: not known."""
     for sweep in evidence.all(MemoryHeadroom):
         samples = micro_batch or sweep.current
         each = sweep.tightest.per_sample

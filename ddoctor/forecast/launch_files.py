@@ -1,4 +1,4 @@
-"""The files that start a training as its plan recommends it, with accelerate or torchrun."""
+"""Files that launch a training as its plan recommends, with accelerate or torchrun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
 
 NAMES = ACCELERATE, SCRIPT, ARGUMENTS = "accelerate.yaml", "launch.sh", "arguments.json"
 MIXED = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
-"""As accelerate calls it; without it, "no", the weights compute in the dtype that they have."""
+"""accelerate's names; without one ("no"), the layers compute in the weights' dtype."""
 # transformers/training_args.py, OptimizerNames.
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -23,39 +23,41 @@ Settings = Mapping[str, str | int | bool]
 
 
 def texts(plan: Plan) -> Mapping[str, str]:
-    """Of each file by its name, for the row that the plan recommends.
+    """Return each file's text by name, for the row that the plan recommends.
 
     Raises:
-        DoctorError: it recommends none, or one for GPUs that fill no whole hosts.
+        DoctorError: it recommends none, or GPUs that do not fill whole hosts.
     """
     if plan.chosen is None:
-        raise DoctorError("nothing fits, so no launch files are written: see what to change")
+        raise DoctorError(
+            "nothing fits, so there are no launch files: see the report for what to change"
+        )
     row = plan.rows[plan.chosen]
     if row.gpus > GPUS_PER_HOST and row.gpus % GPUS_PER_HOST:
         raise DoctorError(
-            f"no launch files are written for {row.gpus} GPUs, which fill no whole hosts of "
-            f"{GPUS_PER_HOST}: say --gpus {row.gpus // GPUS_PER_HOST * GPUS_PER_HOST}"
+            f"no launch files for {row.gpus} GPUs, which do not fill whole hosts of "
+            f"{GPUS_PER_HOST}: pass --gpus {row.gpus // GPUS_PER_HOST * GPUS_PER_HOST}"
         )
     made = (_accelerate(plan, row), _script(plan, row), _arguments(plan, row))
     return {name: "\n".join(lines) + "\n" for name, lines in zip(NAMES, made, strict=True)}
 
 
 def _title(plan: Plan, row: PlanRow) -> Iterator[str]:
-    yield f"# {row.title}, by a plan of ddoctor:"
+    yield f"# {row.title}, from `ddoctor plan`:"
     yield f"# {plan.model}, {plan.precision}, {plan.optimizer}, on {plan.device}"
 
 
 def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
     yield from _title(plan, row)
     if plan.micro_batch is not None:
-        turns = f", {row.accumulation} times before each step" if row.accumulation > 1 else ""
+        turns = f", {row.accumulation} accumulation steps" if row.accumulation > 1 else ""
         batch = plan.micro_batch * row.gpus * row.accumulation
         samples = "1 sample" if plan.micro_batch == 1 else f"{plan.micro_batch} samples"
-        yield f"# {samples} on each GPU at a time{turns}: {batch} in all"
+        yield f"# {samples} per GPU and micro-batch{turns}: {batch} in total"
     if plan.precision == "bf16":
-        yield "# The script loads the weights as they are trained: dtype=torch.bfloat16"
+        yield "# The script must load the weights in bf16: dtype=torch.bfloat16"
     yield "compute_environment: LOCAL_MACHINE"
-    # YAML takes a bare no for false.
+    # YAML reads an unquoted no as false.
     yield f'distributed_type: "{_kind(row)}"'
     yield f'mixed_precision: "{_mixed(plan)}"'
     yield f"num_machines: {_hosts(row)}"
@@ -64,7 +66,7 @@ def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
         yield "fsdp_config:"
         yield from (f"  {name}: {_plain(value)}" for name, value in _fsdp(plan, row).items())
         if not plan.blocks:
-            yield "  # A model of transformers knows its blocks itself. Of another, name the class:"
+            yield "  # Only transformers models name their blocks. Else name the block's class:"
             yield "  # fsdp_transformer_layer_cls_to_wrap: Block"
     if row.strategy == "fsdp-hybrid":
         yield "parallelism_config:"
@@ -79,11 +81,11 @@ def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
     if hosts == 1:
         yield "#   sh launch.sh train.py ARGUMENTS"
     else:
-        yield f"# On each of {hosts} hosts, with its own rank from 0 to {hosts - 1}:"
+        yield f"# On each of {hosts} hosts, with --machine_rank 0 to {hosts - 1}:"
         yield "#   sh launch.sh --machine_rank 0 --main_process_ip HOST-0 train.py ARGUMENTS"
     yield f'accelerate launch --config_file "$(dirname "$0")/{ACCELERATE}" "$@"'
     yield ""
-    yield "# The same by torchrun; what is exported here, an Accelerator or a Trainer reads:"
+    yield "# The same with torchrun; Accelerator and Trainer read the exported variables:"
     yield from (f"# export {one}" for one in _exported(plan, row))
     meeting = (
         f" --nnodes {hosts} --rdzv-backend c10d --rdzv-endpoint HOST-0:29400" if hosts > 1 else ""
@@ -92,7 +94,7 @@ def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
 
 
 def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
-    """By the names of transformers' TrainingArguments."""
+    """Yield arguments of transformers' TrainingArguments."""
     arguments: dict[str, str | int | bool] = {}
     if plan.micro_batch is not None:
         arguments["per_device_train_batch_size"] = plan.micro_batch
@@ -108,14 +110,13 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
 
 
 def _optimizer(plan: Plan) -> str:
-    """States in fp32 are what AdamW has anyway, but of weights in bf16: for that there is no
-    name."""
+    """Return the optimizer's name; AdamW's states are fp32 anyway, unless the weights are bf16."""
     floats = plan.optimizer == "adamw-fp32" and plan.precision != "bf16"
     return "adamw" if floats else plan.optimizer
 
 
 def _exported(plan: Plan, row: PlanRow) -> Iterator[str]:
-    """What `accelerate launch` sets for its ranks: accelerate/utils/launch.py."""
+    """Yield what `accelerate launch` sets for its ranks (accelerate/utils/launch.py)."""
     yield f"ACCELERATE_MIXED_PRECISION={_mixed(plan)}"
     if row.strategy.startswith("fsdp"):
         # Rank 0 alone loads the weights, as by default.
@@ -131,7 +132,7 @@ def _fsdp(plan: Plan, row: PlanRow) -> Settings:
     settings: dict[str, str | int | bool] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": row.strategy != "fsdp-gradients",
-        # By size, FSDP2 would take the list of the blocks for a unit, and refuses it.
+        # By size, FSDP2 would wrap the list of the blocks as a unit, which it refuses.
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
     }
     if row.strategy == "fsdp-offload":

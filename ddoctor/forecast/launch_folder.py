@@ -1,4 +1,4 @@
-"""The folder that launch files are written into."""
+"""The output folder of launch files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ddoctor.forecast.launch_files import NAMES, texts
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFolder:
-    """Whether it can be written is settled before the work.
+    """The folder, checked for write access before the work starts.
 
     Raises:
-        DoctorError: it cannot, or it has files, and nobody said that some may be replaced.
+        DoctorError: it cannot be written, or it has files and --force is missing.
     """
 
     path: Path
@@ -25,20 +25,20 @@ class LaunchFolder:
     def __post_init__(self) -> None:
         existing = next(one for one in (self.path, *self.path.parents) if one.exists())
         if not existing.is_dir():
-            raise DoctorError(f"cannot write into {self.path}: {existing} is no folder")
+            raise DoctorError(f"cannot write into {self.path}: {existing} is not a folder")
         if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
             raise DoctorError(f"cannot write into {self.path}: permission denied")
         if existing == self.path and not self.replace and any(self.path.iterdir()):
             raise DoctorError(
-                f"{self.path} has files: name another folder, or let --force replace "
-                f"{', '.join(NAMES)} there"
+                f"{self.path} has files: name another folder, or replace {', '.join(NAMES)} in it "
+                "with --force"
             )
 
     def write(self, plan: Plan) -> None:
-        """The files of its recommendation.
+        """Write the files for the plan's recommendation.
 
         Raises:
-            DoctorError: it has none, or a file cannot be written.
+            DoctorError: it recommends nothing, or a file cannot be written.
         """
         try:
             found = texts(plan)

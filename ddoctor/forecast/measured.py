@@ -1,4 +1,4 @@
-"""The step of a run, or of a sweep of micro-batches, and what it tells of other rows of a plan."""
+"""The measured step of a run or memory sweep, and the step times of other rows derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.exchange import PlannedLinks
 from ddoctor.forecast.forecaster import ForecastRow
 
-# What --params says is rounded.
+# The value of --params is rounded.
 ALIKE = 0.05
 SHARDED: dict[str, Strategy] = {
     "all": "fsdp",
@@ -36,63 +36,67 @@ SHARDED: dict[str, Strategy] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """One step of the optimizer, in seconds."""
+    """One optimizer step; times in seconds."""
 
     strategy: Strategy | None
-    """None: it is not known how the model was spread."""
+    """How the model was distributed; None: not known."""
     gpus: int
     hosts: int
     turns: int
-    """Micro-batches."""
+    """Micro-batches per optimizer step."""
     micro_batch: int | None
-    """None: not recorded."""
+    """Samples per GPU and micro-batch; None: not recorded."""
     each: float
-    """What a GPU computes in a micro-batch."""
+    """Seconds that a GPU computes per micro-batch."""
     loading: float | None
-    """The wait for the data of a micro-batch; None: nothing was loaded."""
+    """Seconds of waiting for data per micro-batch; None: no data was loaded."""
     optimizer: float
     transfer: float | None
-    """Communication that no computing hid; None: it is within the computing."""
+    """Seconds of exposed communication; None: part of the computing time."""
     parameters: float | None
-    """Of the model; None: not recorded."""
+    """Number of the model's parameters; None: not recorded."""
     links: PlannedLinks
     precision: Precision | None = None
-    """None: not recorded."""
+    """The precision; None: not recorded."""
     states: Optimizer | None = None
-    """The optimizer, by what it keeps; None: not recorded, or not known."""
+    """The optimizer by its states; None: not recorded, or not known."""
 
     @property
     def words(self) -> str:
-        """Of what it is the step, for people."""
-        how = TITLES[self.strategy] if self.strategy is not None else "a model spread otherwise"
+        """Return a description of the measured step."""
+        how = (
+            TITLES[self.strategy]
+            if self.strategy is not None
+            else "a differently distributed model"
+        )
         ranks = "1 rank" if self.gpus == 1 else f"{self.gpus} ranks"
         turns = "" if self.turns == 1 else f" × {self.turns}"
         samples = "" if self.micro_batch is None else f", {self.micro_batch} samples each{turns}"
-        loaded = "" if self.loading is not None else ", nothing loaded"
+        loaded = "" if self.loading is not None else ", no data loaded"
         each = self.each + (self.loading or 0.0)
         seconds = self.turns * each + self.optimizer + (self.transfer or 0.0)
         return f"{seconds:.3g} s: {how}, {ranks}{samples}{loaded}"
 
     def check(self, model: Model) -> None:
-        """Whether it is the model of the plan, as far as its size tells.
+        """Check that the model has the same size and precision as the plan's.
 
         Raises:
-            DoctorError: it is another one.
+            DoctorError: it is another model.
         """
         told = self.parameters
         if told is not None and abs(told - model.parameters) > ALIKE * model.parameters:
             raise DoctorError(
-                f"--measured: that was a model of {told / 1e6:,.1f}M parameters, and the plan is "
-                f"for one of {model.parameters / 1e6:,.1f}M: measure the one that is planned"
+                f"--measured: the run had a model of {told / 1e6:,.1f}M parameters, the plan "
+                f"is for one of {model.parameters / 1e6:,.1f}M: measure the planned model"
             )
         if self.precision not in (None, model.precision):
             raise DoctorError(
-                f"--measured: that was in {self.precision}, and the plan is for {model.precision}: "
-                f"say --precision {self.precision}, or measure the other"
+                f"--measured: the run was in {self.precision}, the plan is for {model.precision}: "
+                f"pass --precision {self.precision}, or measure a run in {model.precision}"
             )
 
     def step(self, model: Model, device: PlannedGpu, row: ForecastRow) -> StepTime | None:
-        """Of another row, or of the same; None: a link is not known."""
+        """Return the step time of a row; None: a link is not known."""
         mine = self.strategy, self.gpus, self.turns
         same = (row.strategy, row.gpus, row.accumulation) == mine
         as_measured = same and self._usual_hosts
@@ -103,14 +107,14 @@ class MeasuredStep:
                 return None
         return StepTime(
             source="as measured" if as_measured else "by the measured step",
-            # What the ranks wait for the slowest among them is in it.
+            # It includes the wait for the slowest rank.
             compute=row.accumulation * self.each + self.optimizer,
             exposed=exposed,
             loading=row.accumulation * (self.loading or 0.0),
         )
 
     def linked(self, device: PlannedGpu) -> PlannedLinks:
-        """The links as they were measured, else as they are known."""
+        """Return the measured links, else those of the tables."""
         known = exchange.known(device.model) if device.model is not None else PlannedLinks()
         return PlannedLinks(
             within=self.links.within or known.within, between=self.links.between or known.between
@@ -126,7 +130,7 @@ class MeasuredStep:
         seen = 0.0
         alike = row.strategy == self.strategy and self.gpus > 1 and hosts >= self.hosts
         if self.transfer is not None and alike:
-            # As much as goes through each of so many; over slower links it is not less.
+            # As much as goes through each rank; over slower links it is not less.
             of_each = _share(row.gpus) / _share(self.gpus)
             seen = (
                 self.transfer
@@ -141,15 +145,15 @@ class MeasuredStep:
 
 
 def _share(ranks: int) -> float:
-    """Of the bytes that a collective moves, what goes through each rank of a ring."""
+    """Return the share of a collective's bytes that goes through each rank of a ring."""
     return (ranks - 1) / ranks
 
 
 def device(paths: Sequence[Path]) -> PlannedGpu:
-    """The GPU that it was measured on, with the memory that a sweep found there.
+    """Return the measured GPU, with the memory that a sweep found there.
 
     Raises:
-        DoctorError: it was measured on none.
+        DoctorError: it was measured without a GPU.
     """
     evidence = bundles.read_all(list(paths))
     names = [one.device_name for use in evidence.all(RankUse) for one in use.flags]
@@ -158,22 +162,22 @@ def device(paths: Sequence[Path]) -> PlannedGpu:
     model = knowledge.load(GpuModels).find(names[0]) if len(set(names)) == 1 else None
     for sweep in evidence.all(MemoryHeadroom):
         limit = sweep.tightest.limit
-        # On a GPU the limit is the allocator's, beside CUDA's context.
+        # On a GPU, the limit is the allocator's, without the CUDA context.
         memory = limit if sweep.played else limit + CONTEXT
         return PlannedGpu(name=f"the sweep's {names[0] or 'device'}", memory=memory, model=model)
     if model is None:
         raise DoctorError(
-            "say what GPU it is for: --gpu h100-80, or --device-memory: "
-            f"{' and '.join(map(str, paths))} is of none that is known"
+            f"{' and '.join(map(str, paths))} names no known GPU: "
+            "pass --gpu h100-80 or --device-memory"
         )
     return find(model.name)
 
 
 def read(paths: Sequence[Path], device: PlannedGpu, micro_batch: int | None) -> MeasuredStep:
-    """The step in bundles of a run or a sweep, for so many samples at a time if that is said.
+    """Return the step in bundles of a run or sweep, for this micro-batch if it is not None.
 
     Raises:
-        DoctorError: there is none, or it is of another GPU, or of other samples.
+        DoctorError: there is no step, or it has another GPU or another micro-batch.
     """
     name = " and ".join(map(str, paths))
     evidence = bundles.read_all(list(paths))
@@ -192,13 +196,13 @@ def read(paths: Sequence[Path], device: PlannedGpu, micro_batch: int | None) -> 
 
 def _other_samples(name: str, sizes: str, wanted: int) -> DoctorError:
     return DoctorError(
-        f"{name} has steps of {sizes} samples at a time: say --micro-batch {sizes}, or measure "
+        f"{name} has micro-batches of {sizes} samples: pass --micro-batch {sizes}, or measure "
         f"{wanted}"
     )
 
 
 def _demand(name: str, device: PlannedGpu, places: Sequence[RankPlace]) -> None:
-    """What one GPU took tells nothing of another."""
+    """Check the GPU model: the time of one GPU model says nothing about another."""
     if device.model is None:
         return
     known = knowledge.load(GpuModels)
@@ -206,7 +210,7 @@ def _demand(name: str, device: PlannedGpu, places: Sequence[RankPlace]) -> None:
         if known.find(place.device_name) != device.model:
             raise DoctorError(
                 f"{name} was measured on {place.device_name or 'CPUs'}, and the plan is for "
-                f"{device.name}: measure there, or give the memory of what it ran on with "
+                f"{device.name}: measure there, or pass the memory of the measured device with "
                 "--device-memory"
             )
 
@@ -234,7 +238,7 @@ def _of_a_run(steps: Steps, evidence: Evidence, links: PlannedLinks) -> Measured
         loading=loading / turns,
         optimizer=optimizer,
         transfer=transfer,
-        # FSDP1 tells of its shards only.
+        # FSDP1 reports only its shards.
         parameters=sum(one.parameters for one in own)
         if own and all(one.kind != "fsdp1" for one in own)
         else None,
@@ -271,7 +275,7 @@ def _of_a_sweep(
             links=links,
         )
     raise DoctorError(
-        f"{name} holds no steps: let `ddoctor run --bundle PATH train.py` record some, or "
+        f"{name} has no steps: record some with `ddoctor run --bundle PATH train.py` or "
         "`torchrun … -m ddoctor.probe memory_headroom --workload … --bundle PATH`"
     )
 
@@ -289,6 +293,6 @@ def _typical(steps: Steps, phase: str) -> float:
 
 
 def _whole(steps: Steps, counts: Callable[[RankSteps], Sequence[int]]) -> int:
-    """As often in the median step of the first rank; 0: not counted."""
+    """Return the count in the median step of the first rank; 0: not counted."""
     found = counts(steps.ranks[0])
     return round(median(found)) if found else 0

@@ -11,7 +11,7 @@ import typer
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What to forecast, as it was written on the command line."""
+    """The options of ``ddoctor plan`` on what to forecast, as on the command line."""
 
     model: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Strategies × numbers of GPUs: what each needs, whether it fits, and the one to take."""
+"""Strategies × numbers of GPUs: the memory of each, whether it fits, and the recommended one."""
 
 from __future__ import annotations
 
@@ -31,29 +31,28 @@ from ddoctor.forecast.measured import MeasuredStep
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
-"""Each GPU has all of the model."""
+"""Strategies with the whole model on each GPU."""
 OFFLOADED: Strategy = "fsdp-offload"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """What is to be trained on, and in what batches."""
+    """The samples and batches of the training."""
 
     micro_batch: int | None = None
-    """Samples that one GPU computes at a time."""
+    """Samples per GPU and micro-batch."""
     global_batch: int | None = None
-    """Of one step of the optimizer; None: what the GPUs compute at a time."""
+    """Samples per optimizer step; None: one micro-batch on each GPU."""
     samples: int | None = None
     epochs: float = 1.0
     host_memory: int | None = None
-    """Bytes of each host."""
+    """Memory of each host in bytes."""
     step_seconds: float | None = None
-    """Of a step as somebody said, with the wait for its data."""
+    """Step time of --step, the wait for data included."""
     measured: MeasuredStep | None = None
 
     def accumulated(self, gpus: int) -> int:
-        """Micro-batches for one step of the optimizer on so many GPUs; 0: it does not come out
-        even."""
+        """Return micro-batches per optimizer step on this number of GPUs; 0: not a whole number."""
         if self.global_batch is None or self.micro_batch is None:
             return 1
         turns, rest = divmod(self.global_batch, self.micro_batch * gpus)
@@ -62,7 +61,7 @@ class PlannedWork:
     def schedule(
         self, gpus: int, accumulation: int, step: StepTime | None = None
     ) -> Schedule | None:
-        """Steps and time of all of it, with such steps."""
+        """Return number and time of all steps, with this step time."""
         if self.samples is None or self.micro_batch is None:
             return None
         batch = self.micro_batch * gpus * accumulation
@@ -87,24 +86,24 @@ def plan(
     work: PlannedWork,
     forecast: Forecaster | None = None,
 ) -> Plan:
-    """By this forecast; None: by closed form.
+    """Return the plan by this forecaster; None: by closed form.
 
     Raises:
-        DoctorError: on none of these numbers of GPUs the global batch comes out even, or the model
-            cannot be forecast.
+        DoctorError: the global batch is a multiple of no number of GPUs × micro-batch, or the
+            model cannot be forecast.
     """
     forecast = forecast or ClosedForm(model)
     rows = tuple(_rows(model, forecast, device, gpus, work))
     if not rows:
         raise DoctorError(
-            f"a global batch of {work.global_batch} is no multiple of {work.micro_batch} samples "
-            f"on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
+            f"a global batch of {work.global_batch} is not a multiple of {work.micro_batch} "
+            f"samples on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
         )
     chosen = _choose(rows)
     best = rows[chosen] if chosen is not None else None
     shown = best or _least(rows)
     way = _way(shown)
-    # What keeps nothing on the CPU, and how it could be made to fit.
+    # Rows without CPU offload, and how to make them fit.
     bare = shown if shown.strategy != OFFLOADED else _least(rows)
     weights = model.parameters * WEIGHT[model.precision]
     half = model.parameters * COMPUTING[model.precision]
@@ -187,13 +186,16 @@ def _strategies(gpus: int) -> tuple[Strategy, ...]:
 def _fit(found: MemoryParts, device: PlannedGpu, doubt: float) -> Fit:
     if doubt * found.total <= device.memory:
         return "fits"
-    # What the allocator does not use it gives back first, which costs time.
+    # The allocator first frees its unused memory, which costs time.
     return "tight" if found.used <= device.memory else "too-much"
 
 
 def _choose(rows: Sequence[PlanRow]) -> int | None:
-    """All GPUs where each can hold the whole model, since then they only exchange gradients; else
-    as few as can hold it together; else as few as can with the host's memory, which is slow."""
+    """Return the number of the recommended row; None: nothing fits.
+
+    All GPUs, if each can hold the whole model: they then exchange gradients only. Else as few GPUs
+    as can hold it together. Else as few as can hold it with the host's memory, which is slow.
+    """
     kinds = ((fit, offloaded) for offloaded in (False, True) for fit in ("fits", "tight"))
     for fit, offloaded in kinds:
         good = [
@@ -205,14 +207,14 @@ def _choose(rows: Sequence[PlanRow]) -> int | None:
         if whole:
             return whole[-1] if fit == "fits" else _roomiest(good, rows)
         if good:
-            # Of the ways to shard, that which leaves most room: the forecast is coarse.
+            # Of the sharded strategies, the one with most free memory: the forecast is coarse.
             fewest = [place for place in good if rows[place].gpus == rows[good[0]].gpus]
             return _roomiest(fewest, rows)
     return None
 
 
 def _least(rows: Sequence[PlanRow]) -> PlanRow:
-    """That needs least of a GPU, and nothing of the host."""
+    """Return the row that needs least GPU memory, without CPU offload."""
     return min((row for row in rows if row.strategy != OFFLOADED), key=lambda row: row.parts.total)
 
 
@@ -224,18 +226,18 @@ def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: PlannedGpu) -
     least = min(rows, key=lambda row: row.parts.total)
     if best is None:
         return (
-            f"nothing fits: the least is {_gib(least.parts.total)} on each of {least.gpus} GPUs, "
-            f"and {device.name} has {_gib(device.memory)}"
+            f"nothing fits: the smallest needs {_gib(least.parts.total)} on each of {least.gpus} "
+            f"GPUs, and {device.name} has {_gib(device.memory)}"
         )
     if best.strategy == OFFLOADED:
         return (
-            "nothing else fits, since without the CPU the least is "
+            "nothing fits without CPU offload: the smallest needs "
             f"{_gib(_least(rows).parts.total)}, and {device.name} has {_gib(device.memory)}; each "
             f"rank needs {_gib(best.host)} of its host's memory"
         )
-    room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} are left"
+    room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} stay free"
     if best.strategy in WHOLE:
-        unneeded = "; to shard it is unneeded" if best.gpus > 1 else ""
+        unneeded = "; sharding is unnecessary" if best.gpus > 1 else ""
         return f"one GPU holds the whole model: {room}{unneeded}"
     whole = [row.fit for row in rows if row.strategy in WHOLE]
     told = "tight on one GPU" if "tight" in whole else "too much for one GPU"

@@ -1,4 +1,4 @@
-"""From the options of ``ddoctor plan`` to a plan."""
+"""Makes a plan from the options of ``ddoctor plan``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddoctor.forecast.planning import PlannedWork
 
 
 def plan(wanted: PlanRequest) -> Plan:
-    """The forecast for these options.
+    """Return the plan for these options.
 
     Raises:
         DoctorError: an option is missing or wrong, or two exclude each other.
@@ -50,7 +50,7 @@ def plan(wanted: PlanRequest) -> Plan:
 def _read(
     wanted: PlanRequest, precision: Precision, optimizer: Optimizer
 ) -> tuple[Model, Forecaster | None]:
-    """The model and its forecaster; None: it cannot run without data, so closed form is used."""
+    """Return the model and its forecaster; None: closed form, as it cannot run without data."""
     for option in ("trainable", "layers"):
         if getattr(wanted, option) is not None:
             raise _known(option)
@@ -88,7 +88,7 @@ def _read(
     except Undecided as error:
         if wanted.checkpointing != "none":
             raise DoctorError(
-                f"{error}, so only closed form can plan it: leave out --checkpointing, and give "
+                f"{error}, so only closed form can plan it: leave out --checkpointing, and pass "
                 "--activations"
             ) from None
         return replace(model, activations=_activations(wanted), coarse=str(error)), None
@@ -102,7 +102,7 @@ def _known(option: str) -> DoctorError:
 
 
 def _activations(wanted: PlanRequest) -> int:
-    """Bytes; 0: not given."""
+    """Return the bytes of --activations; 0: not given."""
     said = wanted.activations
     return 0 if said is None else units.size("--activations", said)
 
@@ -148,7 +148,7 @@ def _in_numbers(
 
 
 def _kinds(wanted: PlanRequest) -> tuple[Precision | None, Optimizer | None]:
-    """The names given; None: not given."""
+    """Return precision and optimizer; None: not given."""
     precision: list[Precision] = [one for one in get_args(Precision) if one == wanted.precision]
     optimizer: list[Optimizer] = [one for one in get_args(Optimizer) if one == wanted.optimizer]
     if wanted.precision is not None and not precision:
@@ -175,7 +175,7 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 def _measured(wanted: PlanRequest, device: PlannedGpu) -> MeasuredStep | None:
     if wanted.measured and wanted.step is not None:
-        raise DoctorError("give the time of a step in one way: --step or --measured BUNDLE")
+        raise DoctorError("set the step time in one way: --step or --measured BUNDLE")
     if wanted.loading is not None and wanted.step is None:
         raise DoctorError("--loading goes with --step: it adds to that time")
     if not wanted.measured:
@@ -191,7 +191,7 @@ def _work(wanted: PlanRequest, step: MeasuredStep | None) -> PlannedWork:
         raise DoctorError("--epochs and --step must be above 0, --loading must not be negative")
     in_numbers = wanted.model is None and wanted.workload is None
     return PlannedWork(
-        # The model is read with one sample, too.
+        # Without --micro-batch, the model is read with one sample.
         micro_batch=wanted.micro_batch or (None if in_numbers else 1),
         global_batch=wanted.global_batch,
         samples=None if wanted.samples is None else units.product("--samples", wanted.samples),
@@ -205,4 +205,4 @@ def _work(wanted: PlanRequest, step: MeasuredStep | None) -> PlannedWork:
 
 
 def _none_of(option: str, said: str, known: tuple[str, ...]) -> DoctorError:
-    return DoctorError(f"{option} {said}: give one of {', '.join(known)}")
+    return DoctorError(f"{option} {said}: use one of {', '.join(known)}")

@@ -1,8 +1,6 @@
-"""The time of a step: what it computes at the rate that trainings reach, and what no computing
-hides of its communication.
+"""The time of a step by roofline: its FLOPs at a published rate, and its exposed communication.
 
-What the optimizer's own step takes, and the launching of kernels, is in the rates that were
-published; waiting for data is not.
+The published rates include the optimizer step and kernel launches, but no waiting for data.
 """
 
 from __future__ import annotations
@@ -17,36 +15,36 @@ from ddoctor.forecast.closed_form import Model, Precision
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.forecaster import ForecastRow
 
-# Where no training on this GPU was published: what H100s reach, 37 to 46 % in llm-foundry and 33 to
-# 39 % in torchtitan, which is the least of those that were.
+# Without a published training on this GPU: the lowest published share, of H100s, which reach 37 to
+# 46 % in llm-foundry and 33 to 39 % in torchtitan.
 USUAL_SHARE = 0.4
-# BERT-large in fp32 on V100s, whose matrix products of floats have no units of their own: 9 to 42
+# BERT-large in fp32 on V100s, whose fp32 matrix products have no tensor cores: 9 to 42
 # samples/s of 512 to 128 tokens are 57 to 64 % (NVIDIA DeepLearningExamples, July 2020, before its
 # samples were sorted by length).
 SHARE_OF_FLOATS = 0.6
-# The smallest model of them. Smaller ones wait for their kernels to be launched.
+# The smallest published model. Smaller ones wait for kernel launches.
 SMALLEST = 125e6
 
 
 class ComputeRate(NamedTuple):
-    """At which a GPU trains."""
+    """The rate at which a GPU trains."""
 
     share: float
-    """Of the peak."""
+    """Share of the peak, 0 to 1."""
     peak: float
-    """FLOP/s of matrix products."""
+    """Peak FLOP/s of matrix products."""
 
     def seconds(self, model: Model) -> float:
-        """Of a micro-batch."""
+        """Return the seconds of a micro-batch."""
         return model.flops / (self.share * self.peak)
 
 
 def rate(model: Model, device: PlannedGpu, *, tf32: bool = False) -> ComputeRate | None:
-    """None: the model is small, or its FLOPs are not known, or the GPU's peak.
+    """Return the rate; None: the model is small, or its FLOPs or the GPU's peak are not known.
 
-    With TF32 the matrix products of floats have units of their own, as those of halves: half as
-    fast, of numbers twice as large, so that they reach the same share. BERT-large in halves is 1.8
-    to 1.9 times as fast on A100s (NVIDIA DeepLearningExamples, July 2020).
+    TF32 uses tensor cores like half precision, at half the rate on numbers of twice the size, and
+    reaches the same share. BERT-large in half precision is 1.8 to 1.9 times as fast on A100s
+    (NVIDIA DeepLearningExamples, July 2020).
     """
     gpu = device.model
     peak = _peak(gpu, model.precision, tf32=tf32) if gpu is not None else None
@@ -60,7 +58,7 @@ def rate(model: Model, device: PlannedGpu, *, tf32: bool = False) -> ComputeRate
 def step(
     model: Model, device: PlannedGpu, row: ForecastRow, *, tf32: bool = False
 ) -> StepTime | None:
-    """Of the optimizer; None: what ``rate`` needs is not known, or the link."""
+    """Return the time of an optimizer step; None: the rate or the link is not known."""
     found = rate(model, device, tf32=tf32)
     if found is None or device.model is None:
         return None
@@ -76,7 +74,7 @@ def step(
 
 
 def _peak(gpu: GpuModel, precision: Precision, *, tf32: bool) -> float | None:
-    """TFLOP/s of matrix products in this dtype."""
+    """Return TFLOP/s of matrix products in this precision."""
     floats = gpu.tf32 if tf32 else gpu.fp32
     known = {"fp32": floats, "bf16-mixed": gpu.bf16, "bf16": gpu.bf16}
     return gpu.fp16 or gpu.bf16 if precision == "fp16-mixed" else known[precision]

@@ -1,4 +1,4 @@
-"""How long the steps of a plan take: by the one that was measured, else by roofline."""
+"""The step times of a plan: by a measured step, else by roofline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddoctor.forecast.measured import MeasuredStep
 def step(
     model: Model, device: PlannedGpu, row: ForecastRow, measured: MeasuredStep | None
 ) -> StepTime | None:
-    """Of a row; None: it is not known, nor is the optimizer's step on a CPU."""
+    """Return a row's step time; None: not known, as with an optimizer step on a CPU."""
     if row.strategy == "fsdp-offload":
         return None
     known = roofline.step if measured is None else measured.step
@@ -25,8 +25,7 @@ def step(
 def with_tf32(
     model: Model, device: PlannedGpu, row: ForecastRow, step: StepTime | None
 ) -> StepTime | None:
-    """Of a row of floats, if their matrix products took TF32; None: it has none, or its step was
-    measured."""
+    """Return an fp32 row's step time with TF32; None: no TF32, or its step was measured."""
     if model.precision != "fp32" or step is None or step.source != "by roofline":
         return None
     return roofline.step(model, device, row, tf32=True)
@@ -35,8 +34,10 @@ def with_tf32(
 def links(
     model: Model, device: PlannedGpu, rows: Sequence[PlanRow], measured: MeasuredStep | None
 ) -> str:
-    """How fast those are that were measured or supposed, and which that a row needs are not known;
-    empty: none, or no row has the time of a step anyway."""
+    """Return the measured or assumed link rates, and the unknown links that a row needs.
+
+    Empty: there are none, or no row has a step time.
+    """
     if measured is not None:
         found = measured.linked(device)
     elif device.model is not None and roofline.rate(model, device) is not None:
@@ -54,5 +55,5 @@ def links(
     ]
     unknown = " and ".join(where for where, link in used.items() if link is None)
     if unknown:
-        told.append(f"not known {unknown}: --measured takes what the probe collectives wrote")
+        told.append(f"not known {unknown}: pass a bundle of the probe collectives with --measured")
     return "; ".join(told)

@@ -163,8 +163,8 @@ def why(told: str) -> str:
 def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread, ...]:
     found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
     table: KnownFrames = knowledge.load(KnownFrames)
-    # The process and the thread are frames too, without a file. Of native code, only frames of known
-    # activities count: the others differ between two samples.
+    # The process and the thread are frames too, without a file. Of native code, only the frames of
+    # known activities count: the others differ between two samples.
     frames = {
         number: _frame(one, source)
         for number, one in enumerate(found.shared.frames)

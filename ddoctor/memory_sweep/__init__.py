@@ -1,1 +1,1 @@
-"""How many samples of a training fit a device: the search, and the steps that are tried."""
+"""Finds the largest micro-batch that fits a device, by trial steps."""

@@ -1,4 +1,4 @@
-"""The memory of a rank's device, and what a step takes of it: a GPU's, or one that is played."""
+"""The memory of a rank's device and a step's use of it: a GPU's, or simulated memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Meter:
-    """What a step held, in bytes, once it is over."""
+    """The memory of a step in bytes, complete once it is over."""
 
     held: Sequence[int] = ()
-    """After each operator, what was allocated."""
+    """Allocated bytes after each operator."""
     reserved: int = 0
-    """The most that the caching allocator had from the device."""
+    """The caching allocator's peak of reserved memory."""
     retries: int = 0
-    """How often it gave back all that was cached, because there was no more."""
+    """Number of times that it freed its cache because the device was full."""
 
 
 class SimulatedMemory:
-    """CPU tensors, counted by torch's own tracker, against a size that was stated."""
+    """CPU tensors, counted by torch's own tracker against a given size."""
 
     def __init__(self, size: int) -> None:
         self.total = self.limit = size
-        """Bytes that there are, and that the allocator can get."""
+        """Total bytes, and bytes that the allocator can get."""
         self.others = 0
-        """Bytes that are not the allocator's: of other processes, and CUDA's context."""
+        """Bytes outside of the allocator: other processes, and the CUDA context."""
 
     @contextmanager
     def watch(
@@ -45,10 +45,10 @@ class SimulatedMemory:
         buckets: Sequence[Tensor],
         unseen: int,
     ) -> Iterator[Meter]:
-        """While a step is made; more than there is raises torch's OutOfMemoryError.
+        """Measure a step; more than the limit raises torch's OutOfMemoryError.
 
-        DDP's ``buckets`` are there already, and so many bytes of them that are ``unseen``: who
-        they are is known only after an exchange.
+        DDP's ``buckets`` are allocated already, and so are the ``unseen`` bytes: DDP's tensors for
+        those are known only after an exchange.
         """
         from ddoctor.memory_tracking.operators import LimitedTracker
 
@@ -61,7 +61,7 @@ class SimulatedMemory:
 
 
 class GpuMemory:
-    """What CUDA's caching allocator tells."""
+    """A GPU's memory, by the statistics of CUDA's caching allocator."""
 
     def __init__(self, device: torch.device, size: int | None) -> None:
         import torch
@@ -82,7 +82,7 @@ class GpuMemory:
         buckets: Sequence[Tensor],
         unseen: int,
     ) -> Iterator[Meter]:
-        """While a step is made, from an empty cache on; the allocator sees all there is."""
+        """Measure a step, starting with an empty cache; the allocator counts all tensors."""
         import torch
 
         from ddoctor.memory_tracking.operators import Allocated
@@ -97,15 +97,15 @@ class GpuMemory:
 
 
 def device(world: ProbeWorld, size: int | None) -> SimulatedMemory | GpuMemory:
-    """This rank's.
+    """Return this rank's device.
 
     Raises:
-        DoctorError: there is no GPU, and nobody said how much memory to play.
+        DoctorError: there is no GPU, and no size to simulate.
     """
     if world.on_gpu:
         return GpuMemory(world.device, size)
     if size is None:
         raise DoctorError(
-            "there is no GPU to measure: say how much memory one would have: --device-memory 24GiB"
+            "there is no GPU to measure: pass the memory of one to simulate: --device-memory 24GiB"
         )
     return SimulatedMemory(size)

@@ -1,5 +1,4 @@
-"""What the ranks of a training exchange in a step, and how a rank that left one midway is made up
-for."""
+"""The communication of a training step, and how it completes after one rank ran out of memory."""
 
 from __future__ import annotations
 
@@ -14,80 +13,80 @@ if TYPE_CHECKING:
 
 
 class Exchange(ABC):
-    """Of one rank's part of the model, which it may make anew."""
+    """The communication of one rank, whose model it may build again."""
 
     work: Workload
 
     @property
     @abstractmethod
     def apart(self) -> nn.Module:
-        """The model, for a step that waits for nobody."""
+        """Return the model for a step without communication."""
 
     @abstractmethod
     def together(self) -> nn.Module:
-        """The model, for a step with all ranks, which begins."""
+        """Begin a step with all ranks; return the model for it."""
 
     @property
     def settled(self) -> bool:
-        """Whether what is exchanged is known, and stays as it is."""
+        """Whether the collectives of a step are known and final."""
         return True
 
     @property
     def buckets(self) -> Sequence[Tensor]:
-        """Tensors for the exchange alone, which are there all the time."""
+        """Return the permanent tensors for communication."""
         return ()
 
     @property
     def unseen(self) -> int:
-        """Bytes of such as are not among them yet."""
+        """Return the bytes of permanent tensors that are not known yet."""
         return 0
 
     @abstractmethod
     def demand_gradients(self) -> None:
-        """After the backward pass.
+        """Check the gradients after the backward pass.
 
         Raises:
-            DoctorError: one is missing that the ranks would wait for.
+            DoctorError: a gradient is missing for which the ranks would wait.
         """
 
     @abstractmethod
     def forget(self) -> bool:
-        """A step that this rank has left midway; whether the optimizer is the same as before."""
+        """Discard a step that this rank left midway; return whether the optimizer stays valid."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Of a step together that this rank has left, what the others still wait for."""
+        """Complete the collectives of a step that this rank left, for which others still wait."""
 
     @abstractmethod
     def renew(self) -> None:
-        """On all ranks, before the first step, and after one that a rank has left so."""
+        """Rebuild on all ranks, before the first step and after a step that a rank left."""
 
 
 class NoExchange(Exchange):
-    """One rank alone."""
+    """No communication: one rank alone."""
 
     def __init__(self, work: Workload) -> None:
         self.work = work
 
     @property
     def apart(self) -> nn.Module:
-        """The model itself."""
+        """Return the model itself."""
         return self.work.model
 
     def together(self) -> nn.Module:
-        """The same."""
+        """Return the model itself."""
         return self.work.model
 
     def demand_gradients(self) -> None:
-        """Nobody waits for them."""
+        """No other rank waits for them."""
 
     def forget(self) -> bool:
-        """Its gradients."""
+        """Drop the gradients; the optimizer stays valid."""
         self.work.model.zero_grad()
         return True
 
     def finish(self) -> None:
-        """Nobody waits."""
+        """No other rank waits."""
 
     def renew(self) -> None:
-        """There is nothing else."""
+        """There is nothing to rebuild."""

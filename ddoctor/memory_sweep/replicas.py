@@ -1,4 +1,4 @@
-"""The exchange of DDP: each rank has the whole model, and the gradients are all-reduced."""
+"""The communication of DDP: each rank has the whole model, and gradients are all-reduced."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from ddoctor.probing.world import ProbeWorld
 
-# DDP puts its buckets into the order of the first backward pass before the second forward pass.
+# Before the second forward pass, DDP orders its buckets as in the first backward pass.
 SETTLED = 2
 
 
 class Replicas(NoExchange):
-    """DDP's all-reduces, in their order, so that a rank can take its part in those that are left.
+    """DDP's all-reduces in order, so that a rank can join the remaining ones.
 
-    Which these are is known from the step before.
+    The step before shows which these are.
     """
 
     def __init__(self, world: ProbeWorld, work: Workload) -> None:
@@ -34,40 +34,40 @@ class Replicas(NoExchange):
         self._steps = 0
 
     def together(self) -> nn.Module:
-        """In DDP."""
+        """Return the model wrapped in DDP."""
         self._known, self._seen = self._seen, []
         self._steps += 1
         return self._wrapped
 
     @property
     def settled(self) -> bool:
-        """Whether the buckets are known, and stay as they are."""
+        """Whether the buckets are known and final."""
         return self._steps >= SETTLED
 
     @property
     def buckets(self) -> Sequence[Tensor]:
-        """As they are from then on; empty before."""
+        """Return the final buckets; empty before."""
         return (self._seen or self._known) if self.settled else ()
 
     @property
     def unseen(self) -> int:
-        """They are as large as the gradients together."""
+        """Return the buckets' bytes: as many as all gradients."""
         every = sum(one.nbytes for one in self.work.model.parameters() if one.requires_grad)
         return every - sum(one.nbytes for one in self.buckets)
 
     def demand_gradients(self) -> None:
-        """Of all that is trained, since DDP waits for each of them."""
+        """Check the gradient of every trainable parameter, as DDP waits for each of them."""
         every = self.work.model.named_parameters()
         without = [name for name, one in every if one.requires_grad and one.grad is None]
         if without:
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
             raise DoctorError(
-                f"the loss of --workload does not depend on {without[0]}{more}: have the workload "
-                "call requires_grad_(False) on what is not trained"
+                f"the loss of --workload does not depend on {without[0]}{more}: call "
+                "requires_grad_(False) on the parameters that are not trained"
             )
 
     def finish(self) -> None:
-        """On zeros, once its own are gone."""
+        """Reduce zeros, once this rank's gradients are freed."""
         import torch
         import torch.distributed as dist
 
@@ -76,22 +76,22 @@ class Replicas(NoExchange):
         self._seen = self._known
 
     def renew(self) -> None:
-        """A reducer that was left in the middle of a backward pass begins no other."""
+        """Rebuild DDP: a reducer that stopped in a backward pass cannot start another one."""
         from torch.nn.parallel import DistributedDataParallel
 
         self._seen, self._known, self._steps = [], [], 0
         self._wrapped = self.work.model
-        gc.collect()  # the hooks of one that was there before go with it
+        gc.collect()  # frees the hooks of the previous one
         self._world.doing("wrapping the model")
         model = DistributedDataParallel(self.work.model)
-        # A broadcast of buffers before the forward pass would be one more to wait in.
+        # A broadcast of buffers before the forward pass would be one more collective to join.
         model.require_forward_param_sync = False
-        # torch looks at the annotations of a function, as which it wants no text.
+        # torch reads the annotations of a function, which must not be strings.
         model.register_comm_hook(self, lambda exchange, bucket: exchange.reduce(bucket))
         self._wrapped = model
 
     def reduce(self, bucket: Any) -> Any:
-        """The mean over all ranks, as DDP itself would have it; a future."""
+        """Return a future of the mean over all ranks, as DDP computes it."""
         import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

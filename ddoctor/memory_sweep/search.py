@@ -1,29 +1,29 @@
-"""Which micro-batch to try next, until the largest one that fits is known.
+"""Chooses the next micro-batch to try, until the largest one that fits is known.
 
-Pure: sizes in, sizes out. Two sizes foretell where the limit is (``ddoctor.memory_sweep.lines``),
-and what is tried there, on both sides of it, tells exactly. What the allocator rounds, and kernels
-that take another way from some size on, make the forecast miss; then the misses narrow it down.
+Pure: sizes in, sizes out. Two sizes forecast the limit (``ddoctor.memory_sweep.lines``), and
+trials on both sides of it find it exactly. Rounding by the allocator, and kernels that switch
+algorithm at some size, make the forecast miss; then the misses narrow the range.
 """
 
 from __future__ import annotations
 
 TRIALS = 6
-"""So many settle it where the forecast is nearly right."""
+"""This many trials suffice if the forecast is nearly right."""
 MOST_TRIALS = 10
-"""Where it is not, more are tried as long as the answer is wider than ``NEAR``."""
+"""If it is not, more trials follow while the open range is wider than ``NEAR``."""
 NEAR = 0.05
 
-# A size many times as large as those that were tried is foretold badly. So one in between is tried
-# first, and never one as many times as large as this.
+# The forecast of a size many times larger than the tried ones is poor. So a size in between is
+# tried first, and never one more than this many times as large.
 FAR = 4
 REACH = 16
-# From a size that was too large, back by this part of what is open; four times as far each time.
+# From a size that was too large, back by this share of the open range; four times as far each time.
 BACK = 0.08
 FURTHER = 4
 
 
 class Search:
-    """For the largest size from 1 to ``most`` that fits."""
+    """The search for the largest size from 1 to ``most`` that fits."""
 
     def __init__(self, *, first: int, most: int) -> None:
         self._first = first
@@ -31,33 +31,33 @@ class Search:
         self._foretold: int | None = None
         self._sure = 0
         self.most = most
-        """May become less on the way, and more again."""
+        """It may shrink and grow during the search."""
 
     @property
     def trials(self) -> int:
-        """How many sizes were tried."""
+        """Return the number of tried sizes."""
         return len(self._tried)
 
     @property
     def largest(self) -> int:
-        """That was seen to fit; 0: none."""
+        """Return the largest size that fitted; 0: none."""
         return max((size for size, fits in self._tried.items() if fits), default=0)
 
     @property
     def too_large(self) -> int | None:
-        """The smallest size that was seen not to fit; None: all fitted."""
+        """Return the smallest size that did not fit; None: all fitted."""
         return min((size for size, fits in self._tried.items() if not fits), default=None)
 
     def record(self, size: int, *, fits: bool) -> None:
-        """What came of a trial; the last word on a size counts."""
+        """Record the result of a trial; the last result of a size counts."""
         self._tried[size] = fits
 
     def foretell(self, largest: int | None, *, sure: int) -> None:
-        """By what is known now: what may fit (None: whatever is tried), and what does for sure."""
+        """Set the forecast: the largest size that may fit (None: any); ``sure``: one that fits."""
         self._foretold, self._sure = largest, sure
 
     def next(self) -> int | None:
-        """The size to try; None: it is settled, or as good as settled."""
+        """Return the size to try next; None: the search is done."""
         low, high = self.largest, min(self.too_large or self.most + 1, self.most + 1)
         enough = self.trials >= TRIALS and high <= (1 + NEAR) * low + 1
         if high - low <= 1 or enough or self.trials >= MOST_TRIALS:

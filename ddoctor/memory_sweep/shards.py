@@ -1,5 +1,7 @@
-"""The exchange of FSDP2: each rank has a part of each tensor, gathers a block where it is computed,
-and scatters its gradients."""
+"""The communication of FSDP2.
+
+Each rank has a shard of each tensor, gathers a block to compute it, and scatters its gradients.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ class ShardCall(NamedTuple):
     """One collective."""
 
     gathers: bool
-    """Else it scatters."""
+    """Whether it gathers; else it scatters."""
     received: int
-    """Elements."""
+    """Number of received elements."""
     sent: int
     dtype: torch.dtype
 
 
 class ShardedExchange(Exchange):
-    """FSDP's collectives, in their order, made or left out.
+    """FSDP's collectives in order, run or skipped.
 
-    Without them a rank computes with its own shard in place of all others': other numbers, but
-    tensors of the same sizes, made and freed at the same moments.
+    If they are skipped, a rank computes with its own shard instead of all others'. The numbers are
+    wrong, but the tensors have the same sizes, and are allocated and freed at the same moments.
     """
 
     def __init__(self, world: ProbeWorld, make: Callable[[], Workload]) -> None:
@@ -45,25 +47,25 @@ class ShardedExchange(Exchange):
         self._seen: list[ShardCall] = []
         self._known: Sequence[ShardCall] = ()
         self._done = 0
-        """Of the step that was left."""
+        """Completed collectives of the step that this rank left."""
         self.work = self._sharded()
 
     @property
     def apart(self) -> nn.Module:
-        """With the collectives left out."""
+        """Return the model, its collectives skipped."""
         self._begin(exchanges=False)
         return self.work.model
 
     def together(self) -> nn.Module:
-        """With them."""
+        """Return the model, its collectives run."""
         self._begin(exchanges=True)
         return self.work.model
 
     def demand_gradients(self) -> None:
-        """FSDP takes what there is."""
+        """FSDP needs no check: it takes the gradients that there are."""
 
     def forget(self) -> bool:
-        """With the model: FSDP knows no way back from the middle of a step."""
+        """Drop the model too: FSDP cannot recover in the middle of a step."""
         self._done, self._seen = len(self._seen), []
         del self.work
         gc.collect()
@@ -71,7 +73,7 @@ class ShardedExchange(Exchange):
         return False
 
     def finish(self) -> None:
-        """On zeros."""
+        """Run the remaining collectives on zeros."""
         import torch
         import torch.distributed as dist
 
@@ -85,10 +87,10 @@ class ShardedExchange(Exchange):
                 dist.reduce_scatter_tensor(received, sent)
 
     def renew(self) -> None:
-        """Who got through a step can take the next."""
+        """Build the model if needed: a rank that completed a step can run the next."""
 
     def _begin(self, *, exchanges: bool) -> None:
-        # A step has the same collectives with any number of samples.
+        # A step has the same collectives for any number of samples.
         self._known, self._seen = self._seen or self._known, []
         self._exchanges = exchanges
 
@@ -99,7 +101,7 @@ class ShardedExchange(Exchange):
         from ddoctor.memory_tracking.blocks import blocks
 
         self._world.doing("building and sharding the model")
-        # Each block goes to the device by itself: all of them together may be too much for it.
+        # Each block is moved separately: all blocks together may not fit the device.
         with torch.device("cpu"):
             work = self._make()
         names = {one: name for name, one in work.model.named_parameters()}
@@ -113,7 +115,7 @@ class ShardedExchange(Exchange):
         return work
 
     def gather(self, whole: Tensor, own: Tensor, group: Any, wait: bool) -> Any:
-        """Everybody's part, or this rank's own in all places."""
+        """Gather all ranks' shards, or repeat this rank's own."""
         import torch.distributed as dist
 
         self._seen.append(ShardCall(True, whole.numel(), own.numel(), own.dtype))
@@ -125,7 +127,7 @@ class ShardedExchange(Exchange):
         return None
 
     def scatter(self, own: Tensor, whole: Tensor, group: Any, how: Any, wait: bool) -> Any:
-        """The sum of everybody's gradients for this rank's part, or its own for it."""
+        """Reduce all ranks' gradients for this rank's shard, or take its own."""
         import torch.distributed as dist
 
         self._seen.append(ShardCall(False, own.numel(), whole.numel(), own.dtype))
@@ -136,13 +138,13 @@ class ShardedExchange(Exchange):
 
 
 class _Memory:
-    """As FSDP itself allocates it."""
+    """Allocates memory as FSDP does."""
 
     def __init__(self, shards: ShardedExchange) -> None:
         self._shards = shards
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """What a collective reads or writes."""
+        """Allocate the buffer of a collective."""
         import torch
 
         return torch.empty(*size, dtype=dtype, device=device)
@@ -168,12 +170,14 @@ class _Scatter(_Memory):
 
 
 def check_torch() -> None:
-    """Whether FSDP lets others take part in its exchange.
+    """Check that FSDP accepts custom collectives.
 
     Raises:
-        DoctorError: this version of torch does not.
+        DoctorError: this version of torch does not support them.
     """
     from torch.distributed.fsdp import FSDPModule
 
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-        raise DoctorError("--fsdp needs a torch whose FSDP2 takes collectives of others, as 2.9")
+        raise DoctorError(
+            "--fsdp needs a torch whose FSDP2 accepts custom collectives, such as 2.9"
+        )

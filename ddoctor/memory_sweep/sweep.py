@@ -1,4 +1,4 @@
-"""What a sweep has found so far, alike on every rank: what was tried, and what to try next."""
+"""The state of a sweep, the same on every rank: the trials so far, and the next one."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ddoctor.memory_sweep.devices import GpuMemory, SimulatedMemory
     from ddoctor.probing.world import ProbeWorld
 
-# More samples at a time nobody trains with.
+# No training uses larger micro-batches.
 MOST = 2**16
-# Far below what is taken for a hang.
+# Seconds, far below the timeout of a hang.
 STEP_SECONDS = 8.0
 TIMED = 5
-"""Steps that are timed, of each of two sizes."""
-# Of a host's free memory, where devices are played: what else runs there needs some.
+"""Number of timed steps of each of two sizes."""
+# Share of a host's free memory for simulated devices: other processes need some.
 HOST_SHARE = 2
 
 
 class MemorySweep:
-    """Each method is called by all ranks, at the same time."""
+    """The state of a sweep; all ranks call each method at the same time."""
 
     def __init__(
         self,
@@ -50,8 +50,11 @@ class MemorySweep:
         epoch: int | None = None,
         too_large: Iterable[int] = (),
     ) -> None:
-        """``first``: the size to begin at, if that is not the ``current`` one; ``epoch``: samples
-        that this rank has in one, if that is known; ``too_large``: what is known not to fit."""
+        """Start a sweep.
+
+        ``first``: the size to begin with, if it is not ``current``. ``epoch``: samples of this rank
+        per epoch, if known. ``too_large``: a size that is known not to fit.
+        """
         self._world, self._device, self._lines = world, device, lines
         self._workload, self._current = workload, current
         self._places = world.places()
@@ -72,44 +75,44 @@ class MemorySweep:
         self._foretold: int | None = None
 
     def weigh(self, models: Iterable[nn.Module]) -> None:
-        """The parameters and buffers of each rank."""
+        """Measure the parameters and buffers of each rank."""
         tensors: Iterable[Any] = (
             one for model in models for one in (*model.parameters(), *model.buffers())
         )
-        # Of what is sharded, its own part.
+        # Of sharded tensors, its own shard.
         own = sum(getattr(one, "_local_tensor", one).nbytes for one in tensors)
         self._parameters = self._world.gather(own)
 
     @property
     def largest(self) -> int:
-        """The largest size that was seen to fit; 0: none."""
+        """Return the largest size that fitted; 0: none."""
         return self._search.largest
 
     @property
     def too_large(self) -> int | None:
-        """The smallest that was seen not to fit; None: all fitted."""
+        """Return the smallest size that did not fit; None: all fitted."""
         return self._search.too_large
 
     @property
     def stopped(self) -> Stopped:
-        """Why none was too large."""
+        """Return why no size was too large."""
         settled = self.too_large is not None or not self.largest
         return "" if settled else self._stopped
 
     def next(self) -> int | None:
-        """The size to try; None: it is settled, or as good as settled."""
+        """Return the size to try next; None: the search is done."""
         return self._search.next()
 
     def known(self, size: int) -> bool:
-        """Whether what a size takes is known."""
+        """Whether the memory of a size is known."""
         return size in self._uses
 
     def fails(self, ranks: Sequence[int]) -> None:
-        """Not even the model and its optimizer could be made on these ranks."""
+        """Record that not even model and optimizer fit on these ranks."""
         self._trials.append(MemoryTrial(micro_batch=0, outcome="out-of-memory", ranks=tuple(ranks)))
 
     def take(self, size: int, used: Sequence[Use | None], *, exchange: bool) -> bool:
-        """What came of a trial, by rank (None: it ran out of memory); whether the size fits."""
+        """Record a trial by rank (None: out of memory); return whether the size fits."""
         short = tuple(rank for rank, one in enumerate(used) if one is None)
         whole = [one for one in used if one is not None]
         thrashing = tuple(rank for rank, one in enumerate(whole) if one.retries)
@@ -130,7 +133,7 @@ class MemorySweep:
         return fits
 
     def foretell(self) -> None:
-        """What may fit, by the lines of all ranks, and what may be tried."""
+        """Forecast by the lines of all ranks what may fit, and limit the trials."""
         search, limit = self._search, self._device.limit
         self._foretold = self._reach(limit)
         search.foretell(self._foretold, sure=min(self._world.gather(self._lines.sure(limit))))
@@ -145,15 +148,15 @@ class MemorySweep:
         search.most = max(most, search.largest, 1)
 
     def safe(self) -> int:
-        """The largest size that leaves ``MARGIN`` on every rank."""
+        """Return the largest size that leaves ``MARGIN`` on every rank."""
         return min(self._reach((1 - MARGIN) * self._device.limit) or 0, self._search.largest)
 
     def rate(self, size: int, seconds: float) -> None:
-        """Of the median step at this size."""
+        """Record the seconds of the median step at this size."""
         self._rates.append(StepRate(micro_batch=size, seconds=seconds))
 
     def told(self) -> MemoryHeadroom:
-        """What came of it."""
+        """Return the result of the sweep."""
         lines = self._world.gather(self._lines.decisive)
         safe = self.safe()
         return MemoryHeadroom(
@@ -171,8 +174,8 @@ class MemorySweep:
         )
 
     def _reach(self, room: float) -> int | None:
-        """The largest size that fits by the lines of all ranks, each into as much."""
-        # What the allocator has beside what is allocated grows with it.
+        """Return the largest size that fits ``room`` of each limit, by the lines of all ranks."""
+        # The allocator's unused memory grows with the allocated memory.
         used = self._uses[max(self._uses)][self._world.rank] if self._uses else None
         share = used.allocated / used.reserved if used is not None else 1.0
         found = self._world.gather(self._lines.reach(int(share * room)))

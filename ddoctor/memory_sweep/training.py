@@ -1,12 +1,13 @@
-"""Steps of a training at any micro-batch, on all ranks, of which each may run out of memory.
+"""Runs training steps of any micro-batch on all ranks, each of which may run out of memory.
 
-A step is tried in two passes. First each rank takes it alone, without the exchange: who runs out of
-memory then leaves nobody waiting, and all agree over the store what came of it. What the exchange
-needs is there already, so that it takes nothing more that torch allocates. Only what all ranks got
-through alone is done with the exchange. Should a rank still run out of memory there, the others
-wait for it in a collective that nothing but its own part ends: gloo has no way to abort one, and
-NCCL's ends the communicator. So that rank goes on with the collectives that are left, on zeros, and
-then all agree again.
+A trial has two passes. First each rank runs the step alone, without communication: a rank that runs
+out of memory blocks no other, and all agree on the result over the store. The buffers for
+communication already exist, so the second pass allocates nothing more in torch.
+
+Only a size that all ranks completed alone is run with communication. If a rank still runs out of
+memory there, the others wait for it in a collective that only this rank can complete: gloo cannot
+abort a collective, and NCCL's abort ends the communicator. So that rank runs the remaining
+collectives on zeros, and then all agree again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Use(NamedTuple):
-    """What one step took on one rank."""
+    """The memory of one step on one rank."""
 
     allocated: int
     """Bytes at the peak."""
@@ -41,7 +42,7 @@ class Use(NamedTuple):
 
 
 class TrainingSteps:
-    """One workload on all ranks together."""
+    """Steps of one workload on all ranks."""
 
     def __init__(
         self,
@@ -54,14 +55,14 @@ class TrainingSteps:
         self._has_states = False
         self._smallest: Shape | None = None
         self.lines = lines
-        """Of what this rank gets through alone: the exchange has operators of its own."""
+        """Of the steps that this rank runs alone: communication adds operators."""
         self._held: Sequence[int] = ()
         exchange.renew()
 
     def alone(self, shape: Shape, size: int) -> tuple[Use | None, ...]:
-        """A step of each rank on its own, by rank; None: it ran out of memory.
+        """Run a step of each rank alone; return the memory by rank, None: out of memory.
 
-        ``size``: by which the lines know it.
+        ``size``: the step's size in the lines.
         """
         mine = self._tried(lambda: self._first_steps(shape))
         if mine is not None:
@@ -72,13 +73,15 @@ class TrainingSteps:
         return used
 
     def together(self, shape: Shape) -> tuple[Use | None, ...]:
-        """The same with the exchange of gradients; all ranks have got through it alone."""
+        """Run the step with communication, after all ranks completed it alone."""
         self._settle()
         return self._exchanged(shape, watched=True)
 
     def seconds(self, shape: Shape, steps: int) -> list[float]:
-        """Of each step with the exchange, on the slowest rank; fewer than asked for where a rank
-        ran out of memory."""
+        """Return the seconds of each step with communication, on the slowest rank.
+
+        There are fewer than ``steps`` if a rank ran out of memory.
+        """
         self._settle()
         found: list[float] = []
         for _ in range(steps):
@@ -96,19 +99,19 @@ class TrainingSteps:
         return self._step(self._exchange.apart, shape, watched=True)
 
     def _settle(self) -> None:
-        """At a size at which no rank has to be helped out."""
+        """Run steps until the collectives are final, at a size at which every rank completes."""
         if not self._has_states and (smallest := self._smallest) is not None:
-            # This rank has made its model anew, and alone knows it.
+            # Only this rank knows that it built its model again.
             self._tried(lambda: self._first_steps(smallest))
         while not self._exchange.settled:
             assert self._smallest is not None
             self._exchanged(self._smallest, watched=False)
 
     def _exchanged(self, shape: Shape, *, watched: bool) -> tuple[Use | None, ...]:
-        # Nothing here may hold the model, which is made anew where the step fails.
+        # Nothing here may keep a reference to the model, which is built again if the step fails.
         mine = self._tried(lambda: self._step(self._exchange.together(), shape, watched=watched))
         if mine is None:
-            self._world.doing("out of memory: the rest of the exchange")
+            self._world.doing("out of memory: completing the collectives")
             self._exchange.finish()
         used = self._all(mine)
         if None in used:
@@ -120,7 +123,7 @@ class TrainingSteps:
         of = "" if shape.tokens is None else f" of {shape.tokens} tokens"
         what = f"{shape.samples} samples{of}"
         begin = time.perf_counter()
-        # What the workload makes lies on the rank's device.
+        # The workload creates its tensors on the rank's device.
         with self._watched() if watched else nullcontext(Meter()) as meter, self._world.device:
             doing(f"{what}, forward")
             loss = _loss(work, model, shape)
@@ -149,7 +152,7 @@ class TrainingSteps:
         # Outside of the handler, where the traceback no longer holds the step's tensors.
         self._has_states &= self._exchange.forget()
         if not self._has_states:
-            # The step may have made some of them only.
+            # The step may have created only some of them.
             self._exchange.work.optimizer.state.clear()
         gc.collect()
         return None
@@ -167,7 +170,7 @@ class TrainingSteps:
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device had no more; libraries beside the allocator say so in other words."""
+    """Whether a device is out of memory; libraries other than the allocator use other words."""
     import torch
 
     if isinstance(error, torch.cuda.OutOfMemoryError):

@@ -1,4 +1,4 @@
-"""What is trained: a model, its optimizer and a loss, made by a function of the user's own."""
+"""The workload: a model, its optimizer and a loss, from a user's factory function."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-# By name, since they have lain in several places of torch.
+# By name, as torch has moved them between modules.
 WAITING = {"FSDPModule", "FullyShardedDataParallel", "DistributedDataParallel", "SyncBatchNorm"}
 CONTRACT = "return a model, its optimizer, and a function loss(model, samples)"
 
 
 class Workload(NamedTuple):
-    """What a factory returns."""
+    """The result of a factory."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Callable[..., Tensor]
-    """``loss(model, samples)`` of so many made-up samples; or ``loss(model, samples, tokens)``, of
-    so many tokens each."""
+    """``loss(model, samples)``, or ``loss(model, samples, tokens)`` with tokens per sample.
+
+    It makes the synthetic samples itself."""
 
 
 def factory(name: str, folder: str) -> Callable[[], object]:
-    """The function of ``package.module:factory``, in this folder or installed.
+    """Return the function of ``package.module:factory``, in this folder or installed.
 
     Raises:
-        DoctorError: there is none.
+        DoctorError: there is no such module or function.
     """
     module_name, _, attribute = name.partition(":")
-    # Last, so that a queue.py there is not taken for Python's own.
+    # Last, so that a queue.py there does not hide Python's.
     if folder not in sys.path:
         sys.path.append(folder)
     try:
@@ -45,7 +46,7 @@ def factory(name: str, folder: str) -> Callable[[], object]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise DoctorError(
-            f"--workload {name}: there is no module {error.name} in {folder}, and none installed"
+            f"--workload {name}: no module {error.name} in {folder}, and none installed"
         ) from None
     found = getattr(module, attribute, None)
     if not callable(found):
@@ -55,7 +56,7 @@ def factory(name: str, folder: str) -> Callable[[], object]:
 
 
 def checked(name: str, made: Any) -> Workload:
-    """What the factory returned.
+    """Return the factory's result as a workload.
 
     Raises:
         DoctorError: it cannot be trained here.
@@ -70,34 +71,34 @@ def checked(name: str, made: Any) -> Workload:
     if not fit or not callable(loss):
         kinds = ", ".join(map(_kind, made))
         raise DoctorError(f"--workload {name} returned {kinds}: {CONTRACT}")
-    # Their forward pass waits for all ranks, also for one that has run out of memory meanwhile.
+    # Their forward pass waits for all ranks, also for one that ran out of memory.
     waits = next((one for one in model.modules() if _communicates(one)), None)
     if waits is not None:
         raise DoctorError(
             f"--workload {name}: the forward pass of {_kind(waits)} waits for the other ranks: "
-            "give the model as it is before it is wrapped, and without SyncBatchNorm"
+            "return the unwrapped model, without SyncBatchNorm"
         )
     return Workload(model, optimizer, loss)
 
 
 class Shape(NamedTuple):
-    """Of what a step is tried with."""
+    """The input of a trial step."""
 
     samples: int
     tokens: int | None = None
-    """Of each; None: as the workload makes them."""
+    """Tokens per sample; None: the workload decides."""
 
     @property
     def told(self) -> tuple[int, ...]:
-        """As a loss takes it."""
+        """Return the arguments of a loss."""
         return (self.samples,) if self.tokens is None else (self.samples, self.tokens)
 
 
 def check_loss(work: Workload, shape: Shape) -> None:
-    """Whether it takes that.
+    """Check that the loss accepts this input.
 
     Raises:
-        DoctorError: it takes no number of tokens, or wants one.
+        DoctorError: it accepts no number of tokens, or requires one.
     """
     try:
         signature(work.loss).bind(work.model, *shape.told)
@@ -105,14 +106,14 @@ def check_loss(work: Workload, shape: Shape) -> None:
         if shape.tokens is None:
             raise DoctorError(
                 "the loss of --workload takes more than (model, samples): if the third is the "
-                "number of tokens of a sample, say --sequence N"
+                "number of tokens per sample, pass --sequence N"
             ) from None
         raise DoctorError(
-            "--sequence: the loss of --workload takes no third argument: have it be loss(model, "
-            "samples, tokens), of so many tokens each"
+            "--sequence: the loss of --workload takes no third argument: define loss(model, "
+            "samples, tokens) with tokens per sample"
         ) from None
     except ValueError:
-        return  # written in another language, it does not tell
+        return  # a native function has no signature
 
 
 def _communicates(module: object) -> bool:

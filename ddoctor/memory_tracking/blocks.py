@@ -1,4 +1,4 @@
-"""What a model repeats: the blocks that are sharded, and computed again, each by itself."""
+"""The repeated blocks of a model: the units of sharding and of activation checkpointing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import nn
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """Those of all rows."""
+    """Return the blocks of all rows."""
     return [block for row in rows(model) for block in row]
 
 
 def rows(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
-    """Rows of equal blocks, none of them inside of another's block."""
+    """Yield rows of equal blocks; no row is within a block of another row."""
     for child in module.children():
         row = tuple(child.children())
         if isinstance(child, nn.ModuleList | nn.Sequential) and _equal(row):
@@ -23,7 +23,7 @@ def rows(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
 
 
 def _equal(row: Sequence[nn.Module]) -> bool:
-    """Whether they are blocks of one class; a row of, say, linear layers is none of blocks."""
+    """Whether they are blocks of one class; single layers, such as linear ones, are not blocks."""
     return len({type(one) for one in row}) == 1 and all(map(_composed, row))
 
 

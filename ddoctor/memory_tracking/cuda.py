@@ -1,15 +1,15 @@
-"""What CUDA's kernels keep and return where the CPU's do otherwise, on fake tensors of the CPU.
+"""The outputs and saved tensors of CUDA kernels, for CPU operators on fake tensors.
 
-torch builds without CUDA have no autograd of fake tensors on it. So for the time of a step the
-operators that differ are taken as torch's CUDA build takes them:
+A torch build without CUDA has no autograd of fake CUDA tensors. So during a step, the operators
+that differ behave as in torch's CUDA build:
 
-- attention: by the kernels for GPUs, which keep the sum of each row, and draw dropout again in the
-  backward pass; fewer heads of keys than of queries only flash attention takes, so not in floats
+- attention: by the GPU kernels, which save the sum of each row and draw dropout again in the
+  backward pass; only flash attention accepts fewer key heads than query heads, so not in fp32
   (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.13);
-- dropout: its mask is of one byte a number (aten/src/ATen/native/Dropout.cpp);
-- autocast: some operators compute in floats (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
+- dropout: its mask has one byte per element (aten/src/ATen/native/Dropout.cpp);
+- autocast: some operators compute in fp32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 
-Not modelled: workspaces of cuDNN, partial sums of reductions, and kernels that are compiled.
+Not modelled: cuDNN workspaces, partial sums of reductions, and compiled kernels.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_map_only
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-# Of each head, in bytes (sdp_utils.cpp, minimum_gemm_alignment); flash attention fills them up, and
-# takes so many numbers (check_head_dim_size_flash).
+# Alignment of each head in bytes (sdp_utils.cpp, minimum_gemm_alignment); flash attention pads to
+# it, and accepts heads up to this size (check_head_dim_size_flash).
 ALIGNED, LONGEST_FLASH = 16, 256
-# Of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE what returns as many numbers as it takes, and
-# autocast leaves in halves on a CPU.
+# The operators of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE whose output has the input's
+# size, and which autocast leaves in half precision on a CPU.
 IN_FLOATS = (
     aten.exp.default,
     aten.log.default,
@@ -50,7 +50,7 @@ IN_FLOATS = (
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Take these operators so, in all of this process."""
+    """Replace these operators in the whole process."""
     library: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
@@ -63,10 +63,10 @@ def as_on_cuda() -> Iterator[None]:
 
 
 def own(func: Any, args: Any) -> int:
-    """Bytes that a call has beside what it returns; 0 of others than attention.
+    """Return the bytes that a call needs besides its outputs; 0 except for attention.
 
     aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd: the gradient of the
-    queries is summed in floats, and those of keys and values for each head of the queries.
+    queries is summed in fp32, and those of keys and values for each query head.
     """
     if func is not aten._scaled_dot_product_flash_attention_backward.default:
         return 0
@@ -86,7 +86,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """By flash attention, else by memory-efficient attention, else by products of matrices."""
+    """Compute by flash attention, else memory-efficient attention, else matrix products."""
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         closed = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = closed.masked_fill_(attn_mask.logical_not(), float("-inf"))

@@ -1,4 +1,4 @@
-"""torch's grouped product of matrices, by which experts compute, on tensors without data."""
+"""torch's grouped matrix product, which experts use, on tensors without data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GROUPED: Any = getattr(PACKET, "default", None)
 
 
 def without_data(a: Tensor, b: Tensor, *how: Any, **more: Any) -> Tensor:
-    """As ``GROUPED``, whose shapes torch 2.13 tells of bfloat16 alone; its kernels take more.
+    """Return the shape of ``GROUPED``, which torch 2.13 has for bfloat16 only, unlike its kernels.
 
-    Its shapes are the same wherever the tokens go: they are sorted by expert, and each has its
+    The shapes do not depend on the routing: tokens are sorted by expert, and each expert has its
     rows of one tensor.
     """
     made: Tensor = GROUPED(a.to(torch.bfloat16), b.to(torch.bfloat16), *how, **more)
@@ -23,5 +23,5 @@ def without_data(a: Tensor, b: Tensor, *how: Any, **more: Any) -> Tensor:
 
 
 def flops(a: Tensor, b: Tensor, *how: Any, **more: Any) -> int:
-    """Of all groups: each row, and in the gradient of the weights each column, is of one."""
+    """Return the FLOPs of all groups: each row (or column, for the weights' gradient) is in one."""
     return 2 * a.shape[-2] * a.shape[-1] * b.shape[-1]

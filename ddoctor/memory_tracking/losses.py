@@ -1,4 +1,4 @@
-"""What a loss between images holds that its one number does not show."""
+"""The hidden memory of a loss between images, whose output is one number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-# In torch's own numbering (torch/nn/_reduction.py).
+# torch's number for the reduction (torch/nn/_reduction.py).
 NONE, MEAN = 0, 1
 
 
 def _whole(
     loss: Any, inputs: Tensor, targets: Tensor, reduction: int = MEAN, *how: Any, **more: Any
 ) -> Tensor:
-    """As ``loss``: made as large as what it compares, then said to be one number."""
+    """Compute ``loss``: allocate as much as its inputs, then return one number."""
     if reduction == NONE:
         made: Tensor = loss(inputs, targets, reduction, *how, **more)
         return made
@@ -27,12 +27,13 @@ def _whole(
 WHOLE: Mapping[Any, Callable[..., Tensor]] = {
     loss: partial(_whole, loss) for loss in (aten.mse_loss.default, aten.smooth_l1_loss.default)
 }
-"""Losses that keep so much as long as they are kept themselves, on every device
-(aten/src/ATen/native/Loss.cpp, the meta functions of both)."""
+"""Losses that keep this memory as long as they exist, on every device.
+
+See the meta functions of both in aten/src/ATen/native/Loss.cpp."""
 
 
 def own(func: Any, args: Sequence[Any]) -> int:
-    """Bytes that a call has beside what it returns: the differences that it sums; 0 of others."""
+    """Return the bytes that a call needs besides its output: the differences that it sums."""
     if func not in WHOLE:
         return 0
     inputs, _, reduction, *_ = (*args, MEAN)

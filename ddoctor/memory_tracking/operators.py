@@ -1,4 +1,4 @@
-"""What a step holds in memory after each of its operators, on CPU tensors or on a GPU."""
+"""Measures the memory of a step after each operator, on CPU tensors or on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddoctor.memory_tracking.tracker import Tracker
 
 
 class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
-    """A tracker under which a step has so many bytes, and runs out of memory as on a GPU."""
+    """A tracker with a memory limit: a step runs out of memory as on a GPU."""
 
     def __init__(
         self,
@@ -27,22 +27,22 @@ class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
         super().__init__(model, optimizer, others)
         self._limit = limit
         self.held: list[int] = []
-        """Bytes, operator by operator."""
+        """Bytes after each operator."""
 
     def _register_global_optimizer_hook(self) -> None:
-        """Whose something is does not matter here, and it may begin within such a hook."""
+        """Register no hook: the owner of memory is irrelevant, and tracking may begin in one."""
 
     def _pre_fw_hook(self, module: nn.Module, inputs: Any) -> None:
-        """Nothing of each module: with that a model could be called once a step only."""
+        """Track no modules: with tracking, a step could call a model only once."""
 
     def _post_fw_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """The same."""
+        """Do nothing, as above."""
 
     def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
-        """The same."""
+        """Do nothing, as above."""
 
     def _post_bw_hook(self, module: nn.Module | None, args: Any) -> None:
-        """The same."""
+        """Do nothing, as above."""
 
     def _update_peak_stats(self, peak_state: _State) -> None:
         held = sum(now[_TOTAL_KEY] for now in self._curr_mem_snap.values()) + self._own
@@ -54,19 +54,19 @@ class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
 
 
 class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What CUDA's caching allocator tells."""
+    """Records the statistics of CUDA's caching allocator."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self.held: list[int] = []
-        """The most that each operator held, in bytes."""
+        """Peak bytes of each operator."""
         self.reserved = 0
-        """The most that the allocator had from the device, in bytes."""
+        """The allocator's peak of reserved bytes."""
         torch.cuda.reset_peak_memory_stats(device)
         self._before = self._retries(torch.cuda.memory_stats(device))
         self.retries = 0
-        """How often it gave back all that was cached, because there was no more."""
+        """Number of times that it freed its cache because the device was full."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""torch's memory tracker, made to tell when the peak comes, and what no tensor shows."""
+"""torch's memory tracker, extended by the moment of the peak and memory outside of tensors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from torch.utils.hooks import RemovableHandle
 from ddoctor.memory_tracking import cuda, grouped, losses
 
 DEVICE = torch.ops.prim.device.default
-# Attention has an operator of its own on CPUs, for which torch has no formula; of the grouped
-# product it has none at all.
+# CPU attention is a separate operator, for which torch has no formula; for the grouped product it
+# has none at all.
 FORMULAS = {
     **flop_registry,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
@@ -41,42 +41,42 @@ FORMULAS = {
     ],
     grouped.PACKET: grouped.flops,
 }
-# What fake tensors do not do, or not as it is done.
+# Operators that fake tensors lack, or implement differently.
 AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_data, **losses.WHOLE}
-# By torch's names: what is the smaller the more ranks share it. States of the optimizer, and what
-# it makes in its step, have one name.
+# torch's names of the memory that shrinks with the number of ranks. Optimizer states and the
+# temporaries of its step have one name.
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
 
 
 def on_gpu(func: Any, args: Sequence[Any]) -> int:
-    """Bytes that a call needs on a GPU in addition to what it returns."""
+    """Return the bytes that a call needs on a GPU besides its outputs."""
     return cuda.own(func, args) + losses.own(func, args)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What lay in memory at the fullest moment of one phase of the step, in bytes."""
+    """The memory at the peak of one phase of the step, in bytes."""
 
     phase: str
     """forward, backward or optimizer."""
     module: str
-    """Whose operator was the last before it."""
+    """The module of the last operator before it."""
     parts: Mapping[str, int]
     """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other; under FSDP
     Sharded Param, Unsharded Param, All Gather, Reduce Scatter, Inputs, …"""
     logits: Mapping[str, int]
-    """Of these parts, what has as many numbers as the logits."""
+    """Of these parts, the tensors with as many elements as the logits."""
     operators: int
-    """What the operator at the peak had for itself."""
+    """Workspace of the operator at the peak."""
 
     @property
     def total(self) -> int:
-        """Bytes, as the allocator counts them."""
+        """Return total bytes, as the allocator counts them."""
         return sum(self.parts.values()) + self.operators
 
 
 class _Modules(ModTracker):
-    """Which modules are at work."""
+    """Tracks which modules are running."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ class _Modules(ModTracker):
 
     @property
     def innermost(self) -> str:
-        """Entered last of those that are at work: the gradients of some are never seen to end."""
+        """Return the last entered running module: some never report the end of their gradients."""
         return next((name for name in reversed(self._entered) if name in self.parents), "")
 
     def _get_append_fn(self, w_mod: Any, name: str, is_bw: bool) -> Callable[..., None]:
@@ -102,34 +102,33 @@ class _Modules(ModTracker):
         parts = tree_leaves(input)
         learning = [one for one in parts if isinstance(one, Tensor) and one.requires_grad]
         if learning and not self.is_bw:
-            # torch waits for the gradients of all of them, with hooks that hold the nodes by which
-            # they are held. So these would never be freed, nor would a leaf at their end, as the
-            # frozen embeddings under adapters, and its gradient.
+            # torch waits for the gradients of all of them, with hooks that refer to the nodes that
+            # refer to them. So these would never be freed, nor would a leaf at their end, such as
+            # the frozen embeddings under adapters, and its gradient.
             leave = self._post_bw_callbacks_to_enqueue.pop()
             register_multi_grad_hook(learning, leave, mode="any")
 
 
 class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
-    """What lies in memory at the fullest moment of each phase, and each allocation."""
+    """Tracks the memory at the peak of each phase, and each allocation."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._modules = self._mod_tracker = _Modules()
         self.phase = ""
-        """Of the step, as whoever runs it calls it."""
+        """The current phase of the step, set by the caller."""
         self.peaks: dict[str, Peak] = {}
-        """By phase."""
+        """The peaks by phase."""
         self.sizes: list[tuple[int, int]] = []
-        """What was allocated, as `ddoctor.forecast.allocator.replay` takes it."""
+        """The allocations, as input of `ddoctor.forecast.allocator.replay`."""
         self.shared: set[int] = set()
-        """Which of it is the smaller the more ranks share it."""
+        """The allocations that shrink with the number of ranks."""
         self.flops = 0
-        """Of all products of matrices, convolutions and attention so far."""
+        """FLOPs of all matrix products, convolutions and attention so far."""
         self.own: Callable[[Any, Sequence[Any]], int] = on_gpu
-        """Bytes that a call of an operator needs in addition to what it returns."""
+        """Returns the bytes that a call of an operator needs besides its outputs."""
         self.logits: tuple[int, int] | None = None
-        """How many numbers the model's logits have, and how many of them are of one label; None: it
-        has none."""
+        """Number of elements of the model's logits, and of those of one label; None: no logits."""
         self._numbers: dict[int, int] = {}
         self._alike: dict[int, _WeakRefInfo] = {}
         self._own = 0
@@ -157,7 +156,7 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             self.sizes.append((number, 0 if u_type is _UpdateType.DEL else winfo.mem_consumed))
 
     def _update_peak_stats(self, peak_state: _State) -> None:
-        """Without the statistics of each module, for which every operator would go through all."""
+        """Skip the statistics of each module: they would make every operator visit all modules."""
         for now in self._curr_mem_snap.values():
             known = self.peaks.get(self.phase)
             if known is None or known.total < now[_TOTAL_KEY] + self._own:
@@ -192,21 +191,21 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
 
 
 class Tracker(_Peaks):  # type: ignore[no-untyped-call]
-    """Of a model that each rank has whole."""
+    """Tracks a model that each rank has whole."""
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, others: Iterable[Tensor | Optimizer]
     ) -> None:
         super().__init__()
         for parameter in model.parameters():
-            # torch's tracker wants to hook all of them, and a frozen one takes no hook.
+            # torch's tracker hooks all parameters, and a frozen one accepts no hook.
             if not parameter.requires_grad:
                 nothing = RemovableHandle(OrderedDict())
                 self._param_to_grad_hook_handles[parameter] = nothing, nothing
         self.track_external(model, optimizer, *others)
 
     def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
-        # A loss that was made within the forward pass is gone by then.
+        # A loss that the forward pass computes is freed by then.
         if module is not None:
             super()._pre_bw_hook(module, args)
 
@@ -216,7 +215,7 @@ class Tracker(_Peaks):  # type: ignore[no-untyped-call]
 
 
 class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
-    """Of a model that FSDP2 has spread."""
+    """Tracks a model that FSDP2 has sharded."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
         super().__init__(model, optimizer)

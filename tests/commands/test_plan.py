@@ -36,7 +36,7 @@ def test_the_bundle_can_be_judged_again(tmp_path: Path) -> None:
     bundle, page = tmp_path / "plan.json", tmp_path / "plan.html"
     work = ("--micro-batch", "32", "--samples", "50x30x30", "--epochs", "5", "--gpus", "4")
     run = ddoctor("plan", *ON_H100, *work, "--bundle", bundle, "--html", page)
-    assert "352 in an epoch, 1,760 in all" in run.stdout
+    assert "352 per epoch, 1,760 in total" in run.stdout
     again = ddoctor("diagnose", bundle)
     assert again.returncode == run.returncode == 0
     assert "fits ← this" in again.stdout
@@ -89,7 +89,7 @@ def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) ->
     told = ddoctor(*words, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     text = " ".join(told.stdout.split())
-    assert "by closed form, and coarse, since halting:work decides by values that it" in text
+    assert "coarse, by closed form: halting:work has control flow that depends" in text
     assert "not in it activations (--activations)" in text
     more = ddoctor(*words, "--activations", "2GiB", cwd=tmp_path)
     assert "not in it" not in more.stdout
@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_is_refused_before_the_work(tmp_path: Path) -> N
     taken.write_text("")
     for path in (taken, taken / "launch"):
         told = refused("plan", "--model", "/no/such/model", "--gpu", "h100", "--write", path)
-        assert "is no folder" in told
+        assert "is not a folder" in told
 
 
 def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
     [
         (("--gpu", "h100"), "--model CONFIG, --workload"),
         (("--workload", "x:y", "--params", "1B", "--gpu", "h100"), "in one way"),
-        (("--workload", "nowhere:y", "--gpu", "h100"), "there is no module nowhere"),
+        (("--workload", "nowhere:y", "--gpu", "h100"), "no module nowhere"),
         (("--workload", "json:loads", "--gpu", "h100"), "json:loads"),
         (
             (
@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
                 "--gpu",
                 "h100",
             ),
-            "no third argument: have it be loss(model, samples, tokens)",
+            "no third argument: define loss(model, samples, tokens)",
         ),
         (("--gpu", "h100"), "--params 4.4B, or --measured BUNDLE of a run"),
         (("--model", "x", "--params", "1B", "--gpu", "h100"), "in one way"),

@@ -87,9 +87,9 @@ def test_activations_are_those_of_a_sample_that_was_seen(tmp_path: Path) -> None
     ("sections", "told"),
     [
         ((use(), of()), "it has no model: say what is trained, --model CONFIG"),
-        ((wrapping("fsdp1"), use(), of()), "FSDP1 tells of its shards only: say what is trained"),
-        ((wrapping(), use(), of("Lion")), "does not tell which optimizer this is: say --optimizer"),
-        ((wrapping(), use("float64"), of()), "does not tell which precision this is: say --prec"),
+        ((wrapping("fsdp1"), use(), of()), "FSDP1 reports only its shards: describe the model"),
+        ((wrapping(), use(), of("Lion")), "does not record the optimizer: pass --optimizer"),
+        ((wrapping(), use("float64"), of()), "does not record the precision: pass --prec"),
     ],
 )
 def test_what_no_plan_can_be_made_of(

@@ -145,7 +145,7 @@ def test_the_micro_batches_make_the_global_batch() -> None:
     found = arguments(plan)
     assert found["per_device_train_batch_size"] * found["gradient_accumulation_steps"] * 2 == 64
     assert (
-        "# 4 samples on each GPU at a time, 8 times before each step: 64 in all"
+        "# 4 samples per GPU and micro-batch, 8 accumulation steps: 64 in total"
         in texts(plan)[ACCELERATE]
     )
 
@@ -185,7 +185,9 @@ def test_each_file_says_what_it_is_of() -> None:
 
 
 def test_gpus_that_fill_no_hosts() -> None:
-    with pytest.raises(DoctorError, match="12 GPUs, which fill no whole hosts of 8: say --gpus 8"):
+    with pytest.raises(
+        DoctorError, match="12 GPUs, which do not fill whole hosts of 8: pass --gpus 8"
+    ):
         texts(recommended("fsdp", 12))
 
 

@@ -110,7 +110,7 @@ def test_where_nothing_else_fits_the_host_keeps_what_is_sharded() -> None:
     best = taken(found)
     assert (best.strategy, best.gpus, best.fit) == ("fsdp-offload", 1, "fits")
     assert best.host == pytest.approx(52.8 * GB)
-    assert "nothing else fits" in found.reason
+    assert "nothing fits without CPU offload" in found.reason
     assert "49.2 GiB of its host's memory" in found.reason
     # Of what fits without, or could with less, the remedies speak.
     assert found.gains["offload"] > 20 * GB

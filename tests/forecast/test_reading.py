@@ -168,7 +168,7 @@ def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:
 def test_no_longer_than_its_positions(tmp_path: Path) -> None:
     blueprint = from_config(written(tmp_path))
     assert read(blueprint, None).length == 512
-    with pytest.raises(DoctorError, match="allows 512 at most"):
+    with pytest.raises(DoctorError, match="allows at most 512"):
         read(blueprint, 513)
 
 
@@ -271,7 +271,7 @@ def test_what_each_kind_is_fed(
     [
         ({"architectures": None}, "names no architecture"),
         ({"architectures": ["NoSuchModel"]}, "names no architecture"),
-        ({"architectures": ["LlamaModel"]}, "nobody knows what to feed LlamaModel"),
+        ({"architectures": ["LlamaModel"]}, "ddoctor cannot make the input of LlamaModel"),
     ],
 )
 def test_a_config_that_cannot_be_trained(tmp_path: Path, more: dict[str, Any], told: str) -> None:

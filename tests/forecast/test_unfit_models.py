@@ -51,7 +51,7 @@ def ones(samples: int, length: int) -> dict[str, Tensor]:
 
 def test_a_model_without_a_loss() -> None:
     blueprint = Blueprint(name="Lossless", build=Lossless, batch=ones)
-    with pytest.raises(DoctorError, match="no loss is returned"):
+    with pytest.raises(DoctorError, match="forward pass returns no loss"):
         of(blueprint, samples=1).parts(ONE)
 
 
@@ -76,5 +76,7 @@ def test_what_depends_on_the_values_that_it_computes() -> None:
     blueprint = Blueprint(
         name="Halting", build=Halting, batch=lambda samples, length: {"x": torch.zeros(samples, 8)}
     )
-    with pytest.raises(DoctorError, match=r"^Halting decides by values that it computes"):
+    with pytest.raises(
+        DoctorError, match=r"^Halting has control flow that depends on computed values"
+    ):
         of(blueprint, samples=1).parts(ONE)

@@ -101,7 +101,7 @@ def test_a_loss_that_is_told_how_long_samples_are() -> None:
     batch = partial(blueprint.batch, 8, 64)
     told = footprint(blueprint.build, batch, AdamW)
     assert told.total == pytest.approx(truth.peak(blueprint.build, batch, AdamW), rel=0.005)
-    with pytest.raises(DoctorError, match="say --sequence N"):
+    with pytest.raises(DoctorError, match="pass --sequence N"):
         read(from_factory("trained_by_me:texts"), None)
 
 

@@ -37,7 +37,7 @@ def test_it_is_found_in_the_folder_after_all_that_is_installed(
     [
         (
             "no_such_module:make",
-            "there is no module no_such_module in /nowhere, and none installed",
+            "no module no_such_module in /nowhere, and none installed",
         ),
         (f"{MODULE}:mak", f"{MODULE} has no function mak"),
         (f"{MODULE}:WIDE", f"{MODULE} has no function WIDE"),
@@ -77,7 +77,7 @@ def test_a_loss_of_so_many_tokens() -> None:
     one, other = checked("a:b", workloads.sequences()), checked("a:b", workloads.dense())
     check_loss(one, Shape(2, 16))
     check_loss(other, Shape(2))
-    with pytest.raises(DoctorError, match="say --sequence N"):
+    with pytest.raises(DoctorError, match="pass --sequence N"):
         check_loss(one, Shape(2))
-    with pytest.raises(DoctorError, match="no third argument: have it be loss\\(model, samples,"):
+    with pytest.raises(DoctorError, match="no third argument: define loss\\(model, samples,"):
         check_loss(other, Shape(2, 16))

@@ -1,4 +1,4 @@
-"""A model without its weights, and one step of its training on tensors that take no memory.
+"""Builds a model without weights and runs one training step on fake tensors.
 
-Here alone the forecast needs torch: what imports it, imports torch.
+Only this part of the forecast needs torch: importing it imports torch.
 """

@@ -1,4 +1,4 @@
-"""A model as its configuration describes it: built without weights, fed with made-up samples."""
+"""A model from its configuration: built without weights, with synthetic samples as input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddoctor.errors import DoctorError
 
 Batch = Mapping[str, Tensor | int]
 Make = Callable[[Any, int, int], Tensor]
-"""Of a config, so many samples, so long."""
+"""Makes an input from a config, a number of samples, and their length."""
 
 
 def _tokens(config: Any, samples: int, length: int) -> Tensor:
@@ -35,13 +35,13 @@ def _masks(config: Any, samples: int, length: int) -> Tensor:
 
 
 def _sides(config: Any) -> tuple[int, int]:
-    """Of an image: the model's own, or else the usual one."""
+    """Return height and width of an image: the model's, or the usual size."""
     size = getattr(config, "image_size", None) or 224
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def _spectra(config: Any, samples: int, length: int) -> Tensor:
-    # Whisper halves them by strides before it counts positions.
+    # Whisper halves the length by strides before it counts positions.
     return torch.zeros(samples, config.num_mel_bins, 2 * config.max_source_positions)
 
 
@@ -50,7 +50,7 @@ INPUTS: Mapping[str, Make] = {
     "pixel_values": _images,
     "input_features": _spectra,
 }
-"""By the name that a class gives what it reads."""
+"""By the name of a class's input argument."""
 TARGETS: Mapping[str, Mapping[str, Make]] = {
     "CausalLM": {"labels": _tokens},
     "LMHeadModel": {"labels": _tokens},
@@ -62,48 +62,49 @@ TARGETS: Mapping[str, Mapping[str, Make]] = {
     "QuestionAnswering": {"start_positions": _numbers, "end_positions": _numbers},
     "SemanticSegmentation": {"labels": _masks},
 }
-"""By the end of a class's name: what its loss is computed from."""
+"""The targets of the loss, by the end of a class's name."""
 LONGEST = ("max_position_embeddings", "max_target_positions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """How to build a model, and what to feed it."""
+    """How to build a model and its inputs."""
 
     name: str
     build: Callable[[], nn.Module]
     batch: Callable[[int, int], Batch]
-    """Of so many samples, so long: keyword arguments of a forward pass that returns a loss."""
+    """Makes the keyword arguments of a forward pass that returns a loss.
+
+    From a number of samples and their length."""
     longest: int | None = None
-    """What its position embeddings allow; None: nothing, or it reads no sequences."""
+    """Longest sequence of its position embeddings; None: no limit, or it reads no sequences."""
 
 
 def from_config(source: str) -> Blueprint:
-    """Of a folder or file with a Hugging Face config, or of a model that the Hub knows.
+    """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
     Raises:
-        DoctorError: it cannot be read, names no architecture, or needs data that nobody knows how
-            to make.
+        DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
     """
     try:
         import transformers
     except ImportError:
-        install = "python -m pip install transformers"
+        install = "run python -m pip install transformers"
         raise DoctorError(f"--model needs transformers: {install}") from None
     path = Path(source)
     place = path.parent if path.is_file() and path.name == "config.json" else path
     try:
         config = transformers.AutoConfig.from_pretrained(str(place))
-    except Exception as error:  # each kind of config checks itself, and raises what it likes
+    except Exception as error:  # each kind of config validates itself and raises any type
         raise DoctorError(f"--model {source}: {said(error)}") from None
     names = getattr(config, "architectures", None) or ()
     kind = next((found for name in names if (found := getattr(transformers, name, None))), None)
     if kind is None:
         raise DoctorError(
             f"--model {source}: its config names no architecture that transformers knows: "
-            'add, say, "architectures": ["LlamaForCausalLM"]'
+            'add, for example, "architectures": ["LlamaForCausalLM"]'
         )
-    # An encoder of images or sounds stands by where only text comes.
+    # An encoder of images or sounds is idle if only text is the input.
     senses = getattr(kind, "input_modalities", "text")
     deaf = kind.main_input_name == "input_ids" and set(senses) > {"text"}
     of_text = config.get_text_config(decoder=True)
@@ -120,10 +121,10 @@ def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
     asked = next((makes for end, makes in TARGETS.items() if name.endswith(end)), None)
     if reads not in INPUTS or asked is None:
         raise DoctorError(
-            f"--model {source}: nobody knows what to feed {name} ('{reads}') for a loss: name a "
-            f"class in the config's architectures that ends with {', '.join(TARGETS)}, give a "
-            "function that makes its loss, --workload package.module:factory, or what you know of "
-            "it, --params, --activations and --layers"
+            f"--model {source}: ddoctor cannot make the input of {name} ('{reads}') for a loss: "
+            f"name a class in the config's architectures that ends with {', '.join(TARGETS)}, pass "
+            "a function that makes its loss (--workload package.module:factory), or describe the "
+            "model with --params, --activations and --layers"
         )
     makes = {reads: INPUTS[reads], **asked}
     return lambda samples, length: {
@@ -132,6 +133,6 @@ def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
 
 
 def said(error: Exception) -> str:
-    """In a line."""
+    """Return an error's message in one line."""
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {others[-1].strip()}" if others and first.endswith(":") else first

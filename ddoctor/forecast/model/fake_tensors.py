@@ -1,4 +1,4 @@
-"""A model on tensors that take no memory."""
+"""A model on meta or fake tensors, which take no memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Made = TypeVar("Made", bound=Tensor)
 
 
 def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """Built without weights, however large it is.
+    """Build a model without weights, however large it is.
 
-    On the meta device, not on fake tensors: code that builds a model reads single values of what it
-    makes on the CPU (a schedule of drop rates), which fake tensors have not.
+    It is on the meta device, not on fake tensors: code that builds a model reads single values of
+    CPU tensors (a schedule of drop rates), and fake tensors have no values.
     """
     with torch.device("meta"):
         return build().train()
 
 
 def as_fake(model: nn.Module) -> nn.Module:
-    """The same with fake tensors of the CPU, under a FakeTensorMode; what was shared stays so."""
+    """Return the model with fake CPU tensors, in a FakeTensorMode; shared tensors stay shared."""
     made: dict[int, tuple[Tensor, Tensor]] = {}
 
     def new(old: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def as_fake(model: nn.Module) -> nn.Module:
             empty = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device="cpu")
             if isinstance(old, nn.Parameter):
                 empty = nn.Parameter(empty, requires_grad=old.requires_grad)
-            # The old one is kept, so that no other gets its id.
+            # The old tensor is kept, so that no other one gets its id.
             made[id(old)] = empty, old
         return made[id(old)][0]
 

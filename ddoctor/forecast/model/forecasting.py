@@ -1,4 +1,4 @@
-"""The memory of one GPU for each way to spread a model, by a step of it on fake tensors."""
+"""The memory of one GPU for each strategy, by a step of the model on fake tensors."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
 
-# aten/src/ATen/cuda/CublasHandlePool.cpp: what torch's allocator gives cuBLAS to work in on Hopper;
-# on others it is less.
+# aten/src/ATen/cuda/CublasHandlePool.cpp: the cuBLAS workspace from torch's allocator on Hopper;
+# other GPUs have less.
 WORKSPACE = 32 * 2**20
 PHASES = {
     "forward": "forward pass",
     "backward": "backward pass",
-    "optimizer": "optimizer's step",
+    "optimizer": "optimizer step",
 }
 OURS = Path(__file__).parents[2]
-# One step tells for all numbers of ranks: what is spread is the smaller the more there are.
+# One step serves all numbers of ranks: sharded tensors shrink with their number.
 FEWEST = 2
 
 
 class Undecided(DoctorError):
-    """What the model does next depends on values, and fake tensors have none."""
+    """The model's control flow depends on values, and fake tensors have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast(Forecaster):
-    """Of one micro-batch of a model."""
+    """Forecasts one micro-batch of a model by a step on fake tensors."""
 
     way: ClassVar[Way] = "fake tensors"
     doubt: ClassVar[float] = 1.15
-    """What of the GPU's own is not in it: the streams' own pools, cuDNN's workspaces, the sums of
-    reductions. On CPU tensors the forecast is right to 3 %; no GPU has been measured yet."""
+    """Margin for what the forecast lacks: stream pools, cuDNN workspaces, sums of reductions.
+
+    On CPU tensors the forecast is right to 3 %; no GPU has been measured yet."""
 
     blueprint: Blueprint
     precision: Precision
@@ -63,7 +64,7 @@ class Forecast(Forecaster):
     )
 
     def parts(self, row: ForecastRow) -> MemoryParts:
-        """What lies on each of so many GPUs at the peak.
+        """Return the memory of each of this number of GPUs at the peak.
 
         Raises:
             DoctorError: the model's forward pass depends on the values that it computes.
@@ -71,17 +72,17 @@ class Forecast(Forecaster):
         found = self._spread(row)
         beside = 0
         if row.strategy == "ddp":
-            # Its buckets are beside the gradients (gradient_as_bucket_view is off by default).
+            # DDP's buckets add to the gradients (gradient_as_bucket_view is off by default).
             beside = found.gradients
         elif row.strategy == "fsdp-offload":
             # torch/distributed/fsdp/_fully_shard, all_gather_inputs and foreach_reduce: a block's
-            # share comes from the host, and that of its gradients goes there. What is in no block
-            # does so before the first activations, and after the last.
+            # share comes from the host, and its gradients' share goes there. Parameters outside of
+            # blocks do so before the first activations, and after the last.
             beside = 2 * found.block // row.gpus
         return _parts(found, row.gpus, beside)
 
     def host(self, row: ForecastRow) -> int:
-        """What FSDP keeps there of parameters, gradients and states."""
+        """Return bytes of parameters, gradients and states that FSDP keeps in host memory."""
         if row.strategy != "fsdp-offload":
             return 0
         shares = self._spread(replace(row, strategy="fsdp"))
@@ -89,17 +90,17 @@ class Forecast(Forecaster):
         return lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
 
     def moment(self, row: ForecastRow) -> str:
-        """When in the step the peak comes: the phase, and the module."""
+        """Return the phase and the module of the peak."""
         peak = self._spread(row).peak
         module = peak.module.partition(".")[2]
         at = f", at {module}" if module and peak.phase != "optimizer" else ""
         return f"{PHASES[peak.phase]}{at}"
 
     def most_samples(self, row: ForecastRow, memory: int) -> int:
-        """How many a GPU with so many bytes can compute at a time; 0: not even one.
+        """Return the largest micro-batch on a GPU with this memory in bytes; 0: none fits.
 
-        In each phase what tensors take grows evenly with the samples, so that two sizes tell it;
-        what the allocator leaves unused does not, and is looked at once more near the limit.
+        Tensor memory grows linearly with the samples in each phase, so that two sizes suffice.
+        Fragmentation does not, so it is forecast again near the limit.
         """
         one = self._spread(row)
         two = replace(self, samples=2 * self.samples)._spread(row)
@@ -124,13 +125,13 @@ class Forecast(Forecaster):
         return most(near.unused / near.used)
 
     def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
-        """The same if no block were computed again; None: none is."""
+        """Return the memory without activation checkpointing; None: it is off."""
         if self.checkpointing == "none":
             return None
         return replace(self, checkpointing="none").parts(row)
 
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
-        """Bytes that each remedy saves of a GPU."""
+        """Return the GPU bytes that each remedy saves."""
         others: dict[Remedy, Forecast] = {}
         if self.samples % 2 == 0:
             others["smaller batch"] = replace(self, samples=self.samples // 2)
@@ -146,18 +147,18 @@ class Forecast(Forecaster):
 
     @property
     def sequence(self) -> int | None:
-        """Tokens of a sample; None: the model reads none."""
+        """Return tokens per sample; None: the model reads none."""
         return self.length if self.blueprint.longest is not None else None
 
     @property
     def flops(self) -> int:
-        """Of the forward and backward pass, with what is computed again."""
+        """Return FLOPs of the forward and backward pass, recomputation included."""
         return self._step(None, 1).flops
 
     @property
     def _computing(self) -> torch.dtype | None:
-        """Of the layers, if that is another than the weights'."""
-        # Half a float is as large in float16.
+        """Return the layers' computing dtype, if it differs from the weights'."""
+        # float16 is as large as bfloat16.
         return torch.bfloat16 if self.precision.endswith("mixed") else None
 
     def _build(self) -> nn.Module:
@@ -165,14 +166,14 @@ class Forecast(Forecaster):
         return model.to(torch.bfloat16) if self.precision == "bf16" else model
 
     def _spread(self, row: ForecastRow) -> Footprint:
-        # With a third micro-batch nothing is there that was not with the second.
+        # A third micro-batch adds no memory to that of the second.
         turns = min(row.accumulation, 2)
         if not row.strategy.startswith("fsdp"):
             return self._step(None, turns)
         keeps = row.strategy == "fsdp-gradients"
         sharding = Sharding(ranks=FEWEST, keeps_parameters=keeps, computing=self._computing)
         if row.strategy == "fsdp-offload":
-            # Nothing of what is shared lies on the GPU, as if endlessly many shared it.
+            # Sharded tensors are off the GPU, as if infinitely many ranks shared them.
             return self._step(sharding, turns).spread(inf)
         shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
         return self._step(sharding, turns).spread(shards / FEWEST)
@@ -195,21 +196,23 @@ class Forecast(Forecaster):
             )
         except DoctorError:
             raise
-        except Exception as error:  # the model's own code, to which its config may not fit
+        except Exception as error:  # the model's own code may not fit its config
             if _ours(error):
                 raise
             name = self.blueprint.name
             if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-                raise Undecided(f"{name} decides by values that it computes") from None
+                raise Undecided(
+                    f"{name} has control flow that depends on computed values"
+                ) from None
             raise DoctorError(
-                f"{name} cannot be run without data ({said(error)}): give a function that makes "
-                "its loss, --workload package.module:factory, or what you know of it, --params, "
+                f"{name} cannot run without data ({said(error)}): pass a function that makes its "
+                "loss (--workload package.module:factory), or describe the model with --params, "
                 "--activations and --layers"
             ) from None
 
 
 def _ours(error: Exception) -> bool:
-    """Whether it was raised by a line of this package: then it is no fault of the model's."""
+    """Whether a line of this package raised it: then the model is not at fault."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     return Path(frame.f_code.co_filename).is_relative_to(OURS)
 

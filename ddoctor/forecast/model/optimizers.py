@@ -1,4 +1,4 @@
-"""Optimizers by the names that a plan has for them, with the memory that they take on a GPU."""
+"""Optimizers by their names in a plan, with the memory that they take on a GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from ddoctor.forecast import closed_form
 
 Factory = Callable[[list[nn.Parameter]], Optimizer]
-# bitsandbytes/optim/optimizer.py: smaller tensors keep whole floats (min_8bit_size); of others each
+# bitsandbytes/optim/optimizer.py: smaller tensors keep fp32 (min_8bit_size); of others, each
 # block of 256 has a scale.
 LEAST_OF_8_BITS, BLOCK = 4096, 256
 
 
 class InPlace(Optimizer):
-    """One whose kernels write into parameters and states, so that the states are all it takes."""
+    """An optimizer that updates parameters and states in place, and needs no other memory."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], make: Callable[[Tensor], Any]) -> None:
         super().__init__(parameters, {})
@@ -27,7 +27,7 @@ class InPlace(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make the states, the first time; nothing is computed."""
+        """Create the states the first time; compute nothing."""
         for group in self.param_groups:
             for one in group["params"]:
                 if one.grad is not None and not self.state[one]:
@@ -35,7 +35,7 @@ class InPlace(Optimizer):
 
 
 def factory(name: closed_form.Optimizer) -> Factory:
-    """As torch takes it on CUDA, where a step goes through all parameters at once (foreach)."""
+    """Return the optimizer as on CUDA, where a step updates all parameters at once (foreach)."""
     match name:
         case "adamw":
             return partial(torch.optim.AdamW, lr=1e-4, foreach=True)

@@ -1,4 +1,4 @@
-"""What transformers looks up in values, answered where there are none."""
+"""Answers a question that transformers asks of tensor values, for tensors without values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def unpacked() -> Iterator[None]:
-    """One sample in each row, none packed behind another: no mask is made for that.
+    """Treat each row as one sample, not as several packed ones, so that no mask is made for that.
 
-    transformers (5.0 and later, masking_utils) finds it in the position of each token, and takes
-    the mask where it may not look, which most training steps never have.
+    transformers (5.0 and later, masking_utils) finds packing by the position of each token. Without
+    values it makes the mask, which most training steps do not have.
     """
     masks = sys.modules.get("transformers.masking_utils")
     name = "find_packed_sequence_indices"

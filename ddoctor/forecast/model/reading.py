@@ -1,4 +1,4 @@
-"""What a plan says of a model itself, and for which length of its samples."""
+"""Reads a model's size and blocks, and sets the length of its samples."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.fake_tensors import on_meta
 from ddoctor.memory_tracking.blocks import rows
 
-# A usual length, where the model allows it.
+# A usual length, if the model allows it.
 USUAL_LENGTH = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReading:
-    """A model, without a step of it."""
+    """A model's figures that need no step."""
 
     parameters: int
     trainable: int
     layers: int
-    """The longest row of equal blocks."""
+    """The length of the longest row of equal blocks."""
     blocks: tuple[str, ...]
-    """Their class; of an encoder with a decoder, those of both."""
+    """The blocks' classes: one, or two of a model with encoder and decoder."""
     length: int
 
 
 def read(blueprint: Blueprint, length: int | None) -> ModelReading:
-    """From the model as it is built, without weights.
+    """Read the model, built without weights.
 
     Raises:
         DoctorError: the model allows no sequence of this length, or cannot be built.
     """
     longest = blueprint.longest
     if length is not None and longest is not None and length > longest:
-        raise DoctorError(f"--sequence {length}: {blueprint.name} allows {longest} at most")
+        raise DoctorError(f"--sequence {length}: {blueprint.name} allows at most {longest}")
     try:
         model = on_meta(blueprint.build)
     except DoctorError:

@@ -1,4 +1,4 @@
-"""Gradient checkpointing, by torch's own means."""
+"""Activation checkpointing with torch's own functions."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ KEPT = {
 
 
 def recompute(model: nn.Module, which: Checkpointing) -> None:
-    """Let each block compute its activations again in the backward pass."""
+    """Make each block recompute its activations in the backward pass."""
     if which == "none":
         return
-    # The generators of random numbers have no state on tensors that take no memory.
+    # Random number generators have no state on fake tensors.
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if which == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     if getattr(model, "supports_gradient_checkpointing", False):
-        # Of transformers; a cache of keys and values would be filled a second time.
+        # transformers: recomputation would fill a cache of keys and values a second time.
         model.config.use_cache = False  # type: ignore[union-attr]
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         if enable is None:  # before 5.0

@@ -1,4 +1,4 @@
-"""A model spread over ranks as FSDP2 does it, on this process alone: what it takes of one rank."""
+"""Shards a model as FSDP2 does, in one process that plays one rank."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from ddoctor.memory_tracking.blocks import blocks
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """Over how many ranks, and what of it."""
+    """How to shard a model."""
 
     ranks: int
     within: int | None = None
-    """Over so many, and repeated by the others (hybrid); None: over all."""
+    """Number of ranks that share one copy, for hybrid sharding; None: all ranks."""
     keeps_parameters: bool = False
-    """Gathered parameters are kept until the backward pass (SHARD_GRAD_OP, ZeRO-2)."""
+    """Keep gathered parameters until the backward pass (SHARD_GRAD_OP, ZeRO-2)."""
     computing: torch.dtype | None = None
-    """Of gathered parameters, and of gradients as they travel; None: as they are kept."""
+    """The dtype of gathered parameters and reduced gradients; None: as stored."""
 
 
 @contextmanager
 def apart(sharding: Sharding | None) -> Iterator[DeviceMesh | None]:
-    """As the first of so many ranks, which exchange nothing; the ranks, or None where each has the
-    whole model.
+    """Act as the first of several ranks without communication.
+
+    Yields the ranks, or None if each has the whole model.
 
     Raises:
-        DoctorError: this process is a rank of a run already.
+        DoctorError: this process already is a rank of a run.
     """
     if sharding is None:
         yield None
         return
     if dist.is_initialized():
-        raise DoctorError("a plan is made by a process of its own, not by a rank of a run")
+        raise DoctorError("a plan needs a separate process: this one is a rank of a run")
     dist.init_process_group("fake", rank=0, world_size=sharding.ranks, store=FakeStore())
     try:
         if sharding.within is None:
@@ -56,7 +57,7 @@ def apart(sharding: Sharding | None) -> Iterator[DeviceMesh | None]:
 
 
 def shard(model: nn.Module, sharding: Sharding, mesh: DeviceMesh) -> None:
-    """Each block by itself, and then what is left, as accelerate's transformer-based wrapping."""
+    """Shard each block, and then the rest, as accelerate's transformer-based wrapping does."""
     policy = MixedPrecisionPolicy(param_dtype=sharding.computing, reduce_dtype=sharding.computing)
     for one, _ in units(model):
         fully_shard(
@@ -68,7 +69,7 @@ def shard(model: nn.Module, sharding: Sharding, mesh: DeviceMesh) -> None:
 
 
 def units(model: nn.Module) -> Sequence[tuple[nn.Module, int]]:
-    """What is gathered at a time, with the bytes of its parameters: each block, and the rest."""
+    """Return each unit that FSDP gathers, with its parameters' bytes: each block, and the rest."""
     sizes = [(one, sum(each.nbytes for each in one.parameters())) for one in blocks(model)]
     whole = sum(each.nbytes for each in model.parameters())
     return [*sizes, (model, whole - sum(size for _, size in sizes))]
@@ -86,17 +87,17 @@ class ShardedModel:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer takes: the whole tensors where nothing is sharded."""
+        """Return the optimizer's parameters: whole tensors if nothing is sharded."""
         return [own for _, own in self._pairs]
 
     def take_gradients(self) -> None:
-        """From the model, before the optimizer's step."""
+        """Take the model's gradients, before the optimizer step."""
         for one, own in self._pairs:
             if one is not own:
                 own.grad = one.grad._local_tensor if isinstance(one.grad, DTensor) else None
 
     def drop_gradients(self) -> None:
-        """After the optimizer's step."""
+        """Drop the gradients, after the optimizer step."""
         for pair in self._pairs:
             for one in pair:
                 one.grad = None

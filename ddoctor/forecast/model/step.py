@@ -1,4 +1,4 @@
-"""One step of training on tensors that take no memory, and what it would have taken."""
+"""One training step on fake tensors, and the memory that a real one would take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddoctor.forecast.model.sharding import ShardedModel, Sharding, apart, shard
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
 
-# In the second step the optimizer has its states.
+# From the second step on, the optimizer has its states.
 STEPS = 2
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -35,7 +35,7 @@ class Kernels:
     """How a device computes the operators of a step."""
 
     active: Callable[[], AbstractContextManager[None]]
-    """While this is entered, operators keep and return what these kernels do."""
+    """A context in which operators keep and return what these kernels do."""
     own: Callable[[Any, Sequence[Any]], int]
     """Bytes that a call needs in addition to what it returns."""
 
@@ -45,33 +45,34 @@ CUDA = Kernels(active=as_on_cuda, own=on_gpu)
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What a step takes of a rank, in bytes."""
+    """The memory of a step on one rank, in bytes."""
 
     peaks: tuple[Peak, ...]
-    """Of each phase."""
+    """The peak of each phase."""
     sizes: Sequence[tuple[int, int]]
-    """Each allocation, as `ddoctor.forecast.allocator.replay` takes it."""
+    """Each allocation, as input of `ddoctor.forecast.allocator.replay`."""
     shared: frozenset[int]
-    """Which of them are the smaller the more ranks share them."""
+    """The allocations that shrink with the number of ranks."""
     parameters: int
-    """How many the model has."""
+    """Number of the model's parameters."""
     trainable: int
     gradients: int
-    """Of all of them."""
+    """Bytes of all gradients."""
     states: int
-    """What the optimizer keeps of this rank's part."""
+    """Bytes of the optimizer states of this rank's part."""
     block: int
-    """All parameters of the largest block; of a model without blocks, of all of it."""
+    """Bytes of the parameters of the largest block, or of a whole model without blocks."""
     flops: int
-    """Of the forward and the backward pass of one micro-batch, as torch's FlopCounterMode counts
-    them: attention in full, though half of it is masked."""
+    """FLOPs of the forward and the backward pass of one micro-batch.
+
+    As torch's FlopCounterMode counts them: attention in full, though half of it is masked."""
 
     factor: float = 1.0
-    """By which what is shared is smaller than ``sizes`` says."""
+    """The sharded allocations are this many times as large as ``sizes`` says, at most 1."""
 
     @property
     def reserved(self) -> int:
-        """What torch's caching allocator would take for it from a GPU."""
+        """Return the GPU memory that torch's caching allocator reserves for it."""
         return replay(
             (number, round(size / self.factor) if number in self.shared else size)
             for number, size in self.sizes
@@ -79,16 +80,16 @@ class Footprint:
 
     @property
     def peak(self) -> Peak:
-        """The fullest moment."""
+        """Return the highest peak."""
         return max(self.peaks, key=lambda one: one.total)
 
     @property
     def total(self) -> int:
-        """At that moment, as the allocator counts it."""
+        """Return the bytes at that moment, as the allocator counts them."""
         return self.peak.total
 
     def spread(self, factor: float) -> Footprint:
-        """The same where so many times as many ranks share it."""
+        """Return the footprint with this many times as many ranks."""
         if factor == 1:
             return self
         return replace(
@@ -114,13 +115,13 @@ def footprint(
     accumulation: int = 1,
     kernels: Kernels = CUDA,
 ) -> Footprint:
-    """Of a step of a model whose forward pass returns its loss.
+    """Return the footprint of a step of a model whose forward pass returns its loss.
 
-    ``autocast``: the dtype of computing, if that is another than the weights'; ``sharding``: None:
-    this rank has the whole model; ``accumulation``: micro-batches for one step of the optimizer.
+    ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
+    rank has the whole model; ``accumulation``: micro-batches per optimizer step.
 
     Raises:
-        DoctorError: it returns no loss.
+        DoctorError: the forward pass returns no loss.
     """
     model = on_meta(build)
     number = sum(one.numel() for one in model.parameters())
@@ -150,7 +151,7 @@ def footprint(
                     tracker.logits = _numbers(getattr(outputs, "logits", None))
                     tracker.phase = "backward"
                     _loss(outputs).backward()  # type: ignore[no-untyped-call]
-                    # Most loops keep them until then: logits are not small.
+                    # Most loops keep the outputs until then, and logits are large.
                     del outputs
                     tracker.reset_mod_stats()
                 tracker.phase = "optimizer"
@@ -172,8 +173,7 @@ def footprint(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings, which are for whoever trains, and the stacks that it logs beside
-    what it raises."""
+    """Silence torch's warnings, which concern real training, and the stacks that it logs."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     with warnings.catch_warnings():
@@ -189,8 +189,8 @@ def _loss(outputs: object) -> Tensor:
     found = getattr(outputs, "loss", None)
     if not isinstance(found, Tensor):
         raise DoctorError(
-            "no loss is returned, neither by the model's forward pass (a tensor, as .loss) nor by "
-            "a function of your own (--workload)"
+            "the model's forward pass returns no loss (a tensor in .loss): pass a function that "
+            "returns one with --workload"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A model as a function of the user's own makes it, with the loss that it is trained by."""
+"""A model from a user's factory function, with its loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 
 
 class Outcome(NamedTuple):
-    """Of a forward pass; FSDP finds the tensors in a tuple."""
+    """The outputs of a forward pass, as a tuple, in which FSDP finds tensors."""
 
     loss: Tensor
 
@@ -26,17 +26,17 @@ class Trained(nn.Module):
         self.model, self._loss = model, loss
 
     def forward(self, samples: int, tokens: int | None = None) -> Outcome:
-        """Of so many made-up samples, each of so many tokens, if its loss is to be told."""
+        """Return the outcome for this many synthetic samples, with ``tokens`` each if not None."""
         return Outcome(self._loss(self.model, *Shape(samples, tokens).told))
 
 
 def from_factory(name: str, tokens: int | None = None) -> Blueprint:
-    """Of ``package.module:factory``, in this folder or installed; its optimizer is not asked.
+    """Return the model of ``package.module:factory``, in this folder or installed.
 
-    ``tokens``: of each sample, if its loss is to be told.
+    The factory's optimizer is not used. ``tokens``: per sample, if its loss takes their number.
 
     Raises:
-        DoctorError: there is no such function. What it returns is looked at when it is built.
+        DoctorError: there is no such function. Its result is checked when the model is built.
     """
     make = factory(name, str(Path.cwd()))
 
