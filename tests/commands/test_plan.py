@@ -52,7 +52,7 @@ def test_the_step_of_a_run_gives_the_time_of_all(tmp_path: Path) -> None:
     text = " ".join(told.stdout.split())
     assert "DDP, 8 ranks, 8 samples each" in text
     assert "s by the measured step: " in text
-    assert "in all, about 0:01:" in text
+    assert "in total, about 0:01:" in text
     assert "steps as measured, or ~ by that" in page.read_text()
     assert max(map(len, told.stdout.splitlines())) <= 100
 
@@ -64,7 +64,7 @@ def test_a_run_tells_the_model_and_the_gpu(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     text = " ".join(told.stdout.split())
     assert "350M parameters, bf16-mixed, adamw" in text
-    assert "device the sweep's NVIDIA H100 80GB HBM3, 78.9 GiB for a process" in text
+    assert "device the sweep's NVIDIA H100 80GB HBM3, 78.9 GiB available to a process" in text
     assert "as measured" in text
 
 
@@ -90,9 +90,9 @@ def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) ->
     assert told.returncode == 0, told.stderr
     text = " ".join(told.stdout.split())
     assert "coarse, by closed form: halting:work has control flow that depends" in text
-    assert "not in it activations (--activations)" in text
+    assert "not included activations (set --activations)" in text
     more = ddoctor(*words, "--activations", "2GiB", cwd=tmp_path)
-    assert "not in it" not in more.stdout
+    assert "not included" not in more.stdout
     refused = ddoctor(*words, "--checkpointing", "every", cwd=tmp_path)
     assert refused.returncode == 2
     assert "leave out --checkpointing, and give --activations" in refused.stderr
@@ -120,7 +120,7 @@ def test_a_config(tmp_path: Path) -> None:
     run = ddoctor("plan", "--model", tmp_path, "--sequence", "256", *device)
     assert run.returncode == 0, run.stderr
     assert "LlamaForCausalLM, 4.19M parameters" in run.stdout
-    assert "activations are not in it" not in run.stdout
+    assert "activations are not included" not in run.stdout
 
 
 @pytest.mark.ward
