@@ -162,7 +162,7 @@ def test_a_parameter_that_is_no_evidence_is_refused() -> None:
     def wrong(number: int) -> Iterator[Finding]:
         yield a_finding()
 
-    with pytest.raises(TypeError, match="no kind of evidence"):
+    with pytest.raises(TypeError, match="no type of evidence"):
         engine.read(module(way=wrong))
 
 

@@ -53,7 +53,7 @@ def test_the_step_of_a_run_gives_the_time_of_all(tmp_path: Path) -> None:
     assert "DDP, 8 ranks, 8 samples each" in text
     assert "s by the measured step: " in text
     assert "in total, about 0:01:" in text
-    assert "steps as measured, or ~ by that" in page.read_text()
+    assert "step times as measured, ~: derived" in page.read_text()
     assert max(map(len, told.stdout.splitlines())) <= 100
 
 
@@ -95,7 +95,7 @@ def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) ->
     assert "not included" not in more.stdout
     refused = ddoctor(*words, "--checkpointing", "every", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "leave out --checkpointing, and give --activations" in refused.stderr
+    assert "leave out --checkpointing, and pass --activations" in refused.stderr
 
 
 def test_a_run_on_other_gpus_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_activations_are_those_of_a_sample_that_was_seen(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ((use(), of()), "it has no model: say what is trained, --model CONFIG"),
+        ((use(), of()), "it has no model: describe the model with --model CONFIG"),
         ((wrapping("fsdp1"), use(), of()), "FSDP1 reports only its shards: describe the model"),
         ((wrapping(), use(), of("Lion")), "does not record the optimizer: pass --optimizer"),
         ((wrapping(), use("float64"), of()), "does not record the precision: pass --prec"),

@@ -180,7 +180,7 @@ def test_accelerate_and_transformers_know_every_name(
 def test_each_file_says_what_it_is_of() -> None:
     found = texts(recommended("ddp", 8))
     for name in (ACCELERATE, SCRIPT):
-        assert "# DDP on 8 GPUs, by a plan of ddoctor" in found[name]
+        assert "# DDP on 8 GPUs, from `ddoctor plan`:" in found[name]
         assert "# 4.4B parameters, bf16, adamw-fp32, on T9" in found[name]
 
 

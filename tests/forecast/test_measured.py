@@ -240,7 +240,7 @@ def test_a_sweep_has_steps_at_several_sizes(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(0.14)
     assert found.efficiency is None
     assert "no data loaded" in read([path], ANY, 4).words
-    with pytest.raises(DoctorError, match="say --micro-batch 4 or 29, or measure 7"):
+    with pytest.raises(DoctorError, match="pass --micro-batch 4 or 29, or measure 7"):
         read([path], ANY, 7)
 
 
@@ -263,7 +263,7 @@ def test_cpus_tell_nothing_of_a_gpu(tmp_path: Path) -> None:
 def test_another_model_or_batch_is_no_measure(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     bundle.write(path, Evidence([recorded(), wrapped()]))
-    with pytest.raises(DoctorError, match=r"of 50\.0M parameters, and the plan is for one of 80"):
+    with pytest.raises(DoctorError, match=r"of 50\.0M parameters, the plan is for one of 80"):
         read([path], ANY, None).check(model(80e6))
     with pytest.raises(DoctorError, match="steps of 8 samples at a time: say --micro-batch 8"):
         read([path], ANY, 4)

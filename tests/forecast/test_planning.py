@@ -55,7 +55,7 @@ def test_adapters_need_no_sharding() -> None:
     found = plan(model(trainable=82e6), H100, (1, 2, 4, 8), PlannedWork())
     best = taken(found)
     assert (best.strategy, best.gpus, best.fit) == ("ddp", 8, "fits")
-    assert "unneeded" in found.reason
+    assert "sharding is unnecessary" in found.reason
 
 
 def test_nothing_fits() -> None:
@@ -92,7 +92,7 @@ def test_fifty_episodes_of_thirty_seconds() -> None:
 def test_a_batch_that_does_not_come_out_even_is_left_out() -> None:
     work = PlannedWork(micro_batch=4, global_batch=16)
     assert {row.gpus for row in plan(model(82e6), H100, (1, 3, 4), work).rows} == {1, 4}
-    with pytest.raises(DoctorError, match="no multiple of 4 samples on 3 GPUs"):
+    with pytest.raises(DoctorError, match="not a multiple of 4 samples on 3 GPUs"):
         plan(model(82e6), H100, (3,), work)
 
 
