@@ -265,7 +265,7 @@ def test_another_model_or_batch_is_no_measure(tmp_path: Path) -> None:
     bundle.write(path, Evidence([recorded(), wrapped()]))
     with pytest.raises(DoctorError, match=r"of 50\.0M parameters, the plan is for one of 80"):
         read([path], ANY, None).check(model(80e6))
-    with pytest.raises(DoctorError, match="steps of 8 samples at a time: say --micro-batch 8"):
+    with pytest.raises(DoctorError, match="micro-batches of 8 samples: pass --micro-batch 8"):
         read([path], ANY, 4)
 
 

@@ -215,5 +215,5 @@ def test_ptrace_is_forbidden() -> None:
         "incomplete: the stack of rank 0 was not seen: ptrace is forbidden: the "
     )
     assert "container needs the capability SYS_PTRACE" in told
-    assert "seen 1 of 1 ranks" in told
+    assert "sampled 1 of 1 ranks" in told
     assert "(0% on a CPU)" in told
