@@ -95,7 +95,7 @@ def test_diagnose_tells_sound_from_sick(sound: Path, sick: Path) -> None:
     assert ddoctor("diagnose", sound).returncode == 0
     run = ddoctor("diagnose", sick)
     assert run.returncode == 1
-    assert "/dev/shm holds 64 MiB" in " ".join(run.stdout.split())
+    assert "/dev/shm has 64 MiB" in " ".join(run.stdout.split())
 
 
 def test_json_on_stdout_is_json_alone(sick: Path) -> None:

@@ -151,8 +151,9 @@ def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
     style = STYLES[finding.severity]
     word = finding.severity.value
     first, *others = _paragraph(f"{word}: {finding.title}", width, style="bold")
-    first.plain = number.ljust(INDENT) + first.plain[INDENT:]
-    first.stylize(style, INDENT, INDENT + len(word))
+    lead = f"{number} ".ljust(INDENT)
+    first.plain = lead + first.plain[INDENT:]
+    first.stylize(style, len(lead), len(lead) + len(word))
     yield from (first, *others)
     yield from _paragraph(wording.headline(finding), width, style="dim")
 
