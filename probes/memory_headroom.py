@@ -47,7 +47,7 @@ def measure(world: ProbeWorld) -> MemoryHeadroom | None:
         _run(sweep, training, request)
         if request.sequence is not None:
             longest = _longest(world, device, training, request, request.sequence)
-    told = replace(sweep.told(), sharded=request.sharded, longest=longest)
+    told = replace(sweep.result(), sharded=request.sharded, longest=longest)
     return told if world.rank == 0 else None
 
 

@@ -79,11 +79,11 @@ def observe(
     for number, end in enumerate(ends, 1):
         # A hang must be reported soon, which mostly needs no samples of workers.
         sampler.until(end, workers=number > 1 or number == len(ends))
-        live, use = sampler.told()
+        live, use = sampler.summary()
         found: list[Section] = [live, use, *ended]
         # Not before the ranks themselves can be judged.
         if number == len(ends):
-            of_host = msgspec.structs.replace(rates.told(), host=live.host)
+            of_host = msgspec.structs.replace(rates.summary(), host=live.host)
             found += [of_host, *records(rows, live), *host_sections(rows)]
         yield Evidence(map(redacted, found) if options.redact else found)
 

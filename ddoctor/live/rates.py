@@ -28,7 +28,7 @@ class Rates:
         self._disks = _disks()
         self._interfaces = psutil.net_io_counters(pernic=True)
 
-    def told(self) -> HostRates:
+    def summary(self) -> HostRates:
         """Return the rates since then."""
         seconds = max(time.monotonic() - self._began, 1e-3)
         return HostRates(

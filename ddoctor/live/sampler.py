@@ -82,17 +82,17 @@ class Sampler:
                 )
                 cleanup.callback(self._let_go, spies[pid])
             for use in self._uses.values():
-                use.mark()
-                use.look()
+                use.read_counters()
+                use.sample_workers()
             linked = True
             while (left := deadline - time.monotonic()) > 0:
-                linked = linked and self._sockets.look()
+                linked = linked and self._sockets.sample()
                 self._sample_states()
                 time.sleep(min(LOOK_EVERY_SECONDS, left))
             for spy in spies.values():
                 spy.end()
             for use in self._uses.values():
-                use.mark()
+                use.read_counters()
             for pid, spy in spies.items():
                 threads, self._unseen[pid] = spy.threads()
                 for one in threads:
@@ -124,7 +124,7 @@ class Sampler:
                 if held and self._first[process.pid].state != psutil.STATUS_STOPPED:
                     process.resume()
 
-    def told(self) -> tuple[LiveLook, RankUse]:
+    def summary(self) -> tuple[LiveLook, RankUse]:
         """Return the summary of the samples so far."""
         last = snapshots(self._ranks)
         seconds = time.monotonic() - self._began
@@ -138,7 +138,7 @@ class Sampler:
             missing=missing(self._ranks),
             supervised=first.supervised,
             ranks=tuple(self._rank(one, last) for one in self._ranks),
-            links=self._sockets.told(),
+            links=self._sockets.summary(),
             unseen=tuple(
                 Unseen(
                     what=f"native frames of rank {rank}",
@@ -151,7 +151,7 @@ class Sampler:
         use = RankUse(
             host=self._host,
             hosts=tuple(
-                self._uses[pid].told(
+                self._uses[pid].summary(
                     threads=self._first[pid].computing(last[pid]),
                     asked=one.environment.get("OMP_NUM_THREADS", ""),
                 )

@@ -36,7 +36,7 @@ class Sockets:
         self._unsent: Counter[tuple[str, str]] = Counter()
         self._unread: Counter[tuple[str, str]] = Counter()
 
-    def look(self) -> bool:
+    def sample(self) -> bool:
         """Sample the queues now; return whether there are any connections."""
         own = [
             one
@@ -49,7 +49,7 @@ class Sockets:
         self._unread.update({one.way for one in own if one.unread})
         return bool(own)
 
-    def told(self) -> tuple[LiveLink, ...]:
+    def summary(self) -> tuple[LiveLink, ...]:
         """Return what was seen so far, by pair of addresses."""
         seconds = max(time.monotonic() - self._began, 1e-3)
         sent = self._counted()

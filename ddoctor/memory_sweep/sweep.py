@@ -155,7 +155,7 @@ class MemorySweep:
         """Record the seconds of the median step at this size."""
         self._rates.append(StepRate(micro_batch=size, seconds=seconds))
 
-    def told(self) -> MemoryHeadroom:
+    def result(self) -> MemoryHeadroom:
         """Return the result of the sweep."""
         lines = self._world.gather(self._lines.decisive)
         safe = self.safe()

@@ -181,7 +181,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 def _loss(work: Workload, model: nn.Module, shape: Shape) -> Tensor:
     from torch import Tensor
 
-    loss = work.loss(model, *shape.told)
+    loss = work.loss(model, *shape.arguments)
     if not isinstance(loss, Tensor):
         raise DoctorError(
             f"loss(model, samples) of --workload returned {type(loss).__name__}: return a tensor"

@@ -89,7 +89,7 @@ class Shape(NamedTuple):
     """Tokens per sample; None: the workload decides."""
 
     @property
-    def told(self) -> tuple[int, ...]:
+    def arguments(self) -> tuple[int, ...]:
         """Return the arguments of a loss."""
         return (self.samples,) if self.tokens is None else (self.samples, self.tokens)
 
@@ -101,7 +101,7 @@ def check_loss(work: Workload, shape: Shape) -> None:
         DoctorError: it accepts no number of tokens, or requires one.
     """
     try:
-        signature(work.loss).bind(work.model, *shape.told)
+        signature(work.loss).bind(work.model, *shape.arguments)
     except TypeError:
         if shape.tokens is None:
             raise DoctorError(

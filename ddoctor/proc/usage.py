@@ -44,7 +44,7 @@ class HostUse:
         self.worker_memory: float | None = None
         self.children_seconds = 0.0
 
-    def mark(self) -> None:
+    def read_counters(self) -> None:
         """Read the counters; the first and the last reading bound the judged time."""
         quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         throttled = cgroup.throttling(quota.file.parent) if quota is not None else None
@@ -60,7 +60,7 @@ class HostUse:
             return  # its counters ended with the process: keep the last reading
         self._counters = [*self._counters[:1], counters]
 
-    def look(self) -> None:
+    def sample_workers(self) -> None:
         """Count the DataLoader workers, and read their memory and CPU masks."""
         self._affinity = _mask(self._pid) or self._affinity
         workers = _children(self._pid)
@@ -91,7 +91,7 @@ class HostUse:
         if own:
             self.worker_memory = median(own)
 
-    def told(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
+    def summary(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
         """The evidence of all samples; ``asked`` is the rank's OMP_NUM_THREADS."""
         first, last = self._ends()
         judged = last[0] - first[0]
@@ -125,7 +125,7 @@ class HostUse:
 
     def _ends(self) -> tuple[Counters, ...]:
         if not self._counters:
-            self.mark()
+            self.read_counters()
         return self._counters[0], self._counters[-1]
 
     def _used(self) -> float:

@@ -173,7 +173,7 @@ class BatchGrowth:
         }
         self._write(
             headroom=msgspec.structs.replace(
-                self._sweep.told(), sharded=not SHARDED.isdisjoint(kinds)
+                self._sweep.result(), sharded=not SHARDED.isdisjoint(kinds)
             )
         )
 

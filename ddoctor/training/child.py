@@ -154,7 +154,9 @@ class Child:
 
     def sample(self) -> None:
         """Sample the processes that the script started."""
-        self.use.look()
+        if self._tape.head[LEAVING]:
+            return  # a loader now runs in isolation, with other numbers of workers
+        self.use.sample_workers()
         if not self.done:
             self.use.sample_children()
 
@@ -232,7 +234,7 @@ class Child:
                 0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
             ),
             calls=int(head[CALLS]),
-            use=self.use.told(
+            use=self.use.summary(
                 threads=facts.threads if facts else 0,
                 asked=os.environ.get("OMP_NUM_THREADS", ""),
                 collects=facts.gc_enabled if facts else True,

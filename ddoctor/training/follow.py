@@ -66,7 +66,7 @@ def _watch(store: ClusterStore, child: Child, turn: int, coordinator: Coordinato
             if not stopping:
                 child.use.measure_worker()
             stopping = True
-            child.use.mark()
+            child.use.read_counters()
         child.sample()
         if store.get(end_key(turn), bool):
             child.end(sample=True)

@@ -161,7 +161,7 @@ class _Watch:
         if self._stop_at is None:
             self._find_stop()
         else:
-            self._child.use.mark()
+            self._child.use.read_counters()
         if self._ended:
             return
         failed = any(now.over and now.exit_code for now in self._nows.values())

@@ -21,7 +21,7 @@ def test_what_is_written_is_counted_at_a_disk(tmp_path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     time.sleep(1.0)  # so that seconds, which are rounded, are exact enough
-    told = rates.told()
+    told = rates.summary()
     if not told.disks:
         pytest.skip("the file system of this folder is on no disk of this machine's")
     assert sum(one.written for one in told.disks) * told.seconds >= 0.9 * WRITTEN / 2**20

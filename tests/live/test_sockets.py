@@ -23,13 +23,13 @@ sockets = Sockets([os.getpid()])
 if sys.argv[1] == "takes":
     while connection.recv(1 << 20):
         pass
-    sockets.look()
+    sockets.sample()
 else:
     while not connection.recv(1, socket.MSG_PEEK):
         pass
     for _ in range(5):
-        sockets.look()
-print(msgspec.json.encode(sockets.told()).decode(), flush=True)
+        sockets.sample()
+print(msgspec.json.encode(sockets.summary()).decode(), flush=True)
 time.sleep(1_000)
 """
 SENDER = """
@@ -61,8 +61,8 @@ for _ in range(5):
         connection.send(b"one")
         time.sleep(0.2)
         connection.setblocking(False)
-    sockets.look()
-print(msgspec.json.encode(sockets.told()).decode())
+    sockets.sample()
+print(msgspec.json.encode(sockets.summary()).decode())
 """
 
 

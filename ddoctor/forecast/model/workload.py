@@ -27,7 +27,7 @@ class Trained(nn.Module):
 
     def forward(self, samples: int, tokens: int | None = None) -> Outcome:
         """Return the outcome for this many synthetic samples, with ``tokens`` each if not None."""
-        return Outcome(self._loss(self.model, *Shape(samples, tokens).told))
+        return Outcome(self._loss(self.model, *Shape(samples, tokens).arguments))
 
 
 def from_factory(name: str, tokens: int | None = None) -> Blueprint:
