@@ -74,7 +74,7 @@ def test_twice_as_many_have_half_as_much_each() -> None:
 
 def test_a_rank_of_a_run_makes_no_plan() -> None:
     case = SET["dense"]
-    with truth.alone(), pytest.raises(Exception, match="not by a rank of a run"):
+    with truth.alone(), pytest.raises(Exception, match="is a rank of a run"):
         footprint(case.build, case.batch, AdamW, sharding=SPREAD)
 
 
