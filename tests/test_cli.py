@@ -246,7 +246,10 @@ def test_probe_help_fits_80_columns() -> None:
     [
         ("--nnodes 0", "--nnodes must be a number from 1 up, not '0'"),
         ("--nnodes 2", "needs a rendezvous"),
-        ("--nnodes 2:4 --rdzv_endpoint a:1", "is a range, but the probes need the number of all hosts"),
+        (
+            "--nnodes 2:4 --rdzv_endpoint a:1",
+            "is a range, but the probes need the number of all hosts",
+        ),
         ("--nnodes 2 --rdzv-endpoint :29400", "names no host"),
         ("--nnodes 2 --rdzv-endpoint a:65536", "a number from 1 to 65535, not '65536'"),
         ("--nnodes 2 --rdzv-endpoint localhost:1", "is a different machine on each of 2 hosts"),

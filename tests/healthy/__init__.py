@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -15,6 +16,7 @@ from tests.healthy.host import HOST
 COMMANDS = ("doctor", "probe", "run", "attach", "plan")
 
 
+@cache
 def healthy(command: str | None = None) -> Evidence:
     """Evidence that no check may find anything in: of one command, or of all of them together."""
     every = tuple(

@@ -102,6 +102,7 @@ def test_a_rank_that_the_kernel_kills_for_memory(
         )
 
 
+@pytest.mark.ward
 def test_when_the_host_will_be_full(training: MakeTraining) -> None:
     trained = training(TRAIN, str(2**18)).recorded("--no-prove", "--steps=150")
     leaks = [one for one in trained.told["findings"] if one["cause"] == "host-memory-leak"]

@@ -66,7 +66,7 @@ def test_all_workers_on_one_cpu(training: MakeTraining) -> None:
     assert "worker_init_fn" in finding["fixes"][0]["paste"]
 
 
-@pytest.mark.parametrize("where", ["everywhere", "one each"])
+@pytest.mark.parametrize("where", ["everywhere", pytest.param("one each", marks=pytest.mark.ward)])
 def test_workers_that_may_use_several(training: MakeTraining, where: str) -> None:
     trained = training(TRAIN, where).recorded("--no-prove", "--steps=60")
     (use,) = trained.evidence.all(RankUse)
