@@ -30,7 +30,6 @@ from ddoctor.proc import cgroup, processes
 # Probes stop within 8 s; a loaded machine may need longer.
 PROBE_LIMIT_SECONDS = 15.0
 # Measuring the rest of the probes takes another import of torch.
-# Measuring the rest of the probes takes another import of torch.
 RELAUNCH_SECONDS = 10.0
 GRACE_SECONDS = 2.0
 
