@@ -65,7 +65,7 @@ def rank(folder: Path, sizes: Sequence[int] = ()) -> int:
     """One rank of the comparison; rank 0 prints the table and writes the ratio."""
     journal = Journal(folder, int(os.environ["RANK"]))
     gpus = usable_gpus() > 0
-    world = join(journal, folder, folder=folder, gpus=gpus)
+    world = join(journal, folder, gpus=gpus)
     probe = import_module("ddoctor.probes.allreduce")
     if world.rank == 0:
         print(f"{world.size} ranks, {world.backend}, {TURNS} turns; busbw in GB/s (quartiles)")

@@ -26,9 +26,8 @@ import transformers  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from ddoctor.evidence.plan import Strategy
-from ddoctor.forecast.forecaster import ForecastRow
-from ddoctor.forecast.model.blueprint import Blueprint
-from ddoctor.forecast.model.fake_tensors import on_meta
+from ddoctor.forecast.closed_form import ForecastRow
+from ddoctor.forecast.model.blueprint import Blueprint, on_meta
 from ddoctor.forecast.model.forecasting import Forecast
 from tests.forecast import truth
 from tests.forecast.model_set import SET

@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import mean
 
 from ddoctor.analysis import slow_links
-from ddoctor.evidence.pairs import Flow
+from ddoctor.evidence.cluster_probes import Flow
 from ddoctor.probing import pair_schedule
 
 HOSTS = 1024

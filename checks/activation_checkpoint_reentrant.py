@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.ddp_options import written
-from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.analysis.ddp_options import no_search
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -35,10 +35,15 @@ MISMATCH = "Recomputed values for the following tensors have different metadata"
 
 
 def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
-    raised = [one for one in run.ranks if TWICE in one.message and _recomputes(one)]
+    # It failed while a block was recomputed.
+    raised = [
+        one
+        for one in run.raised(TWICE)
+        if any("utils/checkpoint" in frame.file for frame in one.stack)
+    ]
     if not raised:
         return
-    first = min(raised, key=lambda one: one.time)
+    first = raised[0]
     models = wrapping.wrappers if wrapping is not None else ()
     searches = any(one.find_unused_parameters for one in models)
     also = ", while DDP searches for unused parameters" if searches else ""
@@ -54,22 +59,23 @@ def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
             Observation(name=f"error of rank {first.rank}", value=TWICE, source="DDP's reducer"),
         ),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="set use_reentrant=False",
                 paste="\n".join(_without(run, reentrant=False)),
-                language="python",
             ),
-            _no_search(run) if searches else _STATIC,
+            no_search(run, "or switch off find_unused_parameters, if every parameter is used")
+            if searches
+            else _STATIC,
         ),
     )
 
 
 def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
     sharded = any(one.kind.startswith("fsdp") for one in wrapping.wrappers)
-    raised = [one for one in run.ranks if MISMATCH in one.message]
+    raised = run.raised(MISMATCH)
     if not raised or not sharded:
         return
-    first = min(raised, key=lambda one: one.time)
+    first = raised[0]
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
@@ -86,37 +92,20 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
             ),
         ),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="apply checkpointing inside the FSDP module, or set use_reentrant=True",
                 paste="\n".join(_without(run, reentrant=True)),
-                language="python",
             ),
         ),
     )
 
 
-def _no_search(run: TrainingRun) -> Fix:
-    return Fix(
-        summary="or switch off find_unused_parameters, if every parameter is used",
-        paste=written("find_unused_parameters", False, run),
-        language="python",
-        caution="if a step leaves a parameter out after all, DDP raises in the next step",
-        settings=("ddp.find_unused_parameters=false",),
-    )
-
-
-_STATIC = Fix(
+_STATIC = Fix.python(
     summary="or set static_graph=True, if every step builds the same graph",
     paste="model = DistributedDataParallel(model, ..., static_graph=True)",
-    language="python",
     caution="fails with branches, or with parameters that only some steps use",
     settings=("ddp.static_graph=true",),
 )
-
-
-def _recomputes(one: RankEnding) -> bool:
-    """Whether the rank failed while a block was recomputed."""
-    return any("utils/checkpoint" in frame.file for frame in one.stack)
 
 
 def _parameter(message: str) -> str:

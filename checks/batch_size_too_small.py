@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
-GIB = 2**30
 # Batch sizes are doubled (as in Lightning's BatchSizeFinder, mode "power"), so a batch size that
 # does not fit twice gives no finding.
 ROOM = 2
@@ -36,7 +36,6 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
     rank = headroom.tightest
     left = rank.left(now)
     room = f", which leave {left / GIB:.3g} of {rank.limit / GIB:.3g} GiB free" if left else ""
-    measured = "measured on this CPU; the GPU may differ" if headroom.played else ""
     yield Finding(
         # A gain on the CPU does not prove a gain on the GPU that it simulates.
         severity=Severity.NOTE if headroom.played else Severity.WARNING,
@@ -44,7 +43,7 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
         because=(
             f"micro-batches of {now}{room}, train {before:.4g} samples/s; micro-batches of {safe}, "
             f"which fit with {MARGIN:.0%} to spare, train {after:.4g}"
-            + (f" ({measured})" if measured else "")
+            + (" (measured on this CPU; the GPU may differ)" if headroom.played else "")
         ),
         evidence=(
             Observation(
@@ -58,10 +57,9 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
         ),
         cost=Cost(value=1 - before / after, unit="share of time"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary=f"raise batch_size to {safe}, or to the power of two below",
                 paste=f"DataLoader(..., batch_size={safe})  # now {now}, on each rank",
-                language="python",
                 caution=(
                     "lower gradient accumulation by the same factor to keep the global batch size; "
                     "without accumulation, each step sees more samples: adapt the learning rate"

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import others
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import keeps_all_waiting, longer_limit
+from ddoctor.analysis.live_stragglers import longer_limit, save_asynchronously
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("checkpoint-stall", "late-rank-timeout")
@@ -27,21 +26,16 @@ EXPLAINS = ("checkpoint-stall", "late-rank-timeout")
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live.straggler
-    if (
-        found is None
-        or found.activity != "checkpoint"
-        or not keeps_all_waiting(found.rank, live.ranks)
-    ):
+    if found is None or found.activity != "checkpoint" or not found.never_arrives:
         return
     one = found.rank
-    at = endings.at(found.line)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{one.who} saved a checkpoint{at} for all of the {one.seconds:.0f} s, at "
-            f"{one.seen.moved / one.seconds:.3g} MiB/s{others(live.ranks, [one])}, until that "
-            "collective times out"
+            f"{one.who} saved a checkpoint{endings.at(found.line)} for all of the "
+            f"{one.seconds:.0f} s, at {one.seen.moved / one.seconds:.3g} MiB/s"
+            f"{live.others([one])}, until that collective times out"
         ),
         evidence=(
             Observation(
@@ -51,19 +45,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                 source=f"in {one.seconds:.0f} s",
             ),
         ),
-        where=Where(hosts=(one.host,), ranks=(one.rank,)),
+        where=Where.of([one]),
         fixes=(
-            Fix(
-                summary="save on all ranks, each its own part, and asynchronously",
-                paste=(
-                    "import torch.distributed.checkpoint as dcp\n"
-                    "\n"
-                    'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}\n'
-                    'saved = dcp.async_save(state, checkpoint_id=f"checkpoints/{step}")'
-                ),
-                language="python",
-                caution='call it on every rank; needs init_process_group("cpu:gloo,cuda:nccl")',
-            ),
+            save_asynchronously(),
             Fix(
                 summary=f"measure the write speed of {one.host} to that folder",
                 paste="df -h FOLDER; dd if=/dev/zero of=FOLDER/try bs=1M count=1024 conv=fsync",

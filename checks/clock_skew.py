@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.evidence.clocks import ClockOffsets
+from ddoctor.evidence.cluster_probes import ClockOffsets
 from ddoctor.evidence.host import Clock
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -81,7 +81,6 @@ def unsynchronised(clocks: tuple[Clock, ...]) -> Iterator[Finding]:
     kept = [clock for clock in clocks if clock.synchronised]
     if not loose:
         return
-    hosts = tuple(clock.host for clock in loose)
     services = sorted({clock.service for clock in loose if clock.service})
     seen = f"{' and '.join(services)} runs" if services else "no time service was found"
     share = f" on {len(loose)} of {len(clocks)} hosts" if len(clocks) > 1 else ""
@@ -101,20 +100,18 @@ def unsynchronised(clocks: tuple[Clock, ...]) -> Iterator[Finding]:
             )
             for clock in loose
         ),
-        where=Where(hosts=hosts),
+        where=Where(hosts=tuple(clock.host for clock in loose)),
         fixes=(
             Fix(
+                summary="query the time service for the reason",
+                paste="timedatectl timesync-status || chronyc tracking || ntpq -p",
+            )
+            if services
+            else Fix(
                 summary="start a time service, as root",
                 paste="apt-get install -y chrony && systemctl enable --now chrony",
                 caution="for a container, run this on its host; on Red Hat and its derivatives, "
                 "use dnf and chronyd",
-            ),
-        )
-        if not services
-        else (
-            Fix(
-                summary="query the time service for the reason",
-                paste="timedatectl timesync-status || chronyc tracking || ntpq -p",
             ),
         ),
     )

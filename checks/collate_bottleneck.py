@@ -21,9 +21,9 @@ from statistics import median
 from ddoctor.analysis import endings, live_data_starvation, live_ranks
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
-from ddoctor.analysis.loader_workers import advise, worker_fix
+from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.steps import HotLine, Lines, Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -51,7 +51,7 @@ def longer_than_the_items(
     worst, loader = late[0], late[0].loader
     advice = advise(worst, throughput.feeds, curve, use)
     workers = (
-        [worker_fix(worst, advice, sum(feed.host == worst.host for feed in late), run)]
+        [worker_fix(worst, advice, late, run)]
         if advice.workers > loader.num_workers and advice.helps(worst)
         else []
     )
@@ -92,8 +92,6 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         return
     share = min(map(live_data_starvation.at_the_loader, rows))
     workers = len(rows[0].seen.workers)
-    met = rows[0].seen.activities
-    line = next((rank.line for rank in met if rank.name in live_data_starvation.LOADING), None)
     where = endings.place(frame) if frame.of_user else f"in {frame.function} of torch"
     yield Finding(
         severity=Severity.WARNING,
@@ -109,7 +107,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         ),
         where=Where.of(rows),
         cost=Cost(value=round(share, 2), unit="share of step"),
-        fixes=(_less(frame.function, endings.place(line)),),
+        fixes=(_less(frame.function, endings.place(live_data_starvation.line(rows))),),
     )
 
 
@@ -121,7 +119,8 @@ def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -
     loader = worst.loader
     if worst.wait > worst.in_main:
         return
-    line = _hottest(lines, worst.rank)
+    rest = lines.of(worst.rank, "rest") if lines is not None else ()
+    line = rest[0] if rest else None
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
@@ -134,7 +133,7 @@ def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -
         where=throughput.where(late),
         cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="move this work into the workers, and transfer few large tensors",
                 paste=(
                     "def collate(items):  # runs in the workers: all work on a batch\n"
@@ -143,44 +142,34 @@ def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -
                     f"DataLoader(…, num_workers={loader.num_workers or FEW_WORKERS}, "
                     f"collate_fn=collate)  # {loader.name}"
                 ),
-                language="python",
                 caution="each tensor of a batch opens a file in /dev/shm: stack small tensors",
             ),
         ),
     )
 
 
-def _hottest(lines: Lines | None, rank: int) -> HotLine | None:
-    """The line with the most samples of this rank outside all phases; None: none."""
-    ranks = lines.ranks if lines is not None else ()
-    rest = [line for one in ranks if one.rank == rank for line in one.lines if line.phase == "rest"]
-    return max(rest, key=lambda line: line.samples, default=None)
-
-
 def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
+    if steps.count < JUDGED:
+        return
     late = [
-        (rank, share, loader)
+        (rank.typical("to-device") / median(rank.seconds), rank.place, loader)
         for rank in steps.ranks
         for loader in loading.loaders
         if loader.rank == rank.place.rank
         and loader.taken
         and not loader.pin_memory
         and rank.place.device.startswith("cuda")
-        and steps.count >= JUDGED
-        and (share := rank.typical("to-device") / median(rank.seconds)) >= NOTABLE
     ]
+    late = [one for one in late if one[0] >= NOTABLE]
     if not late:
         return
-    rank, share, loader = max(late, key=lambda one: one[1])
-    ranks = {one.place.rank: one.place.host for one, _, _ in late}
-    some = len(ranks) < len(steps.ranks)
+    share, place, loader = max(late, key=lambda one: one[0])
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"rank {rank.place.rank} copies its batches to {rank.place.device} for "
-            f"{rank.typical('to-device'):.3f} s of each step, {share:.0%} of it, and the loader at "
-            f"{loader.name} does not pin its memory"
+            f"rank {place.rank} copies its batches to {place.device} for {share:.0%} of each step, "
+            f"and the loader at {loader.name} does not pin its memory"
         ),
         evidence=(
             Observation(
@@ -191,19 +180,15 @@ def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
                 source=f"median of {steps.count} steps",
             ),
         ),
-        where=Where(
-            hosts=tuple(sorted(set(ranks.values()))) if some else (),
-            ranks=tuple(sorted(ranks)) if some else (),
-        ),
+        where=Where.of([one for _, one, _ in late], every=steps.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="pin the memory of batches, and copy them while the device computes",
                 paste=(
                     f"DataLoader(…, pin_memory=True)  # {loader.name}\n"
                     "batch = batch.to(device, non_blocking=True)"
                 ),
-                language="python",
                 caution="pinned memory cannot be swapped out",
                 settings=("loader.pin_memory=true",),
             ),
@@ -222,35 +207,19 @@ def _share(name: str, feed: Feed, seconds: float) -> Observation:
 
 def _less(collate: str, loader: str) -> Fix:
     """The fix for this collate function of the loader at this line."""
-    return _fewer_bytes() if collate == STACKS else _ahead_of_the_run(collate, loader)
-
-
-def _fewer_bytes() -> Fix:
-    """The fix for the default collate function, whose time depends on the tensors it stacks."""
-    return Fix(
-        summary=f"give {STACKS} less to stack: few tensors with few bytes",
-        paste=(
-            "# in __getitem__: one tensor for many numbers, images as uint8\n"
-            "return torch.as_tensor(image, dtype=torch.uint8), label\n"
-            "# in the training: floats on the device\n"
-            "images = images.to(device, non_blocking=True).float() / 255"
-        ),
-        language="python",
-        caution="lists of Python numbers are the slowest: each position becomes a tensor",
-    )
-
-
-def _ahead_of_the_run(collate: str, loader: str) -> Fix:
-    """The fix for a collate function of the user, of the loader at this line."""
-    return Fix(
-        summary=f"do less in {collate}: move work to the items, or to a run before the training",
-        paste=(
-            f"# what {collate} does to each item (tokenising, decoding): once\n"
-            'torch.save([prepare(dataset[index]) for index in range(len(dataset))], "items.pt")\n'
-            "# and collate only stacks\n"
-            'dataset = torch.load("items.pt", mmap=True)\n'
-            f"DataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}"
-        ).rstrip(" #"),
-        language="python",
-        caution="random augmentation must stay in __getitem__; different lengths need padding",
+    if collate == STACKS:
+        return Fix.python(
+            summary=f"give {STACKS} less to stack: few tensors with few bytes",
+            paste=(
+                "# in __getitem__: one tensor for many numbers, images as uint8\n"
+                "return torch.as_tensor(image, dtype=torch.uint8), label\n"
+                "# in the training: floats on the device\n"
+                "images = images.to(device, non_blocking=True).float() / 255"
+            ),
+            caution="lists of Python numbers are the slowest: each position becomes a tensor",
+        )
+    return computed_once(
+        f"do less in {collate}: move work to the items, or to a run before the training",
+        f"what {collate} does to each item (tokenising, decoding)",
+        f"\nDataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}".rstrip(" #"),
     )

@@ -38,27 +38,25 @@ def known_gpus(
     all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
 ) -> Iterator[Finding]:
     point = _largest(all_reduce)
-    if point is None:
-        return
     row, lanes = _row(all_reduce, models, figures, gpus)
-    due = figures.due(row, point.bytes) if row is not None else None
-    if row is None or due is None or point.bus_bandwidth >= row.warn * due * lanes:
+    due = figures.due(row, point.bytes) if point is not None and row is not None else None
+    if point is None or row is None or due is None:
         return
-    low, high = (figure * due * lanes for figure in row.published)
-    over = f"PCIe {row.generation} x{lanes * 16:.0f}" if row.generation else row.algorithm
-    yield _finding(
-        all_reduce,
-        point,
-        error=point.bus_bandwidth < row.bad * due * lanes,
-        confidence=Confidence.POSSIBLE if row.generation else Confidence.LIKELY,
-        over_pcie=bool(row.generation),
-        expected=low,
-        source=figures.source(row.sources),
-        comparison=(
+    if point.bus_bandwidth < row.warn * due * lanes:
+        low, high = (figure * due * lanes for figure in row.published)
+        over = f"PCIe {row.generation} x{lanes * 16:.0f}" if row.generation else row.algorithm
+        error = point.bus_bandwidth < row.bad * due * lanes
+        yield _finding(
+            all_reduce,
+            point,
             f"healthy machines with {len(all_reduce.ranks)} of these GPUs show {low:.0f} to "
-            f"{high:.0f} GB/s ({over})"
-        ),
-    )
+            f"{high:.0f} GB/s ({over})",
+            expected=low,
+            source=figures.source(row.sources),
+            severity=Severity.ERROR if error else Severity.WARNING,
+            confidence=Confidence.POSSIBLE if row.generation else Confidence.LIKELY,
+            over_pcie=bool(row.generation),
+        )
 
 
 def unknown_gpus(
@@ -78,15 +76,10 @@ def unknown_gpus(
         yield _finding(
             all_reduce,
             point,
-            error=False,
-            confidence=Confidence.POSSIBLE,
-            over_pcie=False,
+            f"NCCL plans with {planned:.0f} GB/s over their NVLinks; no published figure exists "
+            "for them, and the same probe on an equal machine would confirm this",
             expected=planned,
             source=links.sources["nccl"],
-            comparison=(
-                f"NCCL plans with {planned:.0f} GB/s over their NVLinks; no published figure "
-                "exists for them, and the same probe on an equal machine would confirm this"
-            ),
         )
 
 
@@ -120,17 +113,17 @@ def _row(
 def _finding(
     all_reduce: AllReduce,
     point: SweepPoint,
+    comparison: str,
     *,
-    error: bool,
-    confidence: Confidence,
-    over_pcie: bool,
     expected: float,
     source: str,
-    comparison: str,
+    severity: Severity = Severity.WARNING,
+    confidence: Confidence = Confidence.POSSIBLE,
+    over_pcie: bool = False,
 ) -> Finding:
     chosen = all_reduce.transport or "an unknown transport"
     return Finding(
-        severity=Severity.ERROR if error else Severity.WARNING,
+        severity=severity,
         confidence=confidence,
         because=(
             f"all-reduce of {point.bytes / 2**20:.0f} MiB over {len(all_reduce.ranks)} × "

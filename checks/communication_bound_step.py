@@ -20,8 +20,11 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.analysis.cpu_contention import have_their_cpus
+from ddoctor.analysis.ddp_options import accumulate, larger_batch
+from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY, typical_step
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -39,31 +42,28 @@ LARGE = 0.25
 # For so few bytes latency is the cost, not bandwidth: 64 KiB take 0.05 ms at 10 Gbit/s.
 SMALL_BYTES = 64 * 2**10
 
-MIB = 2**20
-
 
 def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> Iterator[Finding]:
-    count = steps.count
-    if len(steps.ranks) < 2 or count < ENOUGH_STEPS:
+    if len(steps.ranks) < 2 or steps.count < ENOUGH_STEPS:
         return
-    if not all("transfer" in rank.by_name for rank in steps.ranks):
-        return
-    transfers = list(zip(*(rank.by_name["transfer"][:count] for rank in steps.ranks), strict=True))
-    seconds = list(zip(*(rank.seconds[:count] for rank in steps.ranks), strict=True))
-    shares = [fmean(a) / fmean(b) for a, b in zip(transfers, seconds, strict=True)]
+    transfers = list(
+        map(fmean, zip(*(rank.spent("transfer") for rank in steps.ranks), strict=True))
+    )
+    shares = [a / b for a, b in zip(transfers, steps.seconds, strict=True)]
     share = median(shares)
-    if share < NOTABLE or sum(one >= NOTABLE for one in shares) < STEADY * count:
+    if share < NOTABLE or sum(one >= NOTABLE for one in shares) < STEADY * steps.count:
         return
-    transfer = median(map(fmean, transfers))
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
-    large = share >= LARGE and have_their_cpus(steps, (use,) if use is not None else ())
+    large = share >= LARGE and have_their_cpus(steps, use)
+    gradients = wrapper.trainable_bytes / MIB if wrapper is not None else 0
     yield Finding(
         severity=Severity.WARNING if large else Severity.NOTE,
         confidence=Confidence.CERTAIN if large else Confidence.LIKELY,
         because=(
-            f"in {1000 * transfer:.3g} ms of the median step of "
-            f"{1000 * typical_step(steps):.3g} ms, {share:.0%} of it, all {len(steps.ranks)} ranks "
-            "are in collectives and none computes" + _gradients(wrapper)
+            f"in {1000 * median(transfers):.3g} ms of the median step of "
+            f"{1000 * median(steps.seconds):.3g} ms, {share:.0%} of it, all {len(steps.ranks)} "
+            "ranks are in collectives and none computes"
+            + (f"; the gradients are {gradients:.3g} MiB" if gradients else "")
         ),
         evidence=(
             Observation(
@@ -90,14 +90,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             f"all {len(live.ranks)} ranks are in collectives for at least {share:.0%} of the time, "
             "and none of them is a straggler"
         ),
-        evidence=tuple(
-            Observation(
-                name=f"in collectives, rank {rank.rank}",
-                value=round(100 * rank.waiting),
-                unit="% of time",
-            )
-            for rank in live.ranks
-        ),
+        evidence=shares("in collectives", {rank: rank.waiting for rank in live.ranks}),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             Fix(
@@ -109,82 +102,58 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _gradients(wrapper: Wrapper | None) -> str:
-    if wrapper is None or not wrapper.trainable_bytes:
-        return ""
-    return f"; the gradients are {wrapper.trainable_bytes / MIB:.3g} MiB"
-
-
 def _fixes(
     steps: Steps, share: float, wrapper: Wrapper | None, use: RankUse | None
 ) -> Iterator[Fix]:
-    is_small = wrapper is not None and 0 < wrapper.trainable_bytes <= SMALL_BYTES
-    has_bytes = wrapper is not None and wrapper.kind == "ddp" and not is_small
-    if wrapper is not None and wrapper.kind in ("fsdp1", "fsdp2"):
-        yield Fix(
+    kind, gradients = (wrapper.kind, wrapper.trainable_bytes) if wrapper is not None else ("", 0)
+    if kind.startswith("fsdp"):
+        yield Fix.python(
             summary="gather each parameter once: keep it after the forward pass if memory allows",
             paste="fully_shard(module, reshard_after_forward=False)"
-            if wrapper.kind == "fsdp2"
+            if kind == "fsdp2"
             else "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
-            language="python",
             caution="takes the memory of all parameters; within a node: HYBRID_SHARD, a 2-D mesh",
             expected_gain="up to a third of the communication",
         )
-    if is_small:
-        yield Fix(
-            summary="raise the batch size: for so few bytes, latency is the cost",
-            paste="loader = DataLoader(dataset, batch_size=2 * batch_size, sampler=sampler)",
-            language="python",
-            caution="takes more memory; scale the learning rate with the batch",
-            expected_gain=f"up to {share / 2:.0%} of the time per sample",
+    if 0 < gradients <= SMALL_BYTES:
+        yield larger_batch(
+            "raise the batch size: for so few bytes, latency is the cost",
+            f"up to {share / 2:.0%} of the time per sample",
         )
-    dtypes = {flags.parameter_dtype for flags in use.flags} if use is not None else set()
-    if has_bytes and dtypes <= {"", "float32"} and not (wrapper and wrapper.comm_hook):
-        yield Fix(
-            summary="send the gradients as bfloat16, half of the bytes",
-            paste=(
-                "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-                "\n"
-                "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
-            ),
-            language="python",
-            caution="call it on the DDP model before the first step; rounds gradients to 8 bits",
-            expected_gain=f"up to {share / 2:.0%} of the step",
-        )
-    if has_bytes and wrapper is not None and wrapper.trainable_bytes:
-        cap = _other_cap(wrapper)
-        yield Fix(
-            summary="try another bucket size: smaller buckets start earlier, larger ones are fewer",
-            paste=f"model = DistributedDataParallel(model, bucket_cap_mb={cap})",
-            language="python",
-            settings=(f"ddp.bucket_cap_mb={cap}",),
-        )
+    elif wrapper is not None and kind == "ddp":
+        dtypes = {flags.parameter_dtype for flags in use.flags} if use is not None else set()
+        if dtypes <= {"", "float32"} and not wrapper.comm_hook:
+            yield Fix.python(
+                summary="send the gradients as bfloat16, half of the bytes",
+                paste=(
+                    "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
+                    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+                ),
+                caution=(
+                    "call it on the DDP model before the first step; rounds gradients to 8 bits"
+                ),
+                expected_gain=f"up to {share / 2:.0%} of the step",
+            )
+        if gradients:
+            # A quarter of all gradients if they fill at most two buckets, else larger buckets.
+            several = len(wrapper.bucket_bytes) > 2
+            size = 4 * max(wrapper.bucket_bytes) if several else gradients / 4
+            cap = max(1, round(size / MIB))
+            yield Fix.python(
+                summary=(
+                    "try another bucket size: smaller buckets start earlier, larger ones are fewer"
+                ),
+                paste=f"model = DistributedDataParallel(model, bucket_cap_mb={cap})",
+                settings=(f"ddp.bucket_cap_mb={cap}",),
+            )
     if all(count == 1 for rank in steps.ranks for count in rank.synced_backwards):
         yield _seldom(share)
 
 
 def _seldom(share: float) -> Fix:
-    return Fix(
+    return accumulate(
+        4,
         summary="accumulate gradients: communicate in every fourth step only",
-        paste=(
-            "from contextlib import nullcontext\n"
-            "\n"
-            "with nullcontext() if step % 4 == 0 else model.no_sync():\n"
-            "    loss = loss_function(model(inputs), targets) / 4\n"
-            "    loss.backward()\n"
-            "if step % 4 == 0:\n"
-            "    optimizer.step()\n"
-            "    optimizer.zero_grad()"
-        ),
-        language="python",
         caution="the batch is four times as large: adapt learning rate and schedule",
-        expected_gain=f"up to {0.75 * share:.0%} of the step",
+        gain=f"up to {0.75 * share:.0%} of the step",
     )
-
-
-def _other_cap(wrapper: Wrapper) -> int:
-    """MiB: a quarter of all gradients if they fill at most two buckets, else four times the
-    largest bucket."""
-    if len(wrapper.bucket_bytes) <= 2:
-        return max(1, round(wrapper.trainable_bytes / MIB / 4))
-    return max(1, round(4 * max(wrapper.bucket_bytes) / MIB))

@@ -19,26 +19,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.cpu_masks import Held, held_up, waiting_for_workers
-from ddoctor.analysis.local_ranks import bound_one_by_one, local_ranks, visible_gpus
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.cpu_contention import FOLLOWS, Held, held_up, waiting_for_workers
+from ddoctor.analysis.local_ranks import LocalRanks, bound_one_by_one, visible_gpus
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
 from ddoctor.evidence.loading import Loading
-from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = (
-    "cpu-thread-oversubscription",
-    "dataloader-bottleneck",
-    "straggler-rank",
-    # gloo transfers data with its own threads.
-    "communication-bound-step",
-    "scaling-efficiency-low",
-    "compute-bound",
-)
+EXPLAINS = ("cpu-thread-oversubscription", *FOLLOWS)
 
 # Workers that use this share of their CPUs have hardly any CPU time left.
 USED_UP = 0.8
@@ -46,18 +37,16 @@ USED_UP = 0.8
 
 def fewer_cores_than_ranks(
     cpus: Cpus,
-    gpus: Gpus | None,
+    ranks: LocalRanks,
     environment: Environment | None,
-    runs: ProbeRuns | None,
     kernel: Kernel | None,
     use: RankUse | None,
 ) -> Iterator[Finding]:
     """The mask has less than one core per rank, on a machine with enough cores."""
-    ranks = local_ranks(gpus, environment, runs)
     allowed = len(cpus.allowed)
     if bound_one_by_one(environment) or (use is not None and cpus.host in use.by_host):
         return  # what was measured during the training is better evidence
-    if ranks is None or allowed >= min(ranks.number, cpus.logical):
+    if ranks.number is None or allowed >= min(ranks.number, cpus.logical):
         return
     yield Finding(
         severity=Severity.WARNING,
@@ -170,17 +159,15 @@ def _reset(held: Held) -> Fix:
     reset = "os.sched_setaffinity(0, range(os.cpu_count()))"
     caution = "a cpuset of the container or job without other cores must be widened there"
     if held.busy is not None and any(rank.worker_affinity for rank in held.ranks):
-        return Fix(
+        return Fix.python(
             summary="let the workers use all CPUs, and find what narrows their mask",
             paste=f"DataLoader(…, worker_init_fn=lambda worker: {reset})",
-            language="python",
             caution=caution,
         )
-    return Fix(
+    return Fix.python(
         summary="let each rank use all CPUs, or those near its GPU; a shell, launcher, library or "
         "image narrows its mask, and the workers inherit it",
         paste=f"{reset}  # before the first DataLoader",
-        language="python",
         caution=caution,
         settings=("torch.affinity=all",),
     )

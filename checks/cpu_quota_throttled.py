@@ -15,28 +15,17 @@ To fix it, raise or remove the CPU limit of the container, job or systemd unit. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.cpu_contention import FOLLOWS, HELD_UP, median_wait
 from ddoctor.analysis.environment_fixes import raise_container_limit
-from ddoctor.analysis.local_ranks import local_ranks
-from ddoctor.evidence.environment import Environment
-from ddoctor.evidence.gpus import Gpus
+from ddoctor.analysis.local_ranks import LocalRanks
 from ddoctor.evidence.host import Cpus, Kernel
-from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = (
-    "cpu-thread-oversubscription",
-    "dataloader-bottleneck",
-    "straggler-rank",
-    # gloo moves data on CPU threads.
-    "communication-bound-step",
-    "scaling-efficiency-low",
-    "compute-bound",
-)
+EXPLAINS = ("cpu-thread-oversubscription", *FOLLOWS)
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 NOTABLE_SHARE = 0.25
@@ -45,38 +34,25 @@ NOTABLE_SHARE = 0.25
 ENOUGH_PERIODS, ENOUGH_NOW = 15 * 60 * 10, 5
 # During training, the periods of one second.
 ENOUGH_TRAINING = 10
-# A slowdown counts from a tenth of the time. The time without a CPU is the time in the run queue:
-# 60 % was measured with 0.4 CPUs for one busy thread.
-HELD_UP = 0.1
 
 
 def throttled(
-    cpus: Cpus,
-    gpus: Gpus | None,
-    environment: Environment | None,
-    runs: ProbeRuns | None,
-    kernel: Kernel | None,
-    use: RankUse | None,
+    cpus: Cpus, ranks: LocalRanks, kernel: Kernel | None, use: RankUse | None
 ) -> Iterator[Finding]:
     if cpus.quota is None or cpus.quota >= len(cpus.allowed):
         return
     if use is not None and any(_seen(rank) is not None for rank in use.by_host.get(cpus.host, ())):
         return  # counters of the training itself are more precise
-    ranks = local_ranks(gpus, environment, runs)
-    number = ranks.number if ranks is not None else 1
+    number = ranks.number or 1
     now = _share(cpus.recent_throttled_periods, cpus.recent_periods, ENOUGH_NOW)
     past = _share(cpus.throttled_periods, cpus.periods, ENOUGH_PERIODS)
     grants = f"the cgroup grants {cpus.quota:g} of {len(cpus.allowed)} CPUs"
+    severity, confidence = Severity.WARNING, Confidence.LIKELY
     if cpus.quota < number:
-        sure = ranks is None or ranks.certain
-        severity, confidence = (
-            Severity.WARNING,
-            Confidence.CERTAIN if sure else Confidence.LIKELY,
-        )
-        who = "a single rank" if ranks is None else f"each of {number} ranks ({ranks.told_by})"
+        confidence = Confidence.CERTAIN if ranks.certain else Confidence.LIKELY
+        who = f"each of {number} ranks ({ranks.told_by})" if ranks.number else "a single rank"
         because = f"{grants}, which is less than one CPU for {who}"
     elif now is not None and now >= NOTABLE_SHARE:
-        severity, confidence = Severity.WARNING, Confidence.LIKELY
         because = f"{grants}, and the processes used that up in {now:.0%} of the latest periods"
     elif past is not None and past >= NOTABLE_SHARE:
         severity, confidence = Severity.NOTE, Confidence.POSSIBLE
@@ -90,7 +66,17 @@ def throttled(
         severity=severity,
         confidence=confidence,
         because=because,
-        evidence=tuple(_rows(cpus, number, now, past)),
+        evidence=(
+            Observation(
+                name="CPU quota",
+                value=round(cpus.quota, 2),
+                unit="CPUs",
+                expected=number,
+                source=cpus.quota_file or "cgroup",
+            ),
+            *([_periods("periods throttled now", now)] if now is not None else []),
+            *([_periods("periods throttled since start", past)] if past is not None else []),
+        ),
         fixes=tuple(_fixes(cpus, kernel)),
     )
 
@@ -102,63 +88,46 @@ def while_training(
     kernels: tuple[Kernel, ...] | None,
 ) -> Iterator[Finding]:
     loaders = {
-        rank.place.rank: section.share("loader", rank)
-        for section in steps or ()
-        for rank in section.ranks
+        rank.place.rank: rank.share("loader") for section in steps or () for rank in section.ranks
     }
     cpus_of = {section.host: section for section in cpus or ()}
     kernel_of = {section.host: section for section in kernels or ()}
     for use in uses:
         for host, ranks in use.by_host.items():
             held = [rank for rank in ranks if (_seen(rank) or 0.0) >= NOTABLE_SHARE]
-            if held:
-                loader = max(loaders.get(rank.rank, 0.0) for rank in held)
-                fixes = _raise(held, cpus_of.get(host), kernel_of.get(host))
-                yield _held_up(held, len(ranks), loader, tuple(fixes))
+            if not held:
+                continue
+            worst = max(held, key=lambda rank: _seen(rank) or 0.0)
+            share = _seen(worst) or 0.0
+            waited, loader = median_wait(held), max(loaders.get(rank.rank, 0.0) for rank in held)
+            lost = max(waited or 0.0, loader)
+            if waited is None:
+                effect = ""
+            elif waited >= HELD_UP:
+                effect = f": the main threads waited for a CPU {waited:.0%} of the time"
+            elif lost >= HELD_UP:
+                effect = f": the training waited for the DataLoader {loader:.0%} of the time"
+            else:
+                effect = f", but the main threads waited for a CPU only {waited:.0%} of the time"
+            numbers = tuple(rank.rank for rank in held) if len(held) < len(ranks) else ()
+            who = f" of {endings.ranks(numbers)}" if numbers else ""
+            yield Finding(
+                severity=Severity.WARNING if waited is None or lost >= HELD_UP else Severity.NOTE,
+                confidence=Confidence.CERTAIN if (waited or 0.0) >= HELD_UP else Confidence.LIKELY,
+                because=(
+                    f"the cgroup{who} on {host} grants {worst.quota or 0:g} of {worst.host_cpus} "
+                    f"CPUs, and the processes used that up in {share:.0%} of the periods during "
+                    f"the judged steps{effect}"
+                ),
+                evidence=(_periods("periods throttled while training", share),),
+                where=Where(hosts=(host,), ranks=numbers),
+                cost=Cost(value=round(lost, 3), unit="share of step") if lost >= HELD_UP else None,
+                fixes=tuple(_raise(held, cpus_of.get(host), kernel_of.get(host))),
+            )
 
 
 def _seen(rank: RankHost) -> float | None:
     return _share(rank.throttled_periods, rank.periods, ENOUGH_TRAINING)
-
-
-def _held_up(
-    held: Sequence[RankHost], ranks: int, loader: float, fixes: tuple[Fix, ...]
-) -> Finding:
-    worst = max(held, key=lambda rank: _seen(rank) or 0.0)
-    share, grants = _seen(worst) or 0.0, f"{worst.quota or 0:g} of {worst.host_cpus} CPUs"
-    seen = [rank.waited for rank in held if rank.waited is not None]
-    waited = median(seen) if seen else None
-    lost = max(waited or 0.0, loader)
-    if waited is None:
-        effect = ""
-    elif waited >= HELD_UP:
-        effect = f": the main threads waited for a CPU {waited:.0%} of the time"
-    elif lost >= HELD_UP:
-        effect = f": the training waited for the DataLoader {loader:.0%} of the time"
-    else:
-        effect = f", but the main threads waited for a CPU only {waited:.0%} of the time"
-    some = len(held) < ranks
-    who = f" of {endings.ranks(rank.rank for rank in held)}" if some else ""
-    return Finding(
-        severity=Severity.WARNING if waited is None or lost >= HELD_UP else Severity.NOTE,
-        confidence=Confidence.CERTAIN if (waited or 0.0) >= HELD_UP else Confidence.LIKELY,
-        because=(
-            f"the cgroup{who} on {worst.host} grants {grants}, and the processes used that up in "
-            f"{share:.0%} of the periods during the judged steps{effect}"
-        ),
-        evidence=(
-            Observation(
-                name="periods throttled while training",
-                value=round(100 * share),
-                unit="%",
-                expected=round(100 * NOTABLE_SHARE),
-                source="cpu.stat; limit of the alert CPUThrottlingHigh (kubernetes-mixin)",
-            ),
-        ),
-        where=Where(hosts=(worst.host,), ranks=tuple(rank.rank for rank in held) if some else ()),
-        cost=Cost(value=round(lost, 3), unit="share of step") if lost >= HELD_UP else None,
-        fixes=fixes,
-    )
 
 
 def _raise(held: Sequence[RankHost], cpus: Cpus | None, kernel: Kernel | None) -> Iterator[Fix]:
@@ -178,23 +147,14 @@ def _share(part: int | None, whole: int | None, enough: int) -> float | None:
     return part / whole if part is not None and whole is not None and whole >= enough else None
 
 
-def _rows(cpus: Cpus, ranks: int, now: float | None, past: float | None) -> Iterator[Observation]:
-    yield Observation(
-        name="CPU quota",
-        value=round(cpus.quota or 0, 2),
-        unit="CPUs",
-        expected=ranks,
-        source=cpus.quota_file or "cgroup",
+def _periods(name: str, share: float) -> Observation:
+    return Observation(
+        name=name,
+        value=round(100 * share),
+        unit="%",
+        expected=round(100 * NOTABLE_SHARE),
+        source="cpu.stat; limit of the alert CPUThrottlingHigh (kubernetes-mixin)",
     )
-    for name, share in (("periods throttled now", now), ("periods throttled since start", past)):
-        if share is not None:
-            yield Observation(
-                name=name,
-                value=round(100 * share),
-                unit="%",
-                expected=round(100 * NOTABLE_SHARE),
-                source="cpu.stat; limit of the alert CPUThrottlingHigh (kubernetes-mixin)",
-            )
 
 
 def _fixes(cpus: Cpus, kernel: Kernel | None) -> Iterator[Fix]:

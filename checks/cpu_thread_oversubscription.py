@@ -10,51 +10,32 @@ To fix it, set OMP_NUM_THREADS (or ``torch.set_num_threads``) to the CPUs of a h
 ranks.
 """
 
-# Above 150 lines: the environment before a run, and the threads seen in one, have different fixes.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from ddoctor.analysis.local_ranks import local_ranks
-from ddoctor.evidence.environment import Environment
-from ddoctor.evidence.gpus import Gpus
+from ddoctor.analysis.cpu_contention import FOLLOWS, HELD_UP, median_wait
+from ddoctor.analysis.local_ranks import LocalRanks
 from ddoctor.evidence.host import Cpus
-from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = (
-    "dataloader-bottleneck",
-    "straggler-rank",
-    # gloo moves data with threads of its own.
-    "communication-bound-step",
-    "scaling-efficiency-low",
-    "compute-bound",
-)
+EXPLAINS = FOLLOWS
 
 # Measured with torch 2.13, two ranks on two CPUs: with two threads each (2 times the CPUs) a round
 # of matrix products took 1.7 to 3 times as long as with one thread each.
 TOO_MANY = 2.0
-# A slowdown counts from a tenth of the time on. Measured this way, two ranks with two threads each
-# waited for a CPU for half of the time, and for 3 % with one thread each.
-HELD_UP = 0.1
 
 
 def too_many_threads(
-    cpus: Cpus,
-    environment: Environment,
-    gpus: Gpus | None,
-    runs: ProbeRuns | None,
-    use: RankUse | None,
+    cpus: Cpus, environment: Environment, ranks: LocalRanks, use: RankUse | None
 ) -> Iterator[Finding]:
     if use is not None and cpus.host in use.by_host:
         return  # what was measured during the training is better evidence
     # OpenMP takes a list, one number for each level of nesting.
     threads = (environment.get("OMP_NUM_THREADS") or "").partition(",")[0].strip()
-    ranks = local_ranks(gpus, environment, runs)
-    if not threads.isdigit() or ranks is None:
+    if not threads.isdigit() or ranks.number is None:
         return
     total = ranks.number * int(threads)
     if total < TOO_MANY * cpus.usable:
@@ -77,13 +58,7 @@ def too_many_threads(
                 source="affinity mask and cgroup quota",
             ),
         ),
-        fixes=(
-            Fix(
-                summary="divide the CPUs among the ranks",
-                paste=f"export OMP_NUM_THREADS={fitting}",
-                caution="DataLoader workers need CPUs too: use even fewer with many workers",
-            ),
-        ),
+        fixes=(_fewer(fitting),),
     )
 
 
@@ -94,61 +69,50 @@ def while_training(use: RankUse) -> Iterator[Finding]:
         fitting = max(1, int(usable / len(ranks)))
         total = sum(rank.threads for rank in ranks)
         crowding = [rank for rank in ranks if rank.threads > fitting]
-        seen = [rank.waited for rank in crowding if rank.waited is not None]
-        waited = median(seen) if seen else None
-        if crowding and total >= TOO_MANY * usable and (waited is None or waited >= HELD_UP):
-            where = Where(
+        waited = median_wait(crowding)
+        if not crowding or total < TOO_MANY * usable or (waited is not None and waited < HELD_UP):
+            continue
+        most, workers = max(rank.threads for rank in ranks), sum(rank.workers for rank in ranks)
+        and_workers = f", and {workers} DataLoader workers," if workers else ""
+        delay = (
+            f": the main threads waited in the run queue for {waited:.0%} of the time"
+            if waited is not None
+            else "; /proc/PID/schedstat shows how long the main threads wait for one"
+        )
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE if waited is None else Confidence.LIKELY,
+            because=(
+                f"{len(ranks)} ranks on {host} with up to {most} threads each{and_workers} "
+                f"have {usable:g} usable CPUs{delay}"
+            ),
+            evidence=(
+                Observation(
+                    name="threads of all ranks",
+                    value=total,
+                    expected=round(usable, 1),
+                    source="compute threads; affinity mask and cgroup quota",
+                ),
+            ),
+            where=Where(
                 hosts=(host,),
                 ranks=tuple(one.rank for one in crowding) if len(crowding) < len(ranks) else (),
-            )
-            yield _crowded(ranks, where, usable, waited, _fewer(crowding, fitting))
-
-
-def _crowded(
-    ranks: Sequence[RankHost], where: Where, usable: float, waited: float | None, fix: Fix
-) -> Finding:
-    total, most = sum(rank.threads for rank in ranks), max(rank.threads for rank in ranks)
-    workers = sum(rank.workers for rank in ranks)
-    and_workers = f", and {workers} DataLoader workers," if workers else ""
-    delay = (
-        f": the main threads waited in the run queue for {waited:.0%} of the time"
-        if waited is not None
-        else "; /proc/PID/schedstat shows how long the main threads wait for one"
-    )
-    return Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.POSSIBLE if waited is None else Confidence.LIKELY,
-        because=(
-            f"{len(ranks)} ranks on {where.hosts[0]} with up to {most} threads each{and_workers} "
-            f"have {usable:g} usable CPUs{delay}"
-        ),
-        evidence=(
-            Observation(
-                name="threads of all ranks",
-                value=total,
-                expected=round(usable, 1),
-                source="compute threads; affinity mask and cgroup quota",
             ),
-        ),
-        where=where,
-        cost=None if waited is None else Cost(value=round(waited, 3), unit="share of step"),
-        fixes=(fix,),
-    )
-
-
-def _fewer(crowding: Sequence[RankHost], fitting: int) -> Fix:
-    settings = (f"torch.threads={fitting}",)
-    if any(rank.omp_threads not in (None, rank.threads) for rank in crowding):
-        return Fix(
-            summary="divide the CPUs among the ranks in the script, which sets the threads itself",
-            paste=f"torch.set_num_threads({fitting})",
-            language="python",
-            caution="DataLoader workers need CPUs too: use even fewer with many workers",
-            settings=settings,
+            cost=None if waited is None else Cost(value=round(waited, 3), unit="share of step"),
+            fixes=(_fewer(fitting, crowding),),
         )
+
+
+def _fewer(fitting: int, crowding: Sequence[RankHost] = ()) -> Fix:
+    settings = (f"torch.threads={fitting}",) if crowding else ()
+    in_script = any(rank.omp_threads not in (None, rank.threads) for rank in crowding)
+    where = " in the script, which sets the threads itself" if in_script else ""
     return Fix(
-        summary="divide the CPUs among the ranks",
-        paste=f"export OMP_NUM_THREADS={fitting}",
+        summary=f"divide the CPUs among the ranks{where}",
+        paste=f"torch.set_num_threads({fitting})"
+        if in_script
+        else f"export OMP_NUM_THREADS={fitting}",
+        language="python" if in_script else "sh",
         caution="DataLoader workers need CPUs too: use even fewer with many workers",
         settings=settings,
     )

@@ -16,10 +16,10 @@ To fix it, install the torch build for this driver, or update the driver.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.known_software import CudaBuild, CudaBuilds
+from ddoctor.evidence.known_software import CudaBuilds
 from ddoctor.evidence.software import Software, Torch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -28,16 +28,11 @@ def built_without_cuda(software: Software, gpus: Gpus, known: CudaBuilds) -> Ite
     torch = software.torch
     if torch is None or torch.cuda or torch.hip or not gpus.gpus:
         return
-    many, name = len(gpus.gpus), gpus.gpus[0].name
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"torch {torch.version} was built without CUDA, so it can use none of the {many} GPUs "
-            f"of this host ({name})"
-        ),
-        evidence=(Observation(name="torch.version.cuda", value="None"),),
-        fixes=tuple(_reinstall(gpus, known)),
+    yield _finding(
+        f"torch {torch.version} was built without CUDA, so it can use none of the "
+        f"{len(gpus.gpus)} GPUs of this host ({gpus.gpus[0].name})",
+        Observation(name="torch.version.cuda", value="None"),
+        _reinstall(gpus, known),
     )
 
 
@@ -52,22 +47,16 @@ def driver_too_old(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterato
         return
     runs = "CUDA " + (".".join(map(str, gpus.cuda)) if gpus.cuda else f"{major}.x")
     drivers = f"driver {needed.minimum_driver} or newer" if needed else "a newer driver"
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"torch {torch.version} was built for CUDA {torch.cuda}, which needs {drivers}, but "
-            f"driver {gpus.driver} supports at most {runs}"
+    yield _finding(
+        f"torch {torch.version} was built for CUDA {torch.cuda}, which needs {drivers}, but "
+        f"driver {gpus.driver} supports at most {runs}",
+        Observation(
+            name="driver",
+            value=gpus.driver,
+            expected=f">= {needed.minimum_driver}" if needed else "",
+            source=needed.source if needed else "",
         ),
-        evidence=(
-            Observation(
-                name="driver",
-                value=gpus.driver,
-                expected=f">= {needed.minimum_driver}" if needed else "",
-                source=needed.source if needed else "",
-            ),
-        ),
-        fixes=(
+        (
             *_reinstall(gpus, known),
             Fix(
                 summary=f"or ask the administrator to install {drivers}",
@@ -85,24 +74,31 @@ def no_code_for_gpu(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterat
     lacking = [gpu for gpu in gpus.gpus if not _has_code(torch, gpu)]
     if not lacking:
         return
-    capabilities = sorted({_dotted(gpu) for gpu in lacking})
-    yield Finding(
+    capabilities = sorted({".".join(map(str, gpu.capability or ())) for gpu in lacking})
+    yield _finding(
+        f"torch {torch.version} has code for {', '.join(torch.architectures)}, but "
+        f"{lacking[0].name} has compute capability {', '.join(capabilities)}",
+        Observation(
+            name="torch.cuda.get_arch_list()",
+            value=" ".join(torch.architectures),
+            expected=" or ".join(f"sm_{one.replace('.', '')}" for one in capabilities),
+            source="CUDA C++ Programming Guide, Binary Compatibility and PTX Compatibility",
+        ),
+        _reinstall(gpus, known),
+        Where(devices=tuple(gpu.device for gpu in lacking)),
+    )
+
+
+def _finding(
+    because: str, row: Observation, fixes: Iterable[Fix], where: Where | None = None
+) -> Finding:
+    return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=(
-            f"torch {torch.version} has code for {', '.join(torch.architectures)}, but "
-            f"{lacking[0].name} has compute capability {', '.join(capabilities)}"
-        ),
-        evidence=(
-            Observation(
-                name="torch.cuda.get_arch_list()",
-                value=" ".join(torch.architectures),
-                expected=" or ".join(f"sm_{one.replace('.', '')}" for one in capabilities),
-                source="CUDA C++ Programming Guide, Binary Compatibility and PTX Compatibility",
-            ),
-        ),
-        where=Where(devices=tuple(f"cuda:{gpu.index}" for gpu in lacking)),
-        fixes=tuple(_reinstall(gpus, known)),
+        because=because,
+        evidence=(row,),
+        where=where or Where(),
+        fixes=tuple(fixes),
     )
 
 
@@ -125,9 +121,7 @@ def _has_code(torch: Torch, gpu: Gpu) -> bool:
 def _reinstall(gpus: Gpus, known: CudaBuilds) -> Iterator[Fix]:
     major = _driver_major(gpus, known)
     capabilities = [gpu.capability for gpu in gpus.gpus if gpu.capability is not None]
-    build: CudaBuild | None = None
-    if major is not None:
-        build = known.build_for(major, max(capabilities, default=None))
+    build = known.build_for(major or 0, max(capabilities, default=None))
     if build is None:
         return
     pinned = f"torch=={build.torch}" if build.torch else "torch"
@@ -144,7 +138,3 @@ def _reinstall(gpus: Gpus, known: CudaBuilds) -> Iterator[Fix]:
 def _driver_major(gpus: Gpus, known: CudaBuilds) -> int | None:
     """The newest major CUDA release that the driver reports, or that its version supports."""
     return gpus.cuda[0] if gpus.cuda is not None else known.newest_major(gpus.driver)
-
-
-def _dotted(gpu: Gpu) -> str:
-    return ".".join(map(str, gpu.capability or ()))

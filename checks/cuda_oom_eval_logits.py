@@ -16,40 +16,32 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Severity
+from ddoctor.models import Confidence, Finding, Fix
 
 EXPLAINS = ("first-failure-masked",)
 
 
 def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "evaluation")
-    if not found:
-        return
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"{cuda_oom.sentence(found[0], run)}, during evaluation; an evaluation of few samples "
-            "would show whether the tensors kept from each batch are the reason"
-        ),
-        evidence=tuple(cuda_oom.observations(found[0])),
-        where=cuda_oom.where(found),
-        fixes=tuple(_fixes(run)),
-    )
+    if found:
+        more = (
+            ", during evaluation; an evaluation of few samples would show whether the tensors kept "
+            "from each batch are the reason"
+        )
+        yield cuda_oom.finding(found, run, more, _fixes(run), confidence=Confidence.LIKELY)
 
 
 def _fixes(run: TrainingRun) -> Iterator[Fix]:
     if "transformers" in run.framework:
-        yield Fix(
+        yield Fix.python(
             summary="keep predictions instead of logits, and move them to host memory",
             paste=(
                 "TrainingArguments(..., eval_accumulation_steps=8, per_device_eval_batch_size=4)\n"
                 "Trainer(..., preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1))"
             ),
-            language="python",
         )
         return
-    yield Fix(
+    yield Fix.python(
         summary="evaluate without an autograd graph, and keep only metrics on the GPU",
         paste=(
             "with torch.inference_mode():\n"
@@ -57,10 +49,8 @@ def _fixes(run: TrainingRun) -> Iterator[Fix]:
             "        logits = model(**batch).logits\n"
             "        right += (logits.argmax(-1) == batch['labels']).sum()"
         ),
-        language="python",
     )
-    yield Fix(
+    yield Fix.python(
         summary="or use smaller evaluation batches",
         paste="DataLoader(evaluation, batch_size=batch_size // 4)",
-        language="python",
     )

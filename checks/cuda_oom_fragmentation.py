@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import expandable
-from ddoctor.evidence.environment import Environment
-from ddoctor.evidence.training import RankFlags, RankUse, TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Severity
+from ddoctor.evidence.software import Environment
+from ddoctor.evidence.training import RankUse, TrainingRun
+from ddoctor.models import Confidence, Finding, Fix
 
 EXPLAINS = ("first-failure-masked",)
-
-GIB = 2**30
 
 
 def in_pieces(
@@ -31,30 +30,22 @@ def in_pieces(
     found = cuda_oom.of_kind(run, "pieces", environment=environment)
     if not found:
         return
-    memory = found[0].memory
+    memory, rank = found[0].memory, found[0].rank.rank
     flags = use.flags if use is not None else ()
+    shapes = next((one.input_shapes for one in flags if one.rank == rank), 0)
     grow = expandable(environment, memory.unused)
-    yield Finding(
-        severity=Severity.ERROR,
+    yield cuda_oom.finding(
+        found,
+        run,
+        f"; {memory.unused / GIB:.1f} of the {(memory.allocated + memory.unused) / GIB:.1f} GiB "
+        "that torch had reserved were unused, in blocks that were too small"
+        + (f"; its model received {shapes} different input shapes" if shapes > 1 else ""),
+        (*([grow] if grow is not None else []), _FEWER_SHAPES),
         confidence=Confidence.LIKELY,
-        because=(
-            f"{cuda_oom.sentence(found[0], run)}; {memory.unused / GIB:.1f} of the "
-            f"{(memory.allocated + memory.unused) / GIB:.1f} GiB that torch had reserved were "
-            f"unused, in blocks that were too small{_shapes(found[0].rank.rank, flags)}"
-        ),
-        evidence=tuple(cuda_oom.observations(found[0])),
-        where=cuda_oom.where(found),
-        fixes=(*([grow] if grow is not None else []), _FEWER_SHAPES),
     )
 
 
-def _shapes(rank: int, flags: tuple[RankFlags, ...]) -> str:
-    number = next((one.input_shapes for one in flags if one.rank == rank), 0)
-    return f"; its model received {number} different input shapes" if number > 1 else ""
-
-
-_FEWER_SHAPES = Fix(
+_FEWER_SHAPES = Fix.python(
     summary="pad inputs to fewer different shapes",
     paste="tokenizer(..., padding=True, pad_to_multiple_of=64)  # or group samples by length",
-    language="python",
 )

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_data_starvation, live_ranks, live_stragglers
+from ddoctor.analysis import endings, live_data_starvation
+from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
@@ -30,8 +31,15 @@ from ddoctor.analysis.loader_throughput import (
     first_batch,
     of_batches,
 )
-from ddoctor.analysis.loader_workers import ON_A_CPU, PREFETCH, Advice, advise, worker_fix
-from ddoctor.evidence.loading import Loader, LoaderCurve
+from ddoctor.analysis.loader_workers import (
+    ON_A_CPU,
+    PREFETCH,
+    Advice,
+    advise,
+    computed_once,
+    worker_fix,
+)
+from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.steps import Lines
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -62,9 +70,10 @@ def too_slow_for_the_step(
     worst = late[0]
     advice = advise(worst, throughput.feeds, curve, use)
     others = [feed for feed in throughput.feeds if feed not in late]
+    sure = Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY
     yield Finding(
         severity=Severity.NOTE if worst.ample else Severity.WARNING,
-        confidence=_confidence(worst),
+        confidence=Confidence.POSSIBLE if worst.ample else sure,
         because=_because(worst, others, len(late) < throughput.ranks, advice),
         evidence=tuple(_rows(worst, advice, lines)),
         where=throughput.where(late),
@@ -77,34 +86,21 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     rows = live_data_starvation.hungry(live)
     if not rows or live_data_starvation.collating(rows) is not None:
         return
-    found = live.straggler
-    if found is not None:
-        yield _live(rows, found.lost, f" {live_stragglers.others_wait(found, live.ranks)}")
-    else:
-        yield _live(rows, min(map(live_data_starvation.at_the_loader, rows)), "")
-
-
-def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str) -> Finding:
-    first = rows[0]
-    line = next(
-        (
-            met.line
-            for met in first.seen.activities
-            if met.name in live_data_starvation.LOADING and met.line
-        ),
-        None,
-    )
-    at = endings.at(line)
-    workers = len(first.seen.workers)
-    share = live_data_starvation.at_the_loader(first)
-    who = first.who if len(rows) == 1 else live_ranks.named(rows)
+    share = live_data_starvation.at_the_loader(rows[0])
+    lost, meanwhile = min(map(live_data_starvation.at_the_loader, rows)), ""
+    if live.straggler is not None:
+        lost, meanwhile = live.straggler.lost, f" {live.straggler.others_wait}"
+    at = endings.at(live_data_starvation.line(rows))
+    workers = len(rows[0].seen.workers)
     sure = live_data_starvation.again(rows)
     doubt = "" if sure else "; attach again: it was seen there once, which may be a single batch"
     what = "waits for its DataLoader workers" if workers else "loads batches itself"
-    return Finding(
+    yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
-        because=f"{who}: the main thread {what}{at} {share:.0%} of the time{meanwhile}{doubt}",
+        because=(
+            f"{subject(rows)}: the main thread {what}{at} {share:.0%} of the time{meanwhile}{doubt}"
+        ),
         evidence=(
             Observation(name="workers", value=workers),
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
@@ -112,10 +108,9 @@ def _live(rows: Sequence[live_ranks.LiveRankState], lost: float, meanwhile: str)
         where=Where.of(rows),
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
                 paste=f"DataLoader(…, num_workers={max(2, 2 * workers)}, persistent_workers=True)",
-                language="python",
                 caution="the workers of all ranks of a host together need a core each",
             ),
         ),
@@ -151,7 +146,7 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
         ),
         cost=Cost(value=round(filling / feed.step, 3), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="join ten epochs into one, so that the workers prefetch across the borders",
                 paste=(
                     f"dataset = torch.utils.data.ConcatDataset([dataset] * {TOGETHER})"
@@ -159,7 +154,6 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
                 )
                 if loader.kind == "map"
                 else f"# in {loader.dataset}.__iter__, around what is there\nwhile True:\n    ...",
-                language="python",
                 caution="code at the end of an epoch then runs a tenth as often",
             ),
         ),
@@ -169,59 +163,43 @@ def empty_at_each_epoch(throughput: LoaderThroughput) -> Iterator[Finding]:
 def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) -> str:
     loader = worst.loader
     who = f"rank {worst.rank}" if some else "the step"
-    needs = (
-        f"{who} needs a batch every {worst.need:.3f} s and gets one every {worst.interval:.3f} s"
-    )
     workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
-    maker = (
-        f"each of {workers}" if loader.num_workers else "the training process itself (no worker)"
-    )
+    made = f"the loader at {loader.name} has {workers}"
     if loader.batch_seconds:
+        maker = f"each of {workers}"
+        if not loader.num_workers:
+            maker = "the training process itself (no worker)"
+        collate = loader.collate_seconds / loader.collated
+        together = (
+            f" and {collate:.3f} s of collate" if collate >= NOTABLE * loader.batch_seconds else ""
+        )
         made = (
             f"at {loader.name} {maker} takes {loader.batch_seconds:.3f} s per batch, "
-            f"{_work(loader)}"
+            f"{loader.fetched / loader.collated:.3g} items of {1000 * loader.item_seconds:.3g} ms "
+            f"each{together}, on a CPU for {loader.batch_cpu_seconds / loader.batch_seconds:.0%} "
+            "of it"
         )
-    else:
-        made = f"the loader at {loader.name} has {workers}"
     compared = ""
     if others:
-        waits = max(feed.wait for feed in others)
         compared = (
-            f"; the other ranks wait {waits:.3f} s per step for theirs, this one {worst.wait:.3f} s"
+            f"; the other ranks wait {max(feed.wait for feed in others):.3f} s per step for "
+            f"theirs, this one {worst.wait:.3f} s"
         )
     if worst.ample:
-        return (
-            f"{needs}: {made}{compared}; that is fast enough, so a busy CPU or the transfer to "
-            "the main process takes the time"
+        end = (
+            "; that is fast enough, so a busy CPU or the transfer to the main process takes the "
+            "time"
         )
-    return f"{needs}: {made}{compared}{_honest(worst, advice)}"
-
-
-def _confidence(worst: Feed) -> Confidence:
-    if worst.ample:
-        return Confidence.POSSIBLE
-    return Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY
-
-
-def _work(loader: Loader) -> str:
-    items = loader.fetched / loader.collated
-    on_a_cpu = loader.batch_cpu_seconds / loader.batch_seconds
-    collate = loader.collate_seconds / loader.collated
-    together = (
-        f" and {collate:.3f} s of collate" if collate >= NOTABLE * loader.batch_seconds else ""
-    )
+    elif advice.enough:
+        end = ""
+    elif advice.cpus is not None:
+        end = f"; the loaders would need {advice.cpus:.3g} CPUs, more than these ranks have"
+    else:
+        end = f"; no number of workers makes one faster than every {advice.seconds:.3f} s"
     return (
-        f"{items:.3g} items of {1000 * loader.item_seconds:.3g} ms each{together}, "
-        f"on a CPU for {on_a_cpu:.0%} of it"
+        f"{who} needs a batch every {worst.need:.3f} s and gets one every {worst.interval:.3f} s: "
+        f"{made}{compared}{end}"
     )
-
-
-def _honest(worst: Feed, advice: Advice) -> str:
-    if advice.enough:
-        return ""
-    if advice.cpus is not None:
-        return f"; the loaders would need {advice.cpus:.3g} CPUs, more than these ranks have"
-    return f"; no number of workers makes one faster than every {advice.seconds:.3f} s"
 
 
 def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observation]:
@@ -233,26 +211,25 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
         expected=round(100 * NOTABLE),
         source="median of five parts of the run",
     )
-    yield Observation(
-        name="time between two batches",
-        value=round(worst.interval, 4),
-        unit="s",
-        expected=round(worst.need, 4),
-        source="the step without waiting for any loader",
-    )
+    between = "time between two batches"
+    by = "measured with the loader alone"
+    if not advice.measured:
+        by = "time for a batch divided by the workers"
+    for name, seconds, source in (
+        (between, worst.interval, "the step without waiting for any loader"),
+        (f"{between} with {advice.workers} workers", advice.seconds, by),
+    ):
+        yield Observation(
+            name=name,
+            value=round(seconds, 4),
+            unit="s",
+            expected=round(worst.need, 4),
+            source=source,
+        )
     if loader.batch_seconds:
         yield Observation(
             name="time for a batch", value=round(loader.batch_seconds, 4), unit="s of a worker"
         )
-    yield Observation(
-        name=f"time between two batches with {advice.workers} workers",
-        value=round(advice.seconds, 4),
-        unit="s",
-        expected=round(worst.need, 4),
-        source="measured with the loader alone"
-        if advice.measured
-        else "time for a batch divided by the workers",
-    )
     hot = lines.of(worst.rank, "loader") if lines is not None else ()
     if hot and not loader.num_workers:
         yield Observation(
@@ -266,11 +243,9 @@ def _fixes(
     worst: Feed, late: Sequence[Feed], advice: Advice, run: TrainingRun | None
 ) -> Iterator[Fix]:
     loader = worst.loader
-    sharing = sum(feed.host == worst.host for feed in late)
-    more = advice.workers > loader.num_workers and not worst.ample
     helps = advice.helps(worst)
-    if more and (helps or advice.enough):
-        fix = worker_fix(worst, advice, sharing, run)
+    if advice.workers > loader.num_workers and not worst.ample and (helps or advice.enough):
+        fix = worker_fix(worst, advice, late, run)
         if not helps:
             # Another rank lags as much: to fix one of the two changes nothing yet.
             both = "the step gets shorter only after the other cause that delays it is fixed, too"
@@ -278,32 +253,22 @@ def _fixes(
         yield fix
     if loader.num_workers and loader.batch_seconds / loader.num_workers <= worst.need:
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
-        yield Fix(
+        yield Fix.python(
             summary="raise prefetch_factor: on average the workers are fast enough; items differ",
             paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
-            language="python",
             caution="holds more batches in /dev/shm",
             settings=(f"loader.prefetch_factor={ahead}",),
         )
-    if not advice.enough and not worst.ample:
-        yield _cheaper(loader)
-
-
-def _cheaper(loader: Loader) -> Fix:
+    if advice.enough or worst.ample:
+        return
     if loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
-        return Fix(
+        yield Fix(
             summary="read from a faster disk: more workers alone are not enough",
             paste="rsync -a FOLDER_OF_THE_DATA/ /var/tmp/data/  # on each host, before the run",
             caution="point the dataset there; watch the disk meanwhile: iostat -x 5",
         )
-    return Fix(
-        summary="compute the items once before the run: more workers alone are not enough",
-        paste=(
-            f"# once: what {loader.dataset}.__getitem__ computes again in every epoch\n"
-            'torch.save([dataset[index] for index in range(len(dataset))], "items.pt")\n'
-            "# in the training script, instead of that dataset\n"
-            'dataset = torch.load("items.pt", mmap=True)\n'
-        ),
-        language="python",
-        caution="random augmentation must stay in __getitem__; the file must fit on a local disk",
-    )
+    else:
+        yield computed_once(
+            "compute the items once before the run: more workers alone are not enough",
+            f"what {loader.dataset}.__getitem__ computes again in every epoch",
+        )

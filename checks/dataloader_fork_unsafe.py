@@ -12,14 +12,13 @@ To fix it, return CPU tensors from the dataset, set ``multiprocessing_context="f
 DataLoader, and use no threads before the fork.
 """
 
-# Above 150 lines: three symptoms of one cause, each with different evidence.
-
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.loader_workers import start_workers_with
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -44,9 +43,7 @@ WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
 
 
 def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
-    found = [
-        one for one in run.ranks if one.fell and REFUSED.search(f"{one.message} {one.printed}")
-    ]
+    found = run.raised(REFUSED)
     if found:
         first = found[0]
         place = endings.place(first.place)
@@ -56,16 +53,13 @@ def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
             Confidence.CERTAIN,
             f"a DataLoader worker of rank {first.rank} used CUDA, but was forked from a process "
             f"that uses CUDA{f', in the loop at {place}' if place else ''}",
-            (_on_the_cpu(), _forkserver()),
+            _ON_THE_CPU,
+            _FORKSERVER,
         )
 
 
 def worker_died(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
-    found = [
-        one
-        for one in run.ranks
-        if one.fell and CRASHED.search(f"{one.message} {one.printed}") and _forks(one, loading)
-    ]
+    found = [one for one in run.raised(CRASHED) if _forks(one, loading)]
     if found:
         yield _finding(
             run,
@@ -73,7 +67,8 @@ def worker_died(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
             Confidence.POSSIBLE,
             f"a forked DataLoader worker of rank {found[0].rank} died in native code "
             f"({found[0].words}); a run with spawned workers would confirm the cause",
-            (_forkserver(), _without_threads()),
+            _FORKSERVER,
+            _WITHOUT_THREADS,
         )
 
 
@@ -85,26 +80,25 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
         if one.outcome == "hung"
         and one.steps == 0
         and any(frame.function in WAITS_FOR_WORKER for frame in one.stack)
-        and not _delivered(one, loading)
+        and not any(loader.taken or loader.collated for loader in _loaders(one, loading))
         and _forks(one, loading)
     ]
     if found:
         first = found[0]
-        place = endings.place(first.place)
         yield _finding(
             run,
             found,
             Confidence.LIKELY,
             f"rank {first.rank} waited {first.doing_seconds:.0f} s for the first batch of forked "
-            f"DataLoader workers{f' at {place}' if place else ''}, and none arrived; py-spy dump "
+            f"DataLoader workers{endings.at(first.place)}, and none arrived; py-spy dump "
             "--native of a worker would show the lock",
-            (_without_threads(), _forkserver()),
+            _WITHOUT_THREADS,
+            _FORKSERVER,
         )
 
 
 def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:
-    every = loading.loaders if loading is not None else ()
-    return [loader for loader in every if loader.rank == one.rank and loader.num_workers]
+    return loading.with_workers(one.rank) if loading is not None else ()
 
 
 def _forks(one: RankEnding, loading: Loading | None) -> bool:
@@ -113,18 +107,13 @@ def _forks(one: RankEnding, loading: Loading | None) -> bool:
     return not loaders or any(loader.context == "fork" for loader in loaders)
 
 
-def _delivered(one: RankEnding, loading: Loading | None) -> bool:
-    return any(loader.taken or loader.collated for loader in _loaders(one, loading))
-
-
 def _finding(
     run: TrainingRun,
     found: Sequence[RankEnding],
     confidence: Confidence,
     because: str,
-    fixes: tuple[Fix, ...],
+    *fixes: Fix,
 ) -> Finding:
-    some = len(found) < len(run.ranks)
     return Finding(
         severity=Severity.ERROR,
         confidence=confidence,
@@ -133,45 +122,25 @@ def _finding(
             Observation(name="outcome", value=found[0].outcome),
             Observation(name="last message", value=found[0].words),
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in found})) if some else (),
-            ranks=tuple(one.rank for one in found) if some else (),
-        ),
+        where=Where.of(found, every=run.ranks),
         fixes=fixes,
     )
 
 
-def _on_the_cpu() -> Fix:
-    return Fix(
-        summary="return CPU tensors from the dataset, and copy the batch in the training loop",
-        paste=(
-            "# in __getitem__ and collate_fn: no .cuda(), no .to(device), no default device\n"
-            "for batch in DataLoader(…, pin_memory=True):\n"
-            "    batch = batch.to(device, non_blocking=True)"
-        ),
-        language="python",
-    )
-
-
-def _forkserver() -> Fix:
-    return Fix(
-        summary="start the workers with forkserver instead of fork",
-        paste='DataLoader(…, multiprocessing_context="forkserver", persistent_workers=True)',
-        language="python",
-        caution=(
-            "the dataset must be picklable, workers take seconds to start, and the script needs "
-            'if __name__ == "__main__":'
-        ),
-    )
-
-
-def _without_threads() -> Fix:
-    return Fix(
-        summary="use no threads before the fork, and none in the workers",
-        paste=(
-            "cv2.setNumThreads(0)  # before the DataLoader is made, where OpenCV is used\n"
-            'os.environ["TOKENIZERS_PARALLELISM"] = "false"  # where tokenizers are used\n'
-            "# thread pools and clients (HTTP, databases): make them in the worker, at first use"
-        ),
-        language="python",
-    )
+_ON_THE_CPU = Fix.python(
+    summary="return CPU tensors from the dataset, and copy the batch in the training loop",
+    paste=(
+        "# in __getitem__ and collate_fn: no .cuda(), no .to(device), no default device\n"
+        "for batch in DataLoader(…, pin_memory=True):\n"
+        "    batch = batch.to(device, non_blocking=True)"
+    ),
+)
+_FORKSERVER = start_workers_with("forkserver")
+_WITHOUT_THREADS = Fix.python(
+    summary="use no threads before the fork, and none in the workers",
+    paste=(
+        "cv2.setNumThreads(0)  # before the DataLoader is made, where OpenCV is used\n"
+        'os.environ["TOKENIZERS_PARALLELISM"] = "false"  # where tokenizers are used\n'
+        "# thread pools and clients (HTTP, databases): make them in the worker, at first use"
+    ),
+)

@@ -10,19 +10,16 @@ To fix it, start workers with ``spawn``, give each worker one thread, and set ``
 DataLoader.
 """
 
-# Above 150 lines: it judges a run that ended and a live one, in which the stack of the worker is
-# known.
-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import WORKS, LiveRankState, others
+from ddoctor.analysis.live_ranks import WORKS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import LiveWorker
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.analysis.loader_workers import start_workers_with
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -44,28 +41,20 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.hung:
         return
     for rank in live.ranks:
-        if rank.doing == "loader-wait" and not any(_works(row, rank) for row in rank.seen.workers):
-            stuck = [worker for worker in rank.seen.workers if worker.stuck]
-            yield _stuck(rank, stuck, live.ranks)
+        # If a worker computes, the batch is slow, but will arrive.
+        computes = any(row.cpu_seconds > WORKS * rank.seconds for row in rank.seen.workers)
+        if rank.doing == "loader-wait" and not computes:
+            yield _stuck(rank, live)
 
 
-def _works(worker: LiveWorker, rank: LiveRankState) -> bool:
-    """Whether the worker computes: the batch is slow, but will arrive."""
-    return worker.cpu_seconds > WORKS * rank.seconds
-
-
-def _stuck(
-    rank: LiveRankState, stuck: Sequence[LiveWorker], every: Sequence[LiveRankState]
-) -> Finding:
+def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
+    stuck = [worker for worker in rank.seen.workers if worker.stuck]
     first = stuck[0] if stuck else None
-    line = first.line if first is not None else None
-    where = endings.at(line)
-    text = endings.quoted(line)
     because = f"{rank.who} waits for a batch {rank.where}"
     if first is not None:
         several = f"{len(stuck)} of its {len(rank.seen.workers)} workers are stuck"
         its = f"its worker (pid {first.pid}) is stuck" if len(rank.seen.workers) == 1 else several
-        because += f", and {its}{where}{text}"
+        because += f", and {its}{endings.at(first.line)}{endings.quoted(first.line)}"
     elif rank.seen.workers:
         because += ", and none of its workers delivers one"
     else:
@@ -73,90 +62,70 @@ def _stuck(
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first is not None else Confidence.LIKELY,
-        because=f"{because}; nothing moved for {rank.seconds:.0f} s{others(every, [rank])}",
+        because=f"{because}; nothing moved for {rank.seconds:.0f} s{live.others([rank])}",
         evidence=tuple(
             Observation(name=f"state of worker {worker.pid}", value=worker.state)
             for worker in rank.seen.workers
         ),
-        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
+        where=Where.of([rank]),
         fixes=(
             *(
                 Fix(
                     summary="find what this line of the worker waits for",
-                    paste="\n".join(
-                        f'  File "{frame.file}", line {frame.line}, in {frame.function}'
-                        for frame in first.stack
-                    ),
+                    paste="\n".join(endings.printed(first.stack)),
                     language="text",
                 )
                 for first in stuck[:1]
             ),
-            _without_locks(),
-            _with_limits(),
+            _WITHOUT_LOCKS,
+            _WITH_LIMITS,
         ),
     )
 
 
 def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: str) -> Finding:
-    loaders = [
-        loader
-        for loader in (loading.loaders if loading is not None else ())
-        if loader.rank == one.rank and loader.num_workers
-    ]
+    loaders = loading.with_workers(one.rank) if loading is not None else ()
     loader = loaders[0] if len(loaders) == 1 else None
-    line = endings.place(one.place)
-    whose = ""
+    whose = "its loader workers"
     if loader is not None:
-        several = f"its {loader.num_workers} workers" if loader.num_workers > 1 else "its worker"
-        whose = f" of {several} ({loader.context}, {loader.dataset})"
+        whose = f"its {loader.num_workers} workers" if loader.num_workers > 1 else "its worker"
+        whose += f" ({loader.context}, {loader.dataset})"
+    forked = loader is None or loader.context == "fork"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{endings.who(one)} {what} for a batch{whose or ' of its loader workers'}"
-            f"{f' at {line}' if line else ''}, after {endings.steps(one)}"
-            f"{endings.others(run, [one])}; the stacks of the workers would show what blocks them"
+            f"{endings.who(one)} {what} for a batch of {whose}{endings.at(one.place)}, after "
+            f"{endings.steps(one)}{endings.others(run, [one])}; the stacks of the workers would "
+            "show what blocks them"
         ),
         evidence=(
             Observation(name="steps done", value=one.steps),
             Observation(name="time waited", value=round(one.doing_seconds, 1), unit="s"),
         ),
-        where=Where(hosts=(one.host,), ranks=(one.rank,)),
-        fixes=tuple(_fixes(run, loader)),
-    )
-
-
-def _fixes(run: TrainingRun, loader: Loader | None) -> Iterator[Fix]:
-    yield Fix(
-        summary="run it again, and dump the stacks of the workers while it hangs",
-        paste=(
-            f"{endings.again(run)} &\n"
-            f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --native --pid"
+        where=Where.of([one]),
+        fixes=(
+            Fix(
+                summary="run it again, and dump the stacks of the workers while it hangs",
+                paste=(
+                    f"{endings.again(run)} &\n"
+                    f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --native --pid"
+                ),
+                caution="py-spy may need root, or the capability SYS_PTRACE in a container",
+            ),
+            *([_WITHOUT_LOCKS] if forked else []),
+            _WITH_LIMITS,
         ),
-        caution="py-spy may need root, or the capability SYS_PTRACE in a container",
-    )
-    if loader is None or loader.context == "fork":
-        yield _without_locks()
-    yield _with_limits()
-
-
-def _without_locks() -> Fix:
-    return Fix(
-        summary="start the workers with spawn, so that they inherit no locks",
-        paste='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)',
-        language="python",
-        caution='pickles the dataset for each worker; the script needs `if __name__ == "__main__"`',
     )
 
 
-def _with_limits() -> Fix:
-    return Fix(
-        summary="give each worker one thread, and set a timeout in the DataLoader",
-        paste=(
-            "def alone(worker):\n"
-            "    torch.set_num_threads(1)\n"
-            "    # cv2.setNumThreads(0)   where OpenCV is used\n\n"
-            "DataLoader(..., worker_init_fn=alone, timeout=300)"
-        ),
-        language="python",
-    )
+_WITHOUT_LOCKS = start_workers_with("spawn")
+_WITH_LIMITS = Fix.python(
+    summary="give each worker one thread, and set a timeout in the DataLoader",
+    paste=(
+        "def alone(worker):\n"
+        "    torch.set_num_threads(1)\n"
+        "    # cv2.setNumThreads(0)   where OpenCV is used\n\n"
+        "DataLoader(..., worker_init_fn=alone, timeout=300)"
+    ),
+)

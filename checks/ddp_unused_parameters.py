@@ -23,7 +23,7 @@ from ddoctor.analysis import endings
 from ddoctor.analysis.ddp_options import written
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
@@ -40,88 +40,76 @@ Names = tuple[str, ...]
 
 
 def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
-    raised = [one for one in run.ranks if one.fell and CRASH in one.message]
+    raised = run.raised(CRASH)
     if not raised:
         return
-    first = min(raised, key=lambda one: one.time)
     left_out = {one.rank: _left_out(one, wrapping) for one in raised}
-    silent = tuple(one.rank for one in run.ranks if one not in raised)
-    waiting = f"; rank {silent[0]} had all of its gradients" if len(silent) == 1 else ""
-    if len(silent) > 1:
-        waiting = f"; {len(silent)} other ranks had all of their gradients"
+    silent = [one.rank for one in run.ranks if one not in raised]
+    its = "its" if len(silent) == 1 else "their"
+    waiting = f"; {endings.ranks(silent)} had all of {its} gradients" if silent else ""
     yield _finding(
         left_out,
-        because=(
-            f"DDP stopped {endings.when(run, first)}, because parameters got no gradient in "
-            f"the previous step: {_by_rank(left_out)}{waiting}"
-        ),
-        confidence=Confidence.CERTAIN,
-        run=run,
+        f"DDP stopped {endings.when(run, raised[0])}, because parameters got no gradient in "
+        f"the previous step: {_by_rank(left_out)}{waiting}",
+        Confidence.CERTAIN,
+        run,
     )
 
 
 def seen_coming(
     wrapping: Wrapping, run: TrainingRun | None, steps: Steps | None
 ) -> Iterator[Finding]:
-    if run is not None and any(CRASH in one.message for one in run.ranks):
+    if run is not None and run.raised(CRASH):
         return
-    strict = [one for one in wrapping.wrappers if _is_strict(one)]
-    left_out = {one.rank: one.unused or one.sometimes_unused for one in strict}
-    left_out = {rank: names for rank, names in left_out.items() if names}
-    if not left_out or not _reduces(steps):
+    # DDP then expects a gradient for every parameter in every step.
+    strict = [
+        one
+        for one in wrapping.wrappers
+        if one.kind == "ddp" and not one.find_unused_parameters and not one.static_graph
+    ]
+    left_out = {one.rank: names for one in strict if (names := one.unused or one.sometimes_unused)}
+    # It checks nothing if its forward is bypassed.
+    if not left_out or (steps is not None and steps.synced is False):
         return
+    end = "DDP stops in the forward pass after such a step"
     if len(set(left_out.values())) > 1 or len(left_out) < len(strict):
         end = "the other ranks then wait for gradients that never arrive, and DDP stops"
-    else:
-        end = "DDP stops in the forward pass after such a step"
     yield _finding(
         left_out,
-        because=(
-            f"parameters got no gradient ({_by_rank(left_out)}), and "
-            f"find_unused_parameters is off: {end}"
-        ),
-        confidence=Confidence.LIKELY,
-        run=run,
+        f"parameters got no gradient ({_by_rank(left_out)}), and find_unused_parameters is off: "
+        f"{end}",
+        Confidence.LIKELY,
+        run,
     )
 
 
 def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
     watched = [one for one in wrapping.wrappers if one.find_unused_parameters]
-    never = [one for one in watched if one.unused and one.inspected_steps]
-    names = never[0].unused if never else ()
-    if not names or any(one.unused != names for one in watched):
-        return
-    yield Finding(
-        severity=Severity.NOTE,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"{_names(names)} got no gradient on any rank in {never[0].inspected_steps} inspected "
-            "steps; find_unused_parameters=True tolerates them, but DDP then searches the graph in "
-            "every step"
-        ),
-        evidence=(Observation(name="parameters without a gradient", value=len(names), expected=0),),
-        fixes=(_frozen(names),),
-    )
-
-
-def _is_strict(one: Wrapper) -> bool:
-    """Whether DDP expects a gradient for every parameter in every step."""
-    return one.kind == "ddp" and not one.find_unused_parameters and not one.static_graph
-
-
-def _reduces(steps: Steps | None) -> bool:
-    """Whether DDP takes part in the steps; it checks nothing if its forward is bypassed."""
-    if steps is None or not any(rank.synced_backwards for rank in steps.ranks):
-        return True
-    return any(sum(rank.synced_backwards) for rank in steps.ranks)
+    never = next((one for one in watched if one.unused and one.inspected_steps), None)
+    if never is not None and all(one.unused == never.unused for one in watched):
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{_names(never.unused)} got no gradient on any rank in {never.inspected_steps} "
+                "inspected steps; find_unused_parameters=True tolerates them, but DDP then "
+                "searches the graph in every step"
+            ),
+            evidence=(
+                Observation(
+                    name="parameters without a gradient", value=len(never.unused), expected=0
+                ),
+            ),
+            fixes=(_frozen(never.unused),),
+        )
 
 
 def _left_out(one: RankEnding, wrapping: Wrapping | None) -> Names:
     """The parameters by name, from the recorder or from torch; else their numbers."""
-    wrappers = wrapping.wrappers if wrapping is not None else ()
-    for wrapper in wrappers:
-        if wrapper.rank == one.rank and (wrapper.unused or wrapper.sometimes_unused):
-            return wrapper.unused or wrapper.sometimes_unused
+    for wrapper in wrapping.wrappers if wrapping is not None else ():
+        names = wrapper.unused or wrapper.sometimes_unused
+        if wrapper.rank == one.rank and names:
+            return names
     if found := NAMED.search(one.message):
         return tuple(sorted(found[1].split(", ")))
     found = NUMBERED.search(one.message)
@@ -129,11 +117,7 @@ def _left_out(one: RankEnding, wrapping: Wrapping | None) -> Names:
 
 
 def _finding(
-    left_out: Mapping[int, Names],
-    *,
-    because: str,
-    confidence: Confidence,
-    run: TrainingRun | None,
+    left_out: Mapping[int, Names], because: str, confidence: Confidence, run: TrainingRun | None
 ) -> Finding:
     return Finding(
         severity=Severity.ERROR,
@@ -157,44 +141,40 @@ def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[F
     names = tuple(dict.fromkeys(name for names in left_out.values() for name in names))
     if not names or names[0].startswith("number "):
         numbers = ", ".join(name.removeprefix("number ") for name in names)
-        yield Fix(
+        yield Fix.python(
             summary="print the names of these parameters",
             paste=(
                 "names = [n for n, p in model.named_parameters() if p.requires_grad]\n"
                 f"print([names[index] for index in ({numbers or '…'},)])"
             ),
-            language="python",
         )
     else:
-        yield Fix(
+        yield Fix.python(
             summary="use every parameter in the loss, in every step and on every rank",
             paste=(
                 f"idle = [p for name, p in model.named_parameters() if {_matches(names)}]\n"
                 "loss = loss + 0.0 * sum(p.sum() for p in idle)   # before loss.backward()"
             ),
-            language="python",
             caution="their gradients are then zero, not None; weight decay still changes them",
         )
         if len(set(left_out.values())) == 1:
             yield _frozen(names)
-    yield Fix(
+    yield Fix.python(
         summary="or set find_unused_parameters=True",
         paste=written("find_unused_parameters", True, run),
-        language="python",
         caution="DDP then searches the autograd graph in every step",
         settings=("ddp.find_unused_parameters=true",),
     )
 
 
 def _frozen(names: Names) -> Fix:
-    return Fix(
+    return Fix.python(
         summary="remove these parameters from the model, or freeze them, if they are never needed",
         paste=(
             "for name, parameter in model.named_parameters():   # before DDP wraps the model\n"
             f"    if {_matches(names)}:\n"
             "        parameter.requires_grad = False"
         ),
-        language="python",
     )
 
 
@@ -207,7 +187,7 @@ def _matches(names: Names) -> str:
 
 
 def _by_rank(left_out: Mapping[int, Names]) -> str:
-    if len(set(left_out.values())) == 1 and len(left_out) > 1:
+    if len(set(left_out.values())) == 1:
         return f"{_names(next(iter(left_out.values())))} on {endings.ranks(left_out)}"
     rows = [f"{_names(names)} on rank {rank}" for rank, names in sorted(left_out.items())]
     more = f", and on {len(rows) - FEW} more ranks" if len(rows) > FEW else ""

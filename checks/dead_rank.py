@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import cuda_oom, endings
-from ddoctor.analysis.live_ranks import others
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -34,18 +33,18 @@ VICTIM = re.compile(r"by peer|remote process exit", re.IGNORECASE)
 FEW = 8
 """The most hosts in a pasted command."""
 
+# By Linux's numbers, because another system may read the bundle.
 SIGNALS = {
-    4: ("SIGILL", "a binary for another processor"),
-    6: ("SIGABRT", "native code aborted"),
-    7: ("SIGBUS", "mostly a full /dev/shm, or a file that shrank"),
-    8: ("SIGFPE", "a division by zero in native code"),
-    9: (
-        "SIGKILL",
-        "usually out of memory, by the kernel or the container; else by a user or scheduler",
-    ),
-    11: ("SIGSEGV", "an invalid memory access in native code"),
-    15: ("SIGTERM", "a user, launcher or scheduler ended it"),
+    4: "SIGILL (a binary for another processor)",
+    6: "SIGABRT (native code aborted)",
+    7: "SIGBUS (mostly a full /dev/shm, or a file that shrank)",
+    8: "SIGFPE (a division by zero in native code)",
+    9: "SIGKILL (usually out of memory, by the kernel or the container; "
+    "else by a user or scheduler)",
+    11: "SIGSEGV (an invalid memory access in native code)",
+    15: "SIGTERM (a user, launcher or scheduler ended it)",
 }
+SIGBUS, SIGKILL = 7, 9
 
 
 def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
@@ -58,7 +57,7 @@ def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
         everywhere = len(culprits) == len(run.ranks) and len({one.words for one in culprits}) == 1
         silent = [state for state in run.ranks if state.status == "silent"]
         if culprits and (not everywhere or _signal(culprits[0])):
-            yield _finding(run, max(culprits, key=lambda one: (_signal(one) > 0, one.age)))
+            yield _crashed(run, max(culprits, key=lambda one: (_signal(one) > 0, one.age)))
         elif silent and not culprits:
             yield _vanished(run, silent)
 
@@ -72,37 +71,21 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return  # The checks of GPU memory report it.
     alike = [one for one in failures if one.words == first.words and first.exception]
     shown = alike if len(alike) == len(run.ranks) else [first]
-    number = _signal(first)
-    place = endings.place(first.place)
-    if first.exception:
-        why = f"raised {first.words}"
-    elif number:
-        why = f"was killed by {_named(number)}"
-    else:
-        why = f"ended with exit code {first.exit_code}"
+    why = f"raised {first.words}" if first.exception else _ended(first)
     if not first.exception and first.words:
         why += f", its last output '{first.words}',"
     subject = endings.who(first) if len(shown) == 1 else f"all {len(shown)} ranks"
     more = len(failures) - len(shown)
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"{subject} {why}{f' at {place}' if place else ''} {endings.when(run, first)}"
-            f"{'' if run.log else f', {first.time:.1f} s after the start'}"
-            f"{f', the first of {more + 1} that failed' if more else ''}"
-            f"{endings.others(run, shown)}"
-        ),
-        evidence=(
-            Observation(name="exit code", value=first.exit_code or 0),
-            Observation(name="last phase", value=first.doing),
-            Observation(name="last output", value=first.words),
-        ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in shown})),
-            ranks=tuple(one.rank for one in shown) if len(run.ranks) > 1 or run.log else (),
-        ),
-        fixes=(_training_fix(run, first),),
+    yield _finding(
+        f"{subject} {why}{endings.at(first.place)} {endings.when(run, first)}"
+        f"{'' if run.log else f', {first.time:.1f} s after the start'}"
+        f"{f', the first of {more + 1} that failed' if more else ''}"
+        f"{endings.others(run, shown)}",
+        shown if len(run.ranks) > 1 or run.log else (),
+        _training_fix(run, first),
+        Observation(name="exit code", value=first.exit_code or 0),
+        Observation(name="last phase", value=first.doing),
+        Observation(name="last output", value=first.words),
     )
 
 
@@ -117,9 +100,9 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{who} of {live.job} no longer {'runs' if len(dead) == 1 else 'run'} on "
+            f"{who} of {live.looks[0].job} no longer {'runs' if len(dead) == 1 else 'run'} on "
             f"{' and '.join(hosts[:FEW])}; nothing moved for {live.ranks[0].seconds:.0f} s"
-            f"{others(live.ranks, ())}"
+            f"{live.others(())}"
         ),
         evidence=(
             Observation(
@@ -139,7 +122,7 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
             Fix(
                 summary="use a launcher that ends all ranks when one fails",
                 paste=f"torchrun --nproc-per-node {len(live.ranks) + len(dead)} "
-                f"{' '.join(live.command)}",
+                f"{' '.join(live.looks[0].command)}",
             ),
         ),
     )
@@ -147,9 +130,8 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
 
 def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
     if first.exception:
-        line = endings.place(first.place)
         return Fix(
-            summary=f"correct the error{f' at {line}' if line else ''}",
+            summary=f"correct the error{endings.at(first.place)}",
             paste=endings.traceback(first),
             language="text",
         )
@@ -158,7 +140,7 @@ def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
             summary="find the call that ends the process",
             paste=f"grep -nE '_exit\\(|exit\\(|abort\\(' {run.command[0]}",
         )
-    return _fix(SIGNALS.get(_signal(first), ("signal", ""))[0], endings.again(run))
+    return _fix(_signal(first), endings.again(run))
 
 
 def _signal(state: RankState | RankEnding) -> int:
@@ -166,87 +148,77 @@ def _signal(state: RankState | RankEnding) -> int:
     return max(0, -(state.exit_code or 0))
 
 
-def _named(number: int) -> str:
-    name, meaning = SIGNALS.get(number, (f"signal {number}", "an unusual signal"))
-    return f"{name} ({meaning})"
-
-
-def _finding(run: ProbeRun, state: RankState) -> Finding:
+def _ended(state: RankState | RankEnding) -> str:
     number = _signal(state)
-    again = f"ddoctor doctor --probe {run.probe}"
-    if number:
-        why = f"was killed by {_named(number)}"
-    elif state.words:
-        why = f"failed with '{state.words}'"
-    else:
-        why = f"ended with exit code {state.exit_code} and without a message"
+    if not number:
+        return f"ended with exit code {state.exit_code}"
+    return f"was killed by {SIGNALS.get(number, f'signal {number} (an unusual signal)')}"
+
+
+def _finding(
+    because: str, at: Sequence[RankState | RankEnding], fix: Fix, *evidence: Observation
+) -> Finding:
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
-        because=(
-            f"rank {state.rank} (pid {state.pid} on {state.host}) of the probe {run.probe} {why}, "
-            f"at '{state.last}'; {len(run.ranks) - 1} other ranks need it"
-        ),
-        evidence=(
-            Observation(name="exit code", value=state.exit_code or 0, source="torchrun"),
-            Observation(name="last step", value=state.last, source="the rank's own journal"),
-            Observation(name="last output", value=state.words),
-        ),
-        where=Where(hosts=(state.host,), ranks=(state.rank,)),
-        fixes=(_fix(SIGNALS.get(number, ("signal", ""))[0] if number else "", again),),
+        because=because,
+        evidence=evidence,
+        where=Where.of(at),
+        fixes=(fix,),
+    )
+
+
+def _crashed(run: ProbeRun, state: RankState) -> Finding:
+    number = _signal(state)
+    why = _ended(state)
+    if not number:
+        why = f"failed with '{state.words}'" if state.words else f"{why} and without a message"
+    return _finding(
+        f"rank {state.rank} (pid {state.pid} on {state.host}) of the probe {run.probe} {why}, "
+        f"at '{state.last}'; {len(run.ranks) - 1} other ranks need it",
+        [state],
+        _fix(number, f"ddoctor doctor --probe {run.probe}"),
+        Observation(name="exit code", value=state.exit_code or 0, source="torchrun"),
+        Observation(name="last step", value=state.last, source="the rank's own journal"),
+        Observation(name="last output", value=state.words),
     )
 
 
 def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
     first = silent[0]
-    who = f"rank {first.rank} (pid {first.pid} on {first.host})"
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-    hosts = tuple(sorted({state.host for state in silent}))
-    return Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"{who}{more} of the probe {run.probe} did not respond for {first.age:.0f} s, last at "
-            f"'{first.last}': killed with all its processes, or its host is down or disconnected; "
-            f"{len(run.ranks) - len(silent)} other ranks need it"
-        ),
-        evidence=(
-            Observation(
-                name="time since its last response",
-                value=round(first.age, 1),
-                unit="s",
-                source="store",
-            ),
-            Observation(name="last step", value=first.last, source="the rank's own journal"),
-        ),
-        where=Where(hosts=hosts, ranks=tuple(state.rank for state in silent)),
-        fixes=(
-            Fix(
-                summary="check that the host responds, and find what ended its processes",
-                paste="\n".join(
-                    f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'"
-                    for host in hosts[:FEW]
-                ),
+    hosts = sorted({state.host for state in silent})
+    return _finding(
+        f"rank {first.rank} (pid {first.pid} on {first.host}){more} of the probe {run.probe} did "
+        f"not respond for {first.age:.0f} s, last at '{first.last}': killed with all its "
+        f"processes, or its host is down or disconnected; {len(run.ranks) - len(silent)} other "
+        "ranks need it",
+        silent,
+        Fix(
+            summary="check that the host responds, and find what ended its processes",
+            paste="\n".join(
+                f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'"
+                for host in hosts[:FEW]
             ),
         ),
+        Observation(
+            name="time since its last response", value=round(first.age, 1), unit="s", source="store"
+        ),
+        Observation(name="last step", value=first.last, source="the rank's own journal"),
     )
 
 
-def _fix(signal: str, again: str) -> Fix:
-    if signal == "SIGKILL":
+def _fix(number: int, again: str) -> Fix:
+    if number == SIGKILL:
         return Fix(
             summary="check whether the OOM killer ended it",
             paste="dmesg -T | grep -i -E 'killed process|out of memory|oom' | tail",
             caution="needs the right to read the kernel log; for a container, look on its host",
         )
-    if signal == "SIGBUS":
+    if number == SIGBUS:
         return Fix(summary="check how full shared memory is", paste="df -h /dev/shm")
-    if signal:
+    if number:
         return Fix(
-            summary="find where in native code it died",
-            paste=f"PYTHONFAULTHANDLER=1 {again}",
+            summary="find where in native code it died", paste=f"PYTHONFAULTHANDLER=1 {again}"
         )
-    return Fix(
-        summary="correct that error, then run the probe again",
-        paste=again,
-    )
+    return Fix(summary="correct that error, then run the probe again", paste=again)

@@ -14,37 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis.environment_fixes import unset
+from ddoctor.analysis.environment_fixes import MEASURE, left_set
 from ddoctor.analysis.variable_values import holds
-from ddoctor.evidence.environment import Environment
-from ddoctor.evidence.known_variables import KnownVariables
-from ddoctor.models import Confidence, Finding, Observation, Severity
+from ddoctor.evidence.known_software import KnownVariables
+from ddoctor.evidence.software import Environment
+from ddoctor.models import Confidence, Finding, Severity
 
 
 def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
     for setting in known.debugging:
-        value = environment.get(setting.name)
-        if value is None or not holds(known, setting.name, value, setting.values):
-            continue
-        if not all(
+        if all(
             holds(known, name, environment.get(name), values)
             for name, values in setting.only_with.items()
         ):
-            continue
-        severity = Severity(setting.severity)
-        measure = ". Compare a run with it and one without it to measure its cost"
-        yield Finding(
-            severity=severity,
-            confidence=Confidence.CERTAIN if severity is Severity.NOTE else Confidence.LIKELY,
-            because=f"{setting.name}={value} {setting.effect}"
-            + (measure if severity > Severity.NOTE else ""),
-            evidence=(
-                Observation(
-                    name=setting.name,
-                    value=value,
-                    expected="not set",
-                    source=known.sources[setting.source].text,
-                ),
-            ),
-            fixes=(unset(environment, setting.name),),
-        )
+            costly = Severity(setting.severity) > Severity.NOTE
+            confidence = Confidence.LIKELY if costly else Confidence.CERTAIN
+            more = MEASURE if costly else ""
+            yield from left_set(environment, known, setting, confidence, more)

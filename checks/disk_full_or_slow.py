@@ -17,12 +17,12 @@ To fix it, free or move space, save to a local NVMe, or pack small files into la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.host import Disk, Disks
-from ddoctor.evidence.host_rates import DiskTraffic, HostRates
+from ddoctor.evidence.live import HostRates
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -78,8 +78,49 @@ def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterato
             if disk.busy >= BUSY and disk.read + disk.written < IN_ONE_GO
         ]
         held = [rank for rank in live.ranks if rank.host == section.host and _by_disk(rank)]
-        if slow and held:
-            yield _slow(max(slow, key=lambda disk: disk.busy), section, held, live.ranks)
+        if not slow or not held:
+            continue
+        disk = max(slow, key=lambda disk: disk.busy)
+        saves = held[0].seen.share("checkpoint") >= NOTABLE
+        share = held[0].seen.share("checkpoint" if saves else "loader-wait")
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"disk {disk.name} of {section.host} was busy for {disk.busy:.0%} of "
+                f"{section.seconds:.0f} s at only {disk.read + disk.written:.1f} MiB/s, while "
+                f"{named(held)} {'saved' if saves else 'waited for batches'} for {share:.0%} of "
+                "the time"
+            ),
+            evidence=(
+                Observation(
+                    name=f"{disk.name} busy",
+                    value=round(100 * disk.busy),
+                    unit="% of time",
+                    expected=100 * BUSY,
+                    source="/proc/diskstats",
+                ),
+                Observation(name="read", value=disk.read, unit="MiB/s"),
+                Observation(name="written", value=disk.written, unit="MiB/s", expected=IN_ONE_GO),
+            ),
+            where=Where.of(held, every=live.ranks),
+            cost=Cost(value=round(share, 3), unit="share of step"),
+            fixes=(
+                Fix(
+                    summary="use a faster disk of this host, and read and write large files",
+                    paste=(
+                        "# checkpoints to a local NVMe first, and from there in the background"
+                        if saves
+                        else "cp -r /data/set /local/nvme/set  # once; or pack small files"
+                        " into shards"
+                    ),
+                ),
+                Fix(
+                    summary="show which processes use the disk",
+                    paste="iotop -oPa -n 3 || pidstat -d 1 3",
+                ),
+            ),
+        )
 
 
 def _by_disk(rank: LiveRankState) -> bool:
@@ -92,56 +133,9 @@ def _by_disk(rank: LiveRankState) -> bool:
     return saves or loads
 
 
-def _slow(
-    disk: DiskTraffic,
-    section: HostRates,
-    held: Sequence[LiveRankState],
-    every: Sequence[LiveRankState],
-) -> Finding:
-    first = held[0]
-    saves = first.seen.share("checkpoint") >= NOTABLE
-    share = first.seen.share("checkpoint" if saves else "loader-wait")
-    return Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"disk {disk.name} of {section.host} was busy for {disk.busy:.0%} of "
-            f"{section.seconds:.0f} s at only {disk.read + disk.written:.1f} MiB/s, while "
-            f"{named(held)} {'saved' if saves else 'waited for batches'} for {share:.0%} of the "
-            "time"
-        ),
-        evidence=(
-            Observation(
-                name=f"{disk.name} busy",
-                value=round(100 * disk.busy),
-                unit="% of time",
-                expected=100 * BUSY,
-                source="/proc/diskstats",
-            ),
-            Observation(name="read", value=disk.read, unit="MiB/s"),
-            Observation(name="written", value=disk.written, unit="MiB/s", expected=IN_ONE_GO),
-        ),
-        where=Where.of(held, every=every),
-        cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix(
-                summary="use a faster disk of this host, and read and write large files",
-                paste=(
-                    "# checkpoints to a local NVMe first, and from there in the background"
-                    if saves
-                    else "cp -r /data/set /local/nvme/set  # once; or pack small files into shards"
-                ),
-            ),
-            Fix(
-                summary="show which processes use the disk",
-                paste="iotop -oPa -n 3 || pidstat -d 1 3",
-            ),
-        ),
-    )
-
-
 def _out_of_space(disk: Disk) -> Finding:
     critical = disk.free_share < CRITICAL_SHARE and disk.free < SMALL_CHECKPOINT
+    where = disk.mount or disk.path
     return Finding(
         severity=Severity.ERROR if critical else Severity.WARNING,
         confidence=Confidence.CERTAIN if critical else Confidence.LIKELY,
@@ -151,7 +145,7 @@ def _out_of_space(disk: Disk) -> Finding:
         ),
         evidence=(
             Observation(
-                name=f"free on {disk.mount or disk.path}",
+                name=f"free on {where}",
                 value=round(disk.free / GB, 2),
                 unit="GB",
                 source="statvfs(3)",
@@ -164,11 +158,18 @@ def _out_of_space(disk: Disk) -> Finding:
                 source="NodeFilesystemAlmostOutOfSpace of node_exporter's mixin",
             ),
         ),
-        fixes=(*_elsewhere(disk), _largest(disk)),
+        fixes=(
+            *_elsewhere(disk),
+            Fix(
+                summary="find the folders that fill the disk",
+                paste=f"du -xh --max-depth=2 {where} | sort -h | tail -20",
+            ),
+        ),
     )
 
 
 def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
+    where = disk.mount or disk.path
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
@@ -178,7 +179,7 @@ def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
         ),
         evidence=(
             Observation(
-                name=f"free inodes on {disk.mount or disk.path}",
+                name=f"free inodes on {where}",
                 value=left,
                 expected=FEW_FILES,
                 source="NodeFilesystemAlmostOutOfFiles of node_exporter's mixin",
@@ -188,7 +189,7 @@ def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
             *_elsewhere(disk),
             Fix(
                 summary="find the folders with the most files",
-                paste=f"du --inodes -x {disk.mount or disk.path} | sort -n | tail -20",
+                paste=f"du --inodes -x {where} | sort -n | tail -20",
             ),
         ),
     )
@@ -205,13 +206,6 @@ def _elsewhere(disk: Disk) -> Iterator[Fix]:
             summary="move temporary files to another disk",
             paste="export TMPDIR=/path/on/a/larger/disk",
         )
-
-
-def _largest(disk: Disk) -> Fix:
-    return Fix(
-        summary="find the folders that fill the disk",
-        paste=f"du -xh --max-depth=2 {disk.mount or disk.path} | sort -h | tail -20",
-    )
 
 
 def _name(disk: Disk) -> str:

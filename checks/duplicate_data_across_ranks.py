@@ -10,14 +10,12 @@ Symptoms: the number of steps per epoch does not fall when GPUs are added.
 To fix it, pass a ``DistributedSampler`` to the DataLoader, or prepare the loader with accelerate.
 """
 
-# Above 150 lines: two ways to see equal data, and the doubts that lower the confidence.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ddoctor.analysis.data_overlap import Compared, by_name, compare, confidence, synchronised
+from ddoctor.analysis.data_overlap import by_name, compare, confidence, synchronised
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -36,20 +34,37 @@ def same_batches(
 ) -> Iterator[Finding]:
     synced = synchronised(wrapping, steps)
     for name, loaders in by_name(loading).items():
-        compared = compare(seen, name, "indices")
+        loader, compared = loaders[0], compare(seen, name, "indices")
         if compared is None or not compared.groups or not _worth_sharing(loaders):
             continue
         sure = confidence(compared, loaders, synced)
-        if sure is None:
-            continue
         # Equal indices into different files are different samples, so the batch contents decide.
-        alike = [by for by in CONTENTS if _agrees(compare(seen, name, by), compared)]
+        contents = {by: compare(seen, name, by) for by in CONTENTS}
+        alike = [by for by, one in contents.items() if one and one.groups == compared.groups]
         known = any(one.name == name and one.by in CONTENTS for one in seen.epochs)
-        if known and not alike:
+        if sure is None or (known and not alike):
             continue
-        if "values" not in alike:
-            sure = min(sure, Confidence.LIKELY)
-        yield _finding(compared, loaders, sure, alike, run)
+        why = f"its {loader.sampler} makes {loader.replicas} shards, and they take the same one"
+        if loader.replicas is None:
+            why = f"no sampler splits its {loader.items} items"
+        if "labels" in alike and "values" not in alike:
+            why += "; their labels are also equal, and the other values differ as if augmented"
+        elif not alike:
+            why += ", unless each rank opens a different dataset"
+        yield Finding(
+            severity=Severity.WARNING if alike else Severity.NOTE,
+            confidence=sure if "values" in alike else min(sure, Confidence.LIKELY),
+            because=(
+                f"the DataLoader at {name} gives the same items to {compared.who}, in all "
+                f"{compared.batches} compared batches: {why}"
+            ),
+            evidence=(
+                Observation(name="sampler", value=loader.sampler, expected="DistributedSampler"),
+                _batches(loader, len(compared.ranks)),
+            ),
+            where=compared.where(loaders),
+            fixes=(_fix(loader, run),),
+        )
 
 
 def all_of_it_on_every_rank(
@@ -64,24 +79,17 @@ def all_of_it_on_every_rank(
         return
     for name, loaders in by_name(loading).items():
         first = loaders[0]
-        whole = {
-            one.items
-            for one in loaders
-            if one.items
-            and one.batch_size
+        whole = all(
+            one.batch_size
             and one.batches
             and one.replicas is None
             and one.sampler == "RandomSampler"
-            and one.batches >= one.items // one.batch_size
-        }
+            and one.batches >= (one.items or 0) // one.batch_size
+            for one in loaders
+        )
         compared = compare(seen, name, "indices") if seen is not None else None
-        if (
-            len(loaders) < 2
-            or len(whole) != 1
-            or not all(one.items in whole and one.sampler == first.sampler for one in loaders)
-            or not _worth_sharing(loaders)
-            or (compared is not None and compared.groups)
-        ):
+        alike = compared is not None and compared.groups
+        if len(loaders) < 2 or not whole or alike or not _worth_sharing(loaders):
             continue
         yield Finding(
             severity=Severity.NOTE,
@@ -106,45 +114,6 @@ def _worth_sharing(loaders: Sequence[Loader]) -> bool:
     )
 
 
-def _agrees(contents: Compared | None, indices: Compared) -> bool:
-    return contents is not None and contents.groups == indices.groups
-
-
-def _finding(
-    compared: Compared,
-    loaders: Sequence[Loader],
-    sure: Confidence,
-    alike: Sequence[str],
-    run: TrainingRun | None,
-) -> Finding:
-    loader = loaders[0]
-    why = (
-        f"no sampler splits its {loader.items} items"
-        if loader.replicas is None
-        else f"its {loader.sampler} makes {loader.replicas} shards, and they take the same one"
-    )
-    if "values" in alike:
-        doubt = ""
-    elif alike:
-        doubt = "; their labels are also equal, and the other values differ as if augmented"
-    else:
-        doubt = ", unless each rank opens a different dataset"
-    return Finding(
-        severity=Severity.WARNING if alike else Severity.NOTE,
-        confidence=sure,
-        because=(
-            f"the DataLoader at {loader.name} gives the same items to {compared.who}, in all "
-            f"{compared.batches} compared batches: {why}{doubt}"
-        ),
-        evidence=(
-            Observation(name="sampler", value=loader.sampler, expected="DistributedSampler"),
-            _batches(loader, len(compared.ranks)),
-        ),
-        where=compared.where(loaders),
-        fixes=(_fix(loader, run),),
-    )
-
-
 def _batches(loader: Loader, ranks: int) -> Observation:
     size = loader.batch_size or 1
     return Observation(
@@ -157,12 +126,11 @@ def _batches(loader: Loader, ranks: int) -> Observation:
 
 def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
     if run is not None and "accelerate" in run.framework:
-        return Fix(
+        return Fix.python(
             summary="split the data with accelerator.prepare",
             paste=f"loader = accelerator.prepare(loader)  # {loader.name}",
-            language="python",
         )
-    return Fix(
+    return Fix.python(
         summary="split the dataset with a DistributedSampler",
         paste=(
             "sampler = torch.utils.data.DistributedSampler(dataset, shuffle=True)\n"
@@ -171,7 +139,6 @@ def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
             "for epoch in range(epochs):\n"
             "    sampler.set_epoch(epoch)"
         ),
-        language="python",
         caution=(
             "each step then covers more different samples: keep the global batch size, or scale "
             "the learning rate and its schedule"

@@ -17,16 +17,15 @@ To fix it, use the same image, job script and commit on every host.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.drift import Drift, drifts
-from ddoctor.analysis.host_settings import ABSENT, HERE, HostSetting, settings
-from ddoctor.evidence.environment import HIDDEN, Environment
+from ddoctor.analysis.describe import few
+from ddoctor.analysis.host_settings import ABSENT, HERE, Drift, HostSetting, drifts, settings
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limits
-from ddoctor.evidence.job import Job
 from ddoctor.evidence.network import Network, Rdma
-from ddoctor.evidence.software import Software
+from ddoctor.evidence.software import HIDDEN, Environment, Job, Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 # Interfaces and HCAs may have other names on each host; logs and caches change no result.
@@ -37,9 +36,6 @@ HARMLESS = re.compile(
 # first number names NVIDIA's driver branch (data center driver lifecycle).
 SAME_LINE = {"driver": 1}
 NUMBERS = 2
-
-FEW = 4
-"""Values and hosts that one sentence lists."""
 
 
 def differs_from_the_majority(
@@ -56,19 +52,13 @@ def differs_from_the_majority(
     others = (environments, limits, kernels, gpus, jobs, networks, rdmas)
     every = settings((*software, *(section for some in others for section in some or ())))
     found = tuple(drifts(every))
-    rows: dict[str, list[tuple[Drift, str]]] = {}
+    differences: dict[str, tuple[tuple[Drift, str], ...]] = {}
     for drift in found:
-        if drift.usual is not None:
-            for value, hosts in drift.hosts.items():
-                if value != drift.usual:
-                    for host in hosts:
-                        rows.setdefault(host, []).append((drift, value))
-    alike: dict[tuple[tuple[HostSetting, str], ...], list[str]] = {}
-    for host, differences in rows.items():
-        same = tuple((drift.setting, value) for drift, value in differences)
-        alike.setdefault(same, []).append(host)
-    for group in alike.values():
-        yield _minority(group, rows[group[0]])
+        for value, hosts in drift.hosts.items() if drift.usual is not None else ():
+            for host in hosts if value != drift.usual else ():
+                differences[host] = (*differences.get(host, ()), (drift, value))
+    for rows in dict.fromkeys(differences.values()):
+        yield _minority([host for host, own in differences.items() if own == rows], rows)
     split = [drift for drift in found if drift.usual is None]
     if split:
         yield _no_majority(split)
@@ -79,10 +69,10 @@ def _minority(hosts: Sequence[str], rows: Sequence[tuple[Drift, str]]) -> Findin
     total = max(drift.total for drift, _ in rows)
     differ = "differs" if len(hosts) == 1 else "differ in the same way"
     return Finding(
-        severity=_severity(drift for drift, _ in rows),
+        severity=_severity([drift for drift, _ in rows]),
         confidence=Confidence.CERTAIN,
         because=(
-            f"{_few(hosts)} {differ} from the majority of {total} hosts in {_few(names)}; "
+            f"{few(hosts)} {differ} from the majority of {total} hosts in {few(names)}; "
             "if the minority is right, change the other hosts"
         ),
         evidence=tuple(
@@ -106,14 +96,15 @@ def _no_majority(split: Sequence[Drift]) -> Finding:
         severity=_severity(split),
         confidence=Confidence.LIKELY,
         because=(
-            f"the {len(hosts)} hosts differ in {_few(names)}, and no value has a majority; "
+            f"the {len(hosts)} hosts differ in {few(names)}, and no value has a majority; "
             "which value is right is your decision"
         ),
         evidence=tuple(
             Observation(
                 name=drift.setting.name,
-                value=_few(
-                    [f"{value} on {_few(some)}" for value, some in drift.hosts.items()], "; "
+                value=few(
+                    [f"{value} on {few(some)}" for value, some in drift.hosts.items()],
+                    separator="; ",
                 ),
                 source="no majority",
             )
@@ -123,7 +114,7 @@ def _no_majority(split: Sequence[Drift]) -> Finding:
     )
 
 
-def _severity(found: Iterator[Drift] | Sequence[Drift]) -> Severity:
+def _severity(found: Sequence[Drift]) -> Severity:
     return Severity.NOTE if all(map(_slight, found)) else Severity.WARNING
 
 
@@ -164,11 +155,8 @@ def _line(setting: HostSetting, value: str) -> str:
         return ""
     match setting.kind:
         case "variable":
-            return (
-                f"unset {name}"
-                if value == ABSENT["variable"]
-                else f"export {name}={_quoted(value)}"
-            )
+            removed = value == ABSENT["variable"]
+            return f"unset {name}" if removed else f"export {name}={shlex.quote(value)}"
         case "package":
             removed = value == ABSENT["package"]
             return f"pip uninstall -y {name}" if removed else f"pip install {name}=={value}"
@@ -181,14 +169,3 @@ def _line(setting: HostSetting, value: str) -> str:
         case "job" if name == "code commit":
             return f"git checkout {value}"
     return ""
-
-
-def _quoted(value: str) -> str:
-    if re.fullmatch(r"[\w@%+=:,./-]+", value):
-        return value
-    return "'" + value.replace("'", "'\"'\"'") + "'"
-
-
-def _few(names: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return separator.join(names[:FEW]) + more

@@ -16,15 +16,13 @@ fix it, correct the name or the value, or unset the variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ddoctor.analysis.environment_fixes import rewrite, unset
 from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
-from ddoctor.evidence.environment import HIDDEN, Environment, Variable
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.known_software import within
-from ddoctor.evidence.known_variables import KnownVariable, KnownVariables
-from ddoctor.evidence.software import Software
+from ddoctor.evidence.known_software import KnownVariable, KnownVariables, within
+from ddoctor.evidence.software import HIDDEN, Environment, Software, Variable
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 # torch/cuda/__init__.py, _parse_visible_devices, and the CUDA C++ Programming Guide: only the
@@ -64,41 +62,29 @@ def outdated_names(
 ) -> Iterator[Finding]:
     installed = {"NCCL": software.version("nccl") if software is not None else None}
     for variable, row in _rows(environment, known):
-        reader, source = known.reader(row), known.sources[row.source].text
-        version = installed.get(reader)
-        replacement = (
-            rewrite(environment, variable.name, row.now, variable.value)
-            if row.now and environment.get(row.now) is None
-            else unset(environment, variable.name)
-        )
+        reader, version = known.reader(row), installed.get(known.reader(row))
+        severity, confidence = Severity.NOTE, Confidence.CERTAIN
+        fix = unset(environment, variable.name)
+        if row.now and environment.get(row.now) is None:
+            fix = rewrite(environment, variable.name, row.now, variable.value)
         if row.removed and (version is None or within(version, f">={row.removed}")):
-            yield _finding(
-                Severity.WARNING,
-                Confidence.LIKELY if version is None else Confidence.CERTAIN,
+            severity = Severity.WARNING
+            confidence = Confidence.LIKELY if version is None else Confidence.CERTAIN
+            because = (
                 f"{reader} {version or row.removed} does not read {_set(variable)}: {row.removed} "
-                "removed it" + (f", and {row.now} replaces it" if row.now else ""),
-                variable,
-                source=source,
-                fix=replacement,
+                "removed it" + (f", and {row.now} replaces it" if row.now else "")
             )
         elif row.now and not row.removed:
-            yield _finding(
-                Severity.NOTE,
-                Confidence.CERTAIN,
-                f"{reader} still reads {_set(variable)}, but its name is {row.now} now",
-                variable,
-                source=source,
-                fix=replacement,
-            )
+            because = f"{reader} still reads {_set(variable)}, but its name is {row.now} now"
         elif row.since and version is not None and within(version, f"<{row.since}"):
-            yield _finding(
-                Severity.NOTE,
-                Confidence.CERTAIN,
-                f"{reader} {version} does not read {_set(variable)}, which is new in {row.since}",
-                variable,
-                source=source,
-                fix=unset(environment, variable.name),
+            fix = unset(environment, variable.name)
+            because = (
+                f"{reader} {version} does not read {_set(variable)}, which is new in {row.since}"
             )
+        else:
+            continue
+        source = known.sources[row.source].text
+        yield _finding(severity, confidence, because, variable, source=source, fix=fix)
 
 
 def misread_values(
@@ -143,26 +129,30 @@ def missing_files(environment: Environment, known: KnownVariables) -> Iterator[F
 
 
 def contradictions(environment: Environment, known: KnownVariables) -> Iterator[Finding]:
+    given = {one.name: one for one in environment.variables}
     for row in known.contradictions:
-        values = {name: environment.get(name) for name in row.settings}
-        if all(holds(known, name, values[name], row.settings[name]) for name in row.settings):
-            yield Finding(
-                severity=Severity(row.severity),
-                confidence=Confidence.LIKELY,
-                because=f"{_both(values)}: {row.effect}",
-                evidence=tuple(_observations(values, known.sources[row.source].text)),
-                fixes=(unset(environment, row.unset),),
+        if all(
+            holds(known, name, environment.get(name), row.settings[name]) for name in row.settings
+        ):
+            yield _finding(
+                Severity(row.severity),
+                Confidence.LIKELY,
+                row.effect,
+                *(given[name] for name in row.settings),
+                source=known.sources[row.source].text,
+                fix=unset(environment, row.unset),
             )
     for bounds in known.bounds:
-        values = {name: environment.get(name) for name in (bounds.lower, bounds.upper)}
-        lower, upper = values[bounds.lower], values[bounds.upper]
-        if lower and upper and c_integer(lower)[0] > c_integer(upper)[0] > 0:
-            yield Finding(
-                severity=Severity.WARNING,
-                confidence=Confidence.CERTAIN,
-                because=f"{_both(values)}: the minimum is above the maximum",
-                evidence=tuple(_observations(values, known.sources[bounds.source].text)),
-                fixes=(unset(environment, bounds.lower),),
+        lower, upper = given.get(bounds.lower), given.get(bounds.upper)
+        if lower and upper and c_integer(lower.value)[0] > c_integer(upper.value)[0] > 0:
+            yield _finding(
+                Severity.WARNING,
+                Confidence.CERTAIN,
+                "the minimum is above the maximum",
+                lower,
+                upper,
+                source=known.sources[bounds.source].text,
+                fix=unset(environment, bounds.lower),
             )
 
 
@@ -213,20 +203,21 @@ def _finding(
     severity: Severity,
     confidence: Confidence,
     because: str,
-    variable: Variable,
-    *,
+    *variables: Variable,
     expected: str = "",
     source: str = "",
     fix: Fix | None = None,
 ) -> Finding:
+    """A finding about one variable, which ``because`` names, or about several of them."""
+    if len(variables) > 1:
+        because = f"{' and '.join(f'{one.name}={one.value}' for one in variables)}: {because}"
     return Finding(
         severity=severity,
         confidence=confidence,
         because=because,
-        evidence=(
-            Observation(
-                name=variable.name, value=variable.value, expected=expected or None, source=source
-            ),
+        evidence=tuple(
+            Observation(name=one.name, value=one.value, expected=expected or None, source=source)
+            for one in variables
         ),
         fixes=(fix,) if fix is not None else (),
     )
@@ -235,12 +226,3 @@ def _finding(
 def _set(variable: Variable) -> str:
     where = f" (set in {variable.origin})" if variable.origin else ""
     return f"{variable.name}={variable.value}{where}"
-
-
-def _both(values: Mapping[str, str | None]) -> str:
-    return " and ".join(f"{name}={value}" for name, value in values.items())
-
-
-def _observations(values: Mapping[str, str | None], source: str) -> Iterator[Observation]:
-    for name, value in values.items():
-        yield Observation(name=name, value=value or "", source=source)

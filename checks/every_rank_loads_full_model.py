@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -25,7 +26,6 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("host-ram-oom",)
 
-GIB = 2**30
 # The rest is for the system, the page cache of the weights, and the DataLoader workers.
 OF_THE_HOST = 0.8
 SIGKILL = 9
@@ -40,7 +40,7 @@ MAKES = re.compile(
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    row = plan.recommended
     if row is None or plan.host_memory is None or not row.strategy.startswith("fsdp"):
         return
     ranks = min(row.gpus, GPUS_PER_HOST)
@@ -65,13 +65,11 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]:
     models = [one for one in wrapping.wrappers if one.kind.startswith("fsdp")]
-    for rows in _hosts(starts):
+    for rows in _crowded(starts):
         ranks = {row.rank for row in rows}
         whole = _whole([one for one in models if one.rank in ranks], models)
         together, memory = len(rows) * whole, rows[0].memory
-        if not whole or any(row.grown < whole for row in rows):
-            continue
-        if together > OF_THE_HOST * memory:
+        if whole and together > OF_THE_HOST * memory and all(row.grown >= whole for row in rows):
             yield _finding(
                 Severity.WARNING,
                 f"each of {len(rows)} ranks of {rows[0].host} loaded the whole model of "
@@ -82,17 +80,21 @@ def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]
 
 
 def killed_before_training(run: TrainingRun, starts: Starts) -> Iterator[Finding]:
-    killed = [one for one in run.failures if one.exit_code == -SIGKILL and not one.steps]
-    for rows in _hosts(starts):
-        mine = [one for one in killed if one.host == rows[0].host]
-        grown, memory = [row.grown for row in rows], rows[0].memory
+    killed = {
+        one.host: one
+        for one in reversed(run.failures)
+        if one.exit_code == -SIGKILL and not one.steps
+    }
+    for rows in _crowded(starts):
+        one, grown, memory = killed.get(rows[0].host), [row.grown for row in rows], rows[0].memory
         equal = min(grown) >= ALIKE * max(grown)
-        if not mine or not equal or sum(grown) <= OF_THE_HOST * memory:
-            continue
-        if all(row.fsdp and _loads_a_model(row) for row in rows):
+        loads = all(
+            row.fsdp and (READS.search(row.text) or MAKES.search(row.inner)) for row in rows
+        )
+        if one is not None and equal and loads and sum(grown) > OF_THE_HOST * memory:
             yield _finding(
                 Severity.ERROR,
-                f"{endings.who(mine[0])} was killed by SIGKILL before its first step, while each "
+                f"{endings.who(one)} was killed by SIGKILL before its first step, while each "
                 f"of {len(rows)} ranks of {rows[0].host} loaded a model into host memory, at "
                 f"{rows[0].place}: together they had taken {sum(grown) / GIB:.3g} GiB, and the "
                 f"host has {memory / GIB:.3g}",
@@ -100,7 +102,7 @@ def killed_before_training(run: TrainingRun, starts: Starts) -> Iterator[Finding
             )
 
 
-def _hosts(starts: Starts) -> Iterator[Sequence[RankStart]]:
+def _crowded(starts: Starts) -> Iterator[Sequence[RankStart]]:
     """The ranks of each host that has more than one."""
     for host in dict.fromkeys(row.host for row in starts.ranks):
         rows = [row for row in starts.ranks if row.host == host]
@@ -120,10 +122,6 @@ def _whole(own: Sequence[Wrapper], models: Sequence[Wrapper]) -> int:
     return sum(one.parameter_bytes for one in shards)
 
 
-def _loads_a_model(row: RankStart) -> bool:
-    return bool(READS.search(row.text) or MAKES.search(row.inner))
-
-
 def _finding(severity: Severity, because: str, rows: Sequence[RankStart]) -> Finding:
     return Finding(
         severity=severity,
@@ -138,7 +136,7 @@ def _finding(severity: Severity, because: str, rows: Sequence[RankStart]) -> Fin
             )
             for row in rows
         ),
-        where=Where(hosts=(rows[0].host,), ranks=tuple(row.rank for row in rows)),
+        where=Where.of(rows),
         fixes=_FIXES,
     )
 
@@ -154,7 +152,7 @@ _FIXES = (
         language="yaml",
         caution="call from_pretrained only after Accelerator() or TrainingArguments()",
     ),
-    Fix(
+    Fix.python(
         summary="or create the model on the meta device, and load a sharded checkpoint",
         paste=(
             "with torch.device('meta'):\n"
@@ -165,6 +163,5 @@ _FIXES = (
             "model.to_empty(device='cuda')\n"
             "dcp.load({'model': model.state_dict()}, checkpoint_id='checkpoint')"
         ),
-        language="python",
     ),
 )

@@ -13,14 +13,14 @@ To fix it, set ``find_unused_parameters=False``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.analysis.ddp_options import written
+from ddoctor.analysis.ddp_options import no_search
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
@@ -32,62 +32,38 @@ WARNING_SHARE = 0.05
 
 
 def never_found_any(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
-    watched = [
-        one for one in wrapping.wrappers if one.find_unused_parameters and not one.static_graph
-    ]
-    for name in dict.fromkeys(one.name for one in watched):
-        models = [one for one in watched if one.name == name]
+    for models in wrapping.by_name(lambda one: one.find_unused_parameters and not one.static_graph):
         inspected = min(one.inspected_steps for one in models)
         found = any(one.unused or one.sometimes_unused for one in models)
-        if inspected >= ENOUGH_INSPECTED and not found:
-            yield _finding(models, inspected, steps, run)
-
-
-def _finding(
-    models: Sequence[Wrapper], inspected: int, steps: Steps, run: TrainingRun | None
-) -> Finding:
-    timed = [median(one.find_unused_seconds) for one in models if one.find_unused_seconds]
-    seconds = median(timed) if timed else 0.0
-    share = seconds / steps.step if steps.step else 0.0
-    price = f"; the search takes {1e3 * seconds:.2f} ms, {share:.1%} of the step" if timed else ""
-    return Finding(
-        severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"find_unused_parameters is on for {models[0].name}, but every parameter got its "
-            f"gradient in all {inspected} inspected steps on every rank{price}"
-        ),
-        evidence=(
-            Observation(
-                name="steps inspected",
-                value=inspected,
-                source="gradients that each rank computed itself",
+        if inspected < ENOUGH_INSPECTED or found:
+            continue
+        timed = [median(one.find_unused_seconds) for one in models if one.find_unused_seconds]
+        seconds = median(timed) if timed else 0.0
+        share = seconds / steps.step if steps.step else 0.0
+        part = f"{share:.1%} of the step"
+        search = Observation(
+            name="search of the autograd graph",
+            value=round(1e3 * seconds, 3),
+            unit="ms/step",
+            expected=0,
+            source=f"median of {len(models[0].find_unused_seconds)} steps",
+        )
+        yield Finding(
+            severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"find_unused_parameters is on for {models[0].name}, but every parameter got its "
+                f"gradient in all {inspected} inspected steps on every rank"
+                + (f"; the search takes {1e3 * seconds:.2f} ms, {part}" if timed else "")
             ),
-            *(
-                [
-                    Observation(
-                        name="search of the autograd graph",
-                        value=round(1e3 * seconds, 3),
-                        unit="ms/step",
-                        expected=0,
-                        source=f"median of {len(models[0].find_unused_seconds)} steps",
-                    )
-                ]
-                if timed
-                else []
-            ),
-        ),
-        cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
-        fixes=(
-            Fix(
-                summary="switch off find_unused_parameters",
-                paste=written("find_unused_parameters", False, run),
-                language="python",
-                caution=(
-                    "if a rare branch leaves parameters out after all, DDP raises in the next step"
+            evidence=(
+                Observation(
+                    name="steps inspected",
+                    value=inspected,
+                    source="gradients that each rank computed itself",
                 ),
-                expected_gain=f"{share:.1%} of the step" if timed else None,
-                settings=("ddp.find_unused_parameters=false",),
+                *([search] if timed else []),
             ),
-        ),
-    )
+            cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
+            fixes=(no_search(run, "switch off find_unused_parameters", part if timed else None),),
+        )

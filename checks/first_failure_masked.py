@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -27,76 +28,52 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     seen = endings.ranks(one.rank for one in echoes)
     said = f"{seen} failed with '{echoes[0].words}'"
     left = [one for one in run.ranks if one.outcome == "finished"]
+    at: Sequence[RankEnding] = ()
+    severity, confidence = Severity.ERROR, Confidence.LIKELY
     if run.failures:
         first = run.failures[0]
-        yield _finding(
-            echoes,
-            (first,),
-            Severity.NOTE,
-            Confidence.CERTAIN,
-            f"{said}, which is only a consequence: {endings.who(first)} failed "
+        at = (first,)
+        severity, confidence = Severity.NOTE, Confidence.CERTAIN
+        why = (
+            f", which is only a consequence: {endings.who(first)} failed "
             f"{'before' if first.time <= echoes[0].time else 'as well'}, with "
-            f"'{first.words or f'exit code {first.exit_code}'}'",
-            Fix(
-                summary=f"read only the error of rank {first.rank}",
-                paste=endings.traceback(first),
-                language="text",
-            ),
+            f"'{first.words or f'exit code {first.exit_code}'}'"
+        )
+        fix = Fix(
+            summary=f"read only the error of rank {first.rank}",
+            paste=endings.traceback(first),
+            language="text",
         )
     elif left:
-        gone = endings.ranks(one.rank for one in left)
-        yield _finding(
-            echoes,
-            left,
-            Severity.ERROR,
-            Confidence.LIKELY,
-            f"{said} {endings.stood(echoes[0])}: {gone} had finished the script after "
-            f"{endings.steps(left[0])}, and never entered that collective",
-            Fix(
-                summary="give all ranks the same number of steps, or use Join",
-                paste=(
-                    "from torch.distributed.algorithms.join import Join\n\n"
-                    "with Join([model]):   # DDP: finished ranks still join the collectives\n"
-                    "    train(model, loader)"
-                ),
-                language="python",
-            ),
+        at = left
+        why = (
+            f" {endings.stood(echoes[0])}: {endings.ranks(one.rank for one in left)} had finished "
+            f"the script after {endings.steps(left[0])}, and never entered that collective"
         )
+        fix = JOIN
     else:
-        yield _finding(
-            echoes,
-            (),
-            Severity.ERROR,
-            Confidence.LIKELY,
-            f"{said}, which only reports that another rank is gone; its own end was not recorded"
-            f"{endings.others(run, echoes)}",
-            Fix(
-                summary="record the error and time of every rank",
-                paste=(
-                    "from torch.distributed.elastic.multiprocessing.errors import record\n\n"
-                    "@record   # torchrun then prints the first error of all ranks at the end\n"
-                    "def main(): ..."
-                ),
-                language="python",
-            ),
+        why = (
+            ", which only reports that another rank is gone; its own end was not recorded"
+            f"{endings.others(run, echoes)}"
         )
-
-
-def _finding(
-    echoes: Sequence[RankEnding],
-    at: Sequence[RankEnding],
-    severity: Severity,
-    confidence: Confidence,
-    because: str,
-    fix: Fix,
-) -> Finding:
-    return Finding(
+        fix = _RECORD
+    yield Finding(
         severity=severity,
         confidence=confidence,
-        because=because,
+        because=said + why,
         evidence=tuple(
             Observation(name=f"error of rank {one.rank}", value=one.words) for one in echoes[:4]
         ),
         where=Where(ranks=tuple(one.rank for one in at)),
         fixes=(fix,),
     )
+
+
+_RECORD = Fix.python(
+    summary="record the error and time of every rank",
+    paste=(
+        "from torch.distributed.elastic.multiprocessing.errors import record\n\n"
+        "@record   # torchrun then prints the first error of all ranks at the end\n"
+        "def main(): ..."
+    ),
+)

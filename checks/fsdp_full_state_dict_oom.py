@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Finding, Fix, Severity
+from ddoctor.models import Finding, Fix
 
 EXPLAINS = ("first-failure-masked",)
-
-GIB = 2**30
 
 
 def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
@@ -31,31 +30,23 @@ def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
     models = wrapping.wrappers if wrapping is not None else ()
     size = max((one.parameter_bytes for one in models), default=0)
     whole = f"; all parameters together are {size / GIB:.1f} GiB" if size else ""
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=(f"{cuda_oom.sentence(found[0], run)}, while gathering a sharded model{whole}"),
-        evidence=tuple(cuda_oom.observations(found[0])),
-        where=cuda_oom.where(found),
-        fixes=(
-            Fix(
-                summary="let every rank save its own shard",
-                paste=(
-                    "import torch.distributed.checkpoint as dcp\n\n"
-                    "dcp.save({'model': model.state_dict()}, checkpoint_id='checkpoint')\n"
-                    "# accelerate: fsdp_state_dict_type: SHARDED_STATE_DICT"
-                ),
-                language="python",
-                caution="to convert it to a single file, run "
-                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch",
+    fixes = (
+        Fix.python(
+            summary="let every rank save its own shard",
+            paste=(
+                "import torch.distributed.checkpoint as dcp\n\n"
+                "dcp.save({'model': model.state_dict()}, checkpoint_id='checkpoint')\n"
+                "# accelerate: fsdp_state_dict_type: SHARDED_STATE_DICT"
             ),
-            Fix(
-                summary="or gather it in host memory, on rank 0 only",
-                paste=(
-                    "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
-                    "get_model_state_dict(model, options=options)"
-                ),
-                language="python",
+            caution="to convert it to a single file, run "
+            "python -m torch.distributed.checkpoint.format_utils dcp_to_torch",
+        ),
+        Fix.python(
+            summary="or gather it in host memory, on rank 0 only",
+            paste=(
+                "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+                "get_model_state_dict(model, options=options)"
             ),
         ),
     )
+    yield cuda_oom.finding(found, run, f", while gathering a sharded model{whole}", fixes)

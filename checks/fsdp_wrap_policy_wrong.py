@@ -14,10 +14,10 @@ To fix it, wrap each repeated block: ``ModuleWrapPolicy``, ``fully_shard(block)`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import MIB
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -29,82 +29,69 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 LARGE = 100_000_000
 # Published detectors report a slowdown from this share.
 NOTABLE_SHARE = 0.10
-MIB = 2**20
 
 # accelerate/utils/dataclasses.py, set_auto_wrap_policy
 REFUSED = re.compile(r"Could not find the transformer layer class (\S+) in the model")
 
 
 def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -> Iterator[Finding]:
-    sharded = [one for one in wrapping.wrappers if one.kind.startswith("fsdp")]
-    for name in dict.fromkeys(one.name for one in sharded):
-        models = [one for one in sharded if one.name == name]
+    share = steps.share("transfer") if steps is not None else 0.0
+    for models in wrapping.by_name(lambda one: one.kind.startswith("fsdp")):
         model = models[0]
-        whole = len(models) > 1 and all(one.units == 1 for one in models)
-        if not whole or (model.blocks is not None and model.blocks < 2):
+        if len(models) < 2 or any(one.units != 1 for one in models) or model.blocks in (0, 1):
             continue
-        ranks = steps.ranks if steps is not None else ()
-        share = fmean(steps.share("transfer", rank) for rank in ranks) if steps and ranks else 0.0
-        if model.parameters >= LARGE or model.blocks:
-            yield _finding(models, share, run)
+        large = model.parameters >= LARGE
+        if not large and not model.blocks:
+            continue
+        millions = f"{model.parameters / 1e6:,.0f} million"
+        number = millions if model.parameters >= 1e7 else f"{model.parameters:,}"
+        costs = f"; the transfer takes {share:.0%} of the step" if share >= NOTABLE_SHARE else ""
+        blocks = f", although it has {model.blocks} {model.block}s" if model.blocks else ""
+        yield Finding(
+            severity=Severity.WARNING if large or costs else Severity.NOTE,
+            confidence=Confidence.CERTAIN if model.blocks else Confidence.LIKELY,
+            because=(
+                f"FSDP wraps {model.name} as one unit{blocks}: every rank gathers all {number} "
+                f"parameters at once{costs}"
+            ),
+            evidence=(
+                Observation(
+                    name="FSDP units", value=1, expected=1 + model.blocks if model.blocks else None
+                ),
+                Observation(
+                    name="parameters gathered at once",
+                    value=round(model.parameter_bytes / MIB, 1),
+                    unit="MiB",
+                ),
+            ),
+            cost=Cost(value=round(share, 3), unit="share of step") if share else None,
+            fixes=tuple(_fixes(model, run)),
+        )
 
 
 def refused(run: TrainingRun) -> Iterator[Finding]:
-    for one in run.ranks:
-        if found := REFUSED.search(one.message):
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.CERTAIN,
-                because=(
-                    f"the wrap policy names the layer class {found[1]}, but the model has no class "
-                    f"of that name{f': {at}' if (at := endings.place(one.place)) else ''}"
-                ),
-                evidence=(Observation(name="layer class", value=found[1], source="accelerate"),),
-                fixes=(
-                    Fix(
-                        summary="list the classes that the model repeats, and name one of them",
-                        paste=(
-                            "from collections import Counter\n"
-                            "print(Counter(type(m).__name__ for m in model.modules())"
-                            ".most_common(9))\n"
-                            "# accelerate config: fsdp_transformer_layer_cls_to_wrap"
-                        ),
-                        language="python",
+    for one in run.raised(REFUSED)[:1]:
+        name = REFUSED.findall(one.said)[0]
+        at = endings.place(one.place)
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.CERTAIN,
+            because=(
+                f"the wrap policy names the layer class {name}, but the model has no class of that "
+                f"name{f': {at}' if at else ''}"
+            ),
+            evidence=(Observation(name="layer class", value=name, source="accelerate"),),
+            fixes=(
+                Fix.python(
+                    summary="list the classes that the model repeats, and name one of them",
+                    paste=(
+                        "from collections import Counter\n"
+                        "print(Counter(type(m).__name__ for m in model.modules()).most_common(9))\n"
+                        "# accelerate config: fsdp_transformer_layer_cls_to_wrap"
                     ),
                 ),
-            )
-            return
-
-
-def _finding(models: Sequence[Wrapper], share: float, run: TrainingRun | None) -> Finding:
-    model = models[0]
-    costs = f"; the transfer takes {share:.0%} of the step" if share >= NOTABLE_SHARE else ""
-    blocks = f", although it has {model.blocks} {model.block}s" if model.blocks else ""
-    dear = model.parameters >= LARGE or share >= NOTABLE_SHARE
-    return Finding(
-        severity=Severity.WARNING if dear else Severity.NOTE,
-        confidence=Confidence.CERTAIN if model.blocks else Confidence.LIKELY,
-        because=(
-            f"FSDP wraps {model.name} as one unit{blocks}: every rank gathers all "
-            f"{_number(model.parameters)} parameters at once{costs}"
-        ),
-        evidence=(
-            Observation(
-                name="FSDP units", value=1, expected=1 + model.blocks if model.blocks else None
             ),
-            Observation(
-                name="parameters gathered at once",
-                value=round(model.parameter_bytes / MIB, 1),
-                unit="MiB",
-            ),
-        ),
-        cost=Cost(value=round(share, 3), unit="share of step") if share else None,
-        fixes=tuple(_fixes(model, run)),
-    )
-
-
-def _number(parameters: int) -> str:
-    return f"{parameters / 1e6:,.0f} million" if parameters >= 1e7 else f"{parameters:,}"
+        )
 
 
 def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
@@ -134,4 +121,4 @@ def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
             f"policy = ModuleWrapPolicy({{{block}}})\n"
             "model = FullyShardedDataParallel(model, auto_wrap_policy=policy)"
         )
-    yield Fix(summary=f"wrap each {block} as a unit", paste=paste, language="python", caution=other)
+    yield Fix.python(summary=f"wrap each {block} as a unit", paste=paste, caution=other)

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, PcieErrors, XidEvent
-from ddoctor.evidence.known_xids import KnownXids, Xid
+from ddoctor.evidence.known_hardware import KnownXids, Xid
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -47,16 +48,16 @@ class Sign:
     """One sign of a faulty GPU."""
 
     words: str
-    severity: Severity
-    confidence: Confidence
     row: Observation
     remedy: str = "reset-gpu"
+    severity: Severity = Severity.ERROR
+    confidence: Confidence = Confidence.CERTAIN
 
 
 def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterator[Finding]:
     visible = {gpu.bus_id for gpu in gpus.gpus}
     for gpu in gpus.gpus:
-        signs = [*_own_account(gpu)]
+        signs = list(_own_account(gpu))
         if kernel_log is not None:
             nameless = gpu.lost and not gpu.bus_id
             xids = [
@@ -65,8 +66,20 @@ def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterat
                 if xid.bus_id == gpu.bus_id or (nameless and xid.bus_id not in visible)
             ]
             signs += [*_logged(gpu, xids, known), *_pcie(gpu, kernel_log.pcie_errors)]
-        if signs:
-            yield _finding(gpus, gpu, signs)
+        if not signs:
+            continue
+        strongest = max(signs, key=lambda sign: (sign.severity, sign.confidence))
+        doubt = "; a driver fault looks the same: it is the GPU if the error returns after a reset"
+        yield Finding(
+            severity=strongest.severity,
+            confidence=strongest.confidence,
+            because=f"{gpu.title}: "
+            + "; ".join(sign.words for sign in signs)
+            + (doubt if strongest.confidence is Confidence.POSSIBLE else ""),
+            evidence=tuple(sign.row for sign in signs),
+            where=Where(devices=(gpu.device,)),
+            fixes=tuple(_fixes(gpus, gpu, {sign.remedy for sign in signs})),
+        )
 
 
 def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
@@ -90,39 +103,32 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
 
 def _own_account(gpu: Gpu) -> Iterator[Sign]:
     """Signs that NVML reports."""
-    certain, error = Confidence.CERTAIN, Severity.ERROR
     if gpu.lost:
         row = Observation(name="NVML's answer", value=gpu.error, source="NVML")
         remedy = "reset-gpu" if gpu.error == "RESET_REQUIRED" else "restart-machine"
-        yield Sign(f"NVML answers only {gpu.error}", error, certain, row, remedy)
+        yield Sign(f"NVML answers only {gpu.error}", row, remedy)
         return
     if gpu.remap_failed:
         row = Observation(name="row remapping failed", value=True, source=MEMORY_ERRORS)
         words = "a memory row could not be remapped: NVIDIA's criterion for replacing the GPU"
-        yield Sign(words, error, certain, row, "replace")
-    if gpu.recovery_action not in (None, "none", "recover_imex_domain"):
-        action = gpu.recovery_action or ""
+        yield Sign(words, row, "replace")
+    if (action := gpu.recovery_action or "none") not in ("none", "recover_imex_domain"):
         row = Observation(name="recovery action", value=action, source=MEMORY_ERRORS)
         remedy = "restart-machine" if "reboot" in action else "reset-gpu"
-        yield Sign(f"the driver requests {action.replace('_', ' ')}", error, certain, row, remedy)
-    if gpu.ecc_uncorrected_volatile:
-        pending = ", and a row remapping is pending until a reset" if gpu.remap_pending else ""
-        yield Sign(
-            f"{gpu.ecc_uncorrected_volatile} uncorrected memory errors since the driver was "
-            f"loaded{pending}",
-            error if gpu.remap_pending else Severity.WARNING,
-            certain if gpu.remap_pending else Confidence.LIKELY,
-            Observation(
-                name="uncorrected memory errors",
-                value=gpu.ecc_uncorrected_volatile,
-                expected=0,
-                source=MEMORY_ERRORS,
-            ),
+        yield Sign(f"the driver requests {action.replace('_', ' ')}", row, remedy)
+    if count := gpu.ecc_uncorrected_volatile:
+        row = Observation(
+            name="uncorrected memory errors", value=count, expected=0, source=MEMORY_ERRORS
         )
+        words = f"{count} uncorrected memory errors since the driver was loaded"
+        if gpu.remap_pending:
+            yield Sign(f"{words}, and a row remapping is pending until a reset", row)
+        else:
+            yield Sign(words, row, severity=Severity.WARNING, confidence=Confidence.LIKELY)
     elif gpu.remap_pending:
         row = Observation(name="row remapping pending", value=True, source=MEMORY_ERRORS)
         words = "a row remapping is pending until the next reset; it does not affect runs"
-        yield Sign(words, Severity.NOTE, certain, row)
+        yield Sign(words, row, severity=Severity.NOTE)
 
 
 def _logged(gpu: Gpu, events: Sequence[XidEvent], known: KnownXids) -> Iterator[Sign]:
@@ -136,10 +142,10 @@ def _logged(gpu: Gpu, events: Sequence[XidEvent], known: KnownXids) -> Iterator[
         count = sum(event.code == code for event in events)
         yield Sign(
             f"Xid {code} ({xid.title}) {count}× in the kernel log{last}",
-            _weight(gpu, xid),
-            Confidence.POSSIBLE if xid.blames == "gpu-or-driver" else Confidence.LIKELY,
             Observation(name=f"Xid {code}", value=count, unit="events", source=CATALOGUE),
             xid.remedy,
+            _weight(gpu, xid),
+            Confidence.POSSIBLE if xid.blames == "gpu-or-driver" else Confidence.LIKELY,
         )
 
 
@@ -159,26 +165,11 @@ def _pcie(gpu: Gpu, errors: Sequence[PcieErrors]) -> Iterator[Sign]:
         if row.bus_id in link and (storm or row.severity == "fatal"):
             yield Sign(
                 f"{row.count} {row.severity} PCIe errors of {row.bus_id} in the kernel log",
-                Severity.WARNING,
-                Confidence.LIKELY,
                 Observation(name=f"{row.severity} PCIe errors", value=row.count, expected=0),
                 "reseat",
+                Severity.WARNING,
+                Confidence.LIKELY,
             )
-
-
-def _finding(gpus: Gpus, gpu: Gpu, signs: Sequence[Sign]) -> Finding:
-    strongest = max(signs, key=lambda sign: (sign.severity, sign.confidence))
-    doubt = "; a driver fault looks the same: it is the GPU if the error returns after a reset"
-    return Finding(
-        severity=strongest.severity,
-        confidence=strongest.confidence,
-        because=f"{gpu.title}: "
-        + "; ".join(sign.words for sign in signs)
-        + (doubt if strongest.confidence is Confidence.POSSIBLE else ""),
-        evidence=tuple(sign.row for sign in signs),
-        where=Where(devices=(gpu.device,)),
-        fixes=tuple(_fixes(gpus, gpu, {sign.remedy for sign in signs})),
-    )
 
 
 def _fixes(gpus: Gpus, gpu: Gpu | None, remedies: set[str]) -> Iterator[Fix]:
@@ -202,8 +193,9 @@ def _fixes(gpus: Gpus, gpu: Gpu | None, remedies: set[str]) -> Iterator[Fix]:
             caution="NVIDIA or the vendor asks for this report",
         )
     if gpu is not None and len(gpus.answering) > 1:
-        yield Fix(
+        yield without(
+            gpus,
+            gpu,
             summary="run without this GPU until then",
-            paste=gpus.without(gpu),
             caution="start one rank per remaining GPU; a lost GPU can break CUDA for all GPUs",
         )

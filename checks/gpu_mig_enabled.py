@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -32,13 +33,7 @@ def enabled(gpus: Gpus) -> Iterator[Finding]:
         )
     ]
     if len(gpus.answering) - len(cut) > 1:
-        fixes.append(
-            Fix(
-                summary="or run only on the GPUs without MIG",
-                paste=gpus.without(*cut),
-                caution="start one rank per remaining GPU",
-            )
-        )
+        fixes.append(without(gpus, *cut, summary="or run only on the GPUs without MIG"))
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,

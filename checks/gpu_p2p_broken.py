@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.describe import few
+from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpus, PeerPath
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -60,11 +62,10 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
                     summary="show which pairs have peer-to-peer access, and how they are connected",
                     paste="nvidia-smi topo -p2p r\nnvidia-smi topo -m",
                 ),
-                Fix(
-                    summary="or copy through host memory, as a workaround",
-                    paste="export NCCL_P2P_DISABLE=1",
-                    caution="lowers the bandwidth between GPUs",
-                    environment=("NCCL_P2P_DISABLE=1",),
+                export(
+                    "NCCL_P2P_DISABLE=1",
+                    "or copy through host memory, as a workaround",
+                    "lowers the bandwidth between GPUs",
                 ),
             )
 
@@ -72,7 +73,7 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
 def _finding(
     gpus: Gpus, pairs: Sequence[PeerPath], confidence: Confidence, what: str, *fixes: Fix
 ) -> Finding:
-    named = ", ".join(f"{pair.a}-{pair.b}" for pair in pairs[:4]) + ", …" * (len(pairs) > 4)
+    named = few([f"{pair.a}-{pair.b}" for pair in pairs])
     indices = {index for pair in pairs for index in (pair.a, pair.b)}
     return Finding(
         severity=Severity.WARNING,

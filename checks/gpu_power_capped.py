@@ -21,6 +21,8 @@ EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed"
 # Boards round the requested limit, and a limit 1 % below the default is not a deliberate cap.
 TOLERANCE = 0.01
 
+BRAKE = "hw_power_brake_slowdown"
+
 
 def lowered(every: tuple[Gpus, ...]) -> Iterator[Finding]:
     """Compares all hosts: one capped node slows down all others."""
@@ -31,11 +33,47 @@ def lowered(every: tuple[Gpus, ...]) -> Iterator[Finding]:
             alike = [gpu for gpu in capped if (gpu.name, gpu.power_limit) == (name, limit)]
             highest = max(other or 0.0 for model, other in limits if model == name)
             uneven = (limit or 0.0) < highest * (1 - TOLERANCE)
-            yield _finding(gpus, alike, uneven)
+            first = alike[0]
+            binding = any("sw_power_cap" in (gpu.throttle_reasons or ()) for gpu in alike)
+            if uneven:
+                effect = "other GPUs of the same model have a higher limit, and wait for it"
+            elif binding:
+                effect = "it lowers the clocks now"
+            else:
+                effect = "all GPUs of the model have it, so it costs speed on all ranks evenly"
+            every_one = len(alike) == len(gpus.gpus) > 1
+            which = "all GPUs" if every_one else ", ".join(gpu.title for gpu in alike)
+            indices = ",".join(str(gpu.index) for gpu in alike)
+            yield Finding(
+                severity=Severity.WARNING if uneven or binding else Severity.NOTE,
+                confidence=Confidence.CERTAIN,
+                because=(
+                    f"the power limit of {which} is {first.power_limit:.0f} W, "
+                    f"the default {first.power_default:.0f} W; {effect}"
+                ),
+                evidence=(
+                    Observation(
+                        name="power limit",
+                        value=first.power_limit or 0.0,
+                        unit="W",
+                        expected=first.power_default,
+                        source="default limit, NVML",
+                    ),
+                ),
+                where=Where(hosts=(gpus.host,), devices=tuple(gpu.device for gpu in alike)),
+                fixes=(
+                    Fix(
+                        summary="restore the default power limit",
+                        paste=f"sudo nvidia-smi -i {indices} -pl {first.power_default:.0f}",
+                        caution="ask first whether it was set on purpose: the cooling or the power "
+                        "of the room may require it",
+                    ),
+                ),
+            )
 
 
 def power_brake(gpus: Gpus) -> Iterator[Finding]:
-    braked = [g for g in gpus.answering if "hw_power_brake_slowdown" in (g.throttle_reasons or ())]
+    braked = [gpu for gpu in gpus.answering if BRAKE in (gpu.throttle_reasons or ())]
     if not braked:
         return
     yield Finding(
@@ -48,7 +86,7 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
         evidence=(
             Observation(
                 name="clocks limited by",
-                value="hw_power_brake_slowdown",
+                value=BRAKE,
                 source="NVML API reference, nvmlClocksEventReasons",
             ),
         ),
@@ -66,43 +104,3 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
 def _share(gpu: Gpu) -> float:
     """The limit as a share of the default; 1 if either is unknown."""
     return gpu.power_limit / gpu.power_default if gpu.power_limit and gpu.power_default else 1.0
-
-
-def _finding(gpus: Gpus, capped: list[Gpu], uneven: bool) -> Finding:
-    first = capped[0]
-    binding = any("sw_power_cap" in (gpu.throttle_reasons or ()) for gpu in capped)
-    which = "all GPUs" if len(capped) == len(gpus.gpus) > 1 else ", ".join(g.title for g in capped)
-    effect = (
-        "other GPUs of the same model have a higher limit, and wait for it"
-        if uneven
-        else "it lowers the clocks now"
-        if binding
-        else "all GPUs of the model have it, so it costs speed on all ranks evenly"
-    )
-    indices = ",".join(str(gpu.index) for gpu in capped)
-    return Finding(
-        severity=Severity.WARNING if uneven or binding else Severity.NOTE,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"the power limit of {which} is {first.power_limit:.0f} W, "
-            f"the default {first.power_default:.0f} W; {effect}"
-        ),
-        evidence=(
-            Observation(
-                name="power limit",
-                value=first.power_limit or 0.0,
-                unit="W",
-                expected=first.power_default,
-                source="default limit, NVML",
-            ),
-        ),
-        where=Where(hosts=(gpus.host,), devices=tuple(gpu.device for gpu in capped)),
-        fixes=(
-            Fix(
-                summary="restore the default power limit",
-                paste=f"sudo nvidia-smi -i {indices} -pl {first.power_default:.0f}",
-                caution="ask first whether it was set on purpose: the cooling or the power of the "
-                "room may require it",
-            ),
-        ),
-    )

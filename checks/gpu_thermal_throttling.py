@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.evidence.burn import Burn
+from ddoctor.analysis.describe import where
+from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.probes import Burn
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed")
@@ -31,18 +33,21 @@ def throttled(gpus: Gpus) -> Iterator[Finding]:
         asleep = "gpu_idle" in (gpu.throttle_reasons or ()) and not gpu.busy
         if not reasons or (asleep and "hw_thermal_slowdown" not in reasons):
             continue
-        cost = _cost(gpus, gpu)
+        equals = [one.sm_clock for one in gpus.alike(gpu) if one.busy and one.sm_clock is not None]
+        usual = round(median(equals)) if equals else None
+        # Compute slows down with the clock, and all ranks wait.
+        lost = 1 - gpu.sm_clock / usual if gpu.sm_clock and usual and gpu.busy else 0.0
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
             because=(
                 f"heat slows down {gpu.title} ({', '.join(reasons)}): "
                 f"{gpu.sm_clock} of {gpu.sm_clock_maximum} MHz at {gpu.temperature} °C"
-                + (f"; equal GPUs run at {_usual_clock(gpus, gpu)} MHz" if cost else "")
+                + (f"; equal GPUs run at {usual} MHz" if lost > 0 else "")
             ),
-            evidence=tuple(_evidence(gpus, gpu, reasons)),
+            evidence=tuple(_evidence(gpu, reasons, usual)),
             where=Where(devices=(gpu.device,)),
-            cost=cost,
+            cost=Cost(value=round(lost, 2), unit="share of step") if lost > 0 else None,
             fixes=tuple(_fixes(gpus, gpu)),
         )
 
@@ -54,7 +59,6 @@ def under_load(burn: Burn) -> Iterator[Finding]:
         if not reasons:
             continue
         degrees = f", at up to {max(rank.temperatures)} °C" if rank.temperatures else ""
-        fallen = rank.fallen
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
@@ -65,34 +69,17 @@ def under_load(burn: Burn) -> Iterator[Finding]:
             evidence=(
                 Observation(name="clocks limited by", value=", ".join(reasons), source=SOURCE),
             ),
-            where=Where(
-                hosts=(rank.place.host,), ranks=(rank.place.rank,), devices=(rank.place.device,)
-            ),
-            cost=Cost(value=round(fallen, 2), unit="share of speed") if fallen else None,
+            where=where([rank.place]),
+            cost=Cost(value=round(rank.fallen, 2), unit="share of speed") if rank.fallen else None,
             fixes=(_cool(rank.place.bus_id),),
         )
 
 
-def _usual_clock(gpus: Gpus, gpu: Gpu) -> int | None:
-    """The median clock of equal GPUs that are also busy."""
-    clocks = [one.sm_clock for one in gpus.alike(gpu) if one.busy and one.sm_clock is not None]
-    return round(median(clocks)) if clocks else None
-
-
-def _cost(gpus: Gpus, gpu: Gpu) -> Cost | None:
-    """The share of the step lost: compute slows down with the clock, and all ranks wait."""
-    usual = _usual_clock(gpus, gpu)
-    if usual is None or gpu.sm_clock is None or not gpu.busy or gpu.sm_clock >= usual:
-        return None
-    return Cost(value=round(1 - gpu.sm_clock / usual, 2), unit="share of step")
-
-
-def _evidence(gpus: Gpus, gpu: Gpu, reasons: list[str]) -> Iterator[Observation]:
+def _evidence(gpu: Gpu, reasons: list[str], usual: int | None) -> Iterator[Observation]:
     yield Observation(name="clocks limited by", value=", ".join(reasons), source=SOURCE)
     if gpu.temperature is not None:
         yield Observation(name="temperature", value=gpu.temperature, unit="°C", source="NVML")
     if gpu.sm_clock is not None:
-        usual = _usual_clock(gpus, gpu)
         source = "equal GPUs of this host" if usual is not None else "NVML"
         yield Observation(
             name="SM clock", value=gpu.sm_clock, unit="MHz", expected=usual, source=source
@@ -109,11 +96,7 @@ def _fixes(gpus: Gpus, gpu: Gpu) -> Iterator[Fix]:
             "reset by a reboot",
         )
     if len(gpus.answering) > 1:
-        yield Fix(
-            summary="or run without this GPU",
-            paste=gpus.without(gpu),
-            caution="start one rank per remaining GPU",
-        )
+        yield without(gpus, gpu)
 
 
 def _cool(name: str) -> Fix:

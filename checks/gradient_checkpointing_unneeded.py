@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.steps import Growth, MemoryOverTime, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
-GIB = 2**30
 # Six units of arithmetic instead of eight: Korthikanti et al., arXiv 2205.05198, section 5.
 SAVED = 1 / 4
 # Fragmentation takes a few per cent; CUDA and the communication library take 1 to 2.5 GiB.
@@ -33,7 +33,7 @@ MIB_PER_GIB = 1024
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    row = plan.recommended
     kept = plan.without_checkpointing
     if row is None or kept is None or plan.doubt * kept.total > plan.device_memory:
         return
@@ -60,7 +60,12 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[Finding]:
     rows = [one for one in memory.ranks if one.device_total and one.device_reserved]
-    calls = {one.rank: _calls(use, steps, one.rank) for one in rows}
+    checkpointed = {one.rank: one.checkpointed for one in use.flags}
+    forwards = {one.place.rank: sum(one.forwards) for one in steps.ranks}
+    # Blocks that each forward pass of a rank checkpoints; 0 if none or unknown.
+    calls = {
+        one.rank: checkpointed.get(one.rank, 0) / (forwards.get(one.rank) or inf) for one in rows
+    }
     if not rows or len(rows) < len(memory.ranks) or not all(calls.values()):
         return
     tightest = max(rows, key=lambda one: _of_the_device(one, one.device_reserved))
@@ -71,14 +76,13 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
     )
     fullest = max(rows, key=lambda one: _of_the_device(one, _kept(one, calls[one.rank])))
     kept = _kept(fullest, calls[fullest.rank])
-    if _of_the_device(fullest, kept) <= ROOM:
-        severity, confidence = Severity.WARNING, Confidence.LIKELY
+    fits = _of_the_device(fullest, kept) <= ROOM
+    if fits:
         because += (
             f"; with all activations kept it would be at most {_gib(kept):.1f}, since no block "
             "keeps more of them than a step adds now"
         )
     elif _of_the_device(tightest, tightest.device_reserved) < LITTLE:
-        severity, confidence = Severity.NOTE, Confidence.POSSIBLE
         because += (
             "; a few steps without checkpointing, or `ddoctor plan --model CONFIG`, would show "
             "whether all activations fit"
@@ -86,8 +90,8 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
     else:
         return
     yield Finding(
-        severity=severity,
-        confidence=confidence,
+        severity=Severity.WARNING if fits else Severity.NOTE,
+        confidence=Confidence.LIKELY if fits else Confidence.POSSIBLE,
         because=because,
         evidence=tuple(
             Observation(
@@ -102,13 +106,6 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
         cost=Cost(value=SAVED, unit="share of step"),
         fixes=(_KEEP,),
     )
-
-
-def _calls(use: RankUse, steps: Steps, rank: int) -> float:
-    """Blocks that each forward pass of a rank checkpoints; 0 if none or unknown."""
-    counted = next((one.checkpointed for one in use.flags if one.rank == rank), 0)
-    forwards = next((sum(one.forwards) for one in steps.ranks if one.place.rank == rank), 0)
-    return counted / forwards if forwards else 0.0
 
 
 def _kept(one: Growth, calls: float) -> float:
@@ -131,9 +128,8 @@ def _gib(size: float | None) -> float:
     return (size or 0.0) / MIB_PER_GIB
 
 
-_KEEP = Fix(
+_KEEP = Fix.python(
     summary="switch off gradient checkpointing",
     paste="TrainingArguments(..., gradient_checkpointing=False)",
-    language="python",
     expected_gain=f"up to {SAVED:.0%} of the arithmetic of a step",
 )

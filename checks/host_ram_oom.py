@@ -20,8 +20,9 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.environment_fixes import raise_container_limit
-from ddoctor.analysis.live_ranks import LiveRankState, named
+from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
@@ -40,8 +41,6 @@ EXPLAINS = (
 )
 
 SIGKILL = 9
-
-GIB = 2**30
 
 # Names of interpreters, torch's threads and workers, and launchers in the kernel log.
 OF_A_RUN = re.compile(
@@ -71,12 +70,10 @@ def killed_in_training(
     for one in _killed(run):
         if host and one.host != host:
             continue
-        found = next(_evidence(one, memory, log, growth, starts), None)
-        if found is None:
+        because, confidence = next(_evidence(one, memory, log, growth, starts), ("", None))
+        if confidence is None:
             continue
-        because, confidence = found
         whose = "a DataLoader worker of " if WORKER_KILLED in one.message else ""
-        fixes = [_FEWER_COPIES] if memory is None else [_FEWER_COPIES, _more(memory, kernel)]
         yield Finding(
             severity=Severity.ERROR,
             confidence=confidence,
@@ -85,8 +82,8 @@ def killed_in_training(
                 f"{because}{endings.others(run, [one])}"
             ),
             evidence=(Observation(name="exit code", value=one.exit_code or 0),),
-            where=Where(hosts=(one.host,), ranks=(one.rank,)),
-            fixes=tuple(fixes),
+            where=Where.of([one]),
+            fixes=(_FEWER_COPIES, *([_more(memory, kernel)] if memory is not None else [])),
         )
         return
 
@@ -94,25 +91,22 @@ def killed_in_training(
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
     # Or a strategy that would fit the GPUs, but not the host.
     small = (one for one in plan.rows if one.fit == "host-too-small")
-    row = plan.rows[plan.chosen] if plan.chosen is not None else next(small, None)
+    row = plan.recommended or next(small, None)
     if row is None or plan.host_memory is None:
         return
     ranks = min(row.gpus, GPUS_PER_HOST)
     has = f"and the host has {plan.host_memory / GIB:.0f} GiB"
     kept, loaded = ranks * row.host, ranks * plan.checkpoint
-    if kept > NEARLY_ALL * plan.host_memory:
-        because = f"'{row.title}' keeps {kept / GIB:.0f} GiB in the memory of each host, {has}"
-        confidence, need = Confidence.LIKELY, kept
-        fixes: tuple[Fix, ...] = (_MORE_HOSTS,)
-    elif loaded > plan.host_memory:
+    need, confidence, fix = kept, Confidence.LIKELY, _MORE_HOSTS
+    because = f"'{row.title}' keeps {kept / GIB:.0f} GiB in the memory of each host, {has}"
+    if kept <= NEARLY_ALL * plan.host_memory:
+        need, confidence, fix = loaded, Confidence.POSSIBLE, _STRAIGHT_TO_THE_GPU
         because = (
             f"the weights, loaded into host memory once for each GPU of a host, take "
             f"{loaded / GIB:.0f} GiB, {has}; check whether the script loads them this way"
         )
-        confidence, need = Confidence.POSSIBLE, loaded
-        fixes = (_STRAIGHT_TO_THE_GPU,)
-    else:
-        return
+        if loaded <= plan.host_memory:
+            return
     yield Finding(
         severity=Severity.ERROR if kept > plan.host_memory else Severity.WARNING,
         confidence=confidence,
@@ -124,7 +118,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=round((need - NEARLY_ALL * plan.host_memory) / GIB, 1), unit="GiB"),
-        fixes=fixes,
+        fixes=(fix,),
     )
 
 
@@ -162,10 +156,8 @@ def _evidence(
         return
     if memory.limit is not None and memory.kills:
         yield f"{_kills(memory)}; its limit is {memory.limit / GIB:.1f} GiB", Confidence.LIKELY
-    rows = [row for row in growth.ranks if row.host == one.host] if growth is not None else []
-    used = 2**20 * sum(
-        series[-1] for row in rows for series in (row.resident, row.workers) if series
-    )
+    rows = growth.ranks if growth is not None else ()
+    used = 2**20 * sum(row.last for row in rows if row.host == one.host)
     most = min(memory.total, memory.limit or memory.total)
     if used >= NEARLY_ALL * most:
         yield (
@@ -194,7 +186,11 @@ def killed_in_a_live_run(live: LiveState, logs: tuple[KernelLog, ...]) -> Iterat
 
 
 def swapping_in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator[Finding]:
-    rows = [rank for rank in live.ranks if _swaps(rank)]
+    rows = [
+        rank
+        for rank in live.ranks
+        if rank.seen.faults >= FAULTS_PER_SECOND * rank.seconds and rank.seen.swapped >= SWAPPED_MIB
+    ]
     if not rows or not live.moves:
         return
     worst = max(rows, key=lambda rank: rank.seen.faults / rank.seconds)
@@ -225,11 +221,6 @@ def swapping_in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) ->
         where=Where.of(rows, every=live.ranks),
         fixes=(_FEWER_COPIES,),
     )
-
-
-def _swaps(rank: LiveRankState) -> bool:
-    often = rank.seen.faults >= FAULTS_PER_SECOND * rank.seconds
-    return often and rank.seen.swapped >= SWAPPED_MIB
 
 
 def killed_in_cgroup(
@@ -306,17 +297,15 @@ _MORE_HOSTS = Fix(
     summary="use more GPUs, so that each rank keeps less in host memory",
     paste="ddoctor plan ... --gpus 16,32",
 )
-_STRAIGHT_TO_THE_GPU = Fix(
+_STRAIGHT_TO_THE_GPU = Fix.python(
     summary="load the weights directly onto the rank's GPU",
     paste='weights = safetensors.torch.load_file(path, device=f"cuda:{local_rank}")',
-    language="python",
     caution="needs GPU memory for the weights in addition to the model, for a moment",
 )
-_FEWER_COPIES = Fix(
+_FEWER_COPIES = Fix.python(
     summary="keep less in host memory",
     paste=(
         "DataLoader(..., num_workers=4, prefetch_factor=2)  # each worker holds its own batches\n"
         "samples = numpy.array(samples)  # reading a Python list copies it into every worker"
     ),
-    language="python",
 )

@@ -37,21 +37,24 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     name = network.own_name
     nodes = rendezvous.several_nodes if rendezvous is not None else ""
-    chosen = bool(network.gloo_socket_ifname and gloo_choice(network).interfaces)
+    bound = gloo_choice(network).interfaces
+    chosen = bool(network.gloo_socket_ifname and bound)
     if name.error:
         severity = Severity.ERROR if nodes and not chosen else Severity.WARNING
         because = (
             f"the host's own name {name.name} does not resolve ({name.error}): torchrun's c10d "
             "rendezvous fails, and gloo falls back to the loopback address"
         )
-    elif chosen or not _loops_back(network):
-        return
-    else:
+    elif not chosen and any(
+        one.name in bound and one.kind == "loopback" for one in network.interfaces
+    ):
         severity = Severity.WARNING if nodes else Severity.NOTE
         because = (
             f"the host's own name {name.name} resolves to {', '.join(name.addresses)}, so gloo "
-            f"listens on {gloo_choice(network).interfaces[0]}, which no other node can reach"
+            f"listens on {bound[0]}, which no other node can reach"
         )
+    else:
+        return
     yield Finding(
         severity=severity,
         confidence=Confidence.LIKELY if severity > Severity.NOTE else Confidence.CERTAIN,
@@ -138,11 +141,6 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
             ),
         ),
     )
-
-
-def _loops_back(network: Network) -> bool:
-    bound = (network.interface(name) for name in gloo_choice(network).interfaces)
-    return any(interface is not None and interface.kind == "loopback" for interface in bound)
 
 
 def _by_interface(network: Network, rendezvous: Rendezvous | None) -> Iterator[Fix]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import by_name, place
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 SEEDED = {
     "numpy.random": "numpy.random.seed(torch.initial_seed() % 2**32)",
@@ -28,67 +28,60 @@ SEEDED = {
 
 
 def same_state(loading: Loading) -> Iterator[Finding]:
-    found: dict[tuple[str, str], list[tuple[Loader, Sequence[int]]]] = defaultdict(list)
-    by_place = by_name(loading)
-    for loader in (one for loaders in by_place.values() for one in loaders):
-        for source, workers in _alike(loader):
-            found[loader.name, source].append((loader, workers))
-    for (name, source), rows in found.items():
-        loader, workers = rows[0]
-        # Workers often shuffle a stream alike on purpose, and each then takes its shard.
-        meant = loader.kind == "iterable"
-        because = (
-            f"{len(workers)} of the {loader.num_workers} workers of the DataLoader at {name} start "
-            f"with the same state of {source} and draw from it (rank {loader.rank}, workers "
-            f"{', '.join(map(str, workers))})"
-        )
-        if meant:
-            because += "; this is correct if they use it only to shuffle the stream alike"
-        yield Finding(
-            severity=Severity.NOTE if meant else Severity.WARNING,
-            confidence=Confidence.POSSIBLE if meant else Confidence.CERTAIN,
-            because=because,
-            evidence=(
-                Observation(
-                    name=f"different states of {source}",
-                    value=1 + loader.num_workers - len(workers),
-                    expected=loader.num_workers,
-                    source="a fingerprint in each worker, before its first batch",
-                ),
-            ),
-            where=place({one.rank for one, _ in rows}, by_place[name]),
-            fixes=(_fix(loader, source),),
-        )
+    for loaders in by_name(loading).values():
+        found: dict[str, list[tuple[Loader, Sequence[int]]]] = defaultdict(list)
+        for loader in loaders:
+            states: dict[tuple[str, str], list[int]] = defaultdict(list)
+            for one in loader.randomness:
+                if one.used:
+                    states[one.source, one.first].append(one.worker)
+            for (source, _), workers in states.items():
+                if len(workers) > 1:
+                    found[source].append((loader, workers))
+        for source, rows in found.items():
+            yield _finding(source, rows, place({one.rank for one, _ in rows}, loaders))
 
 
-def _alike(loader: Loader) -> Iterator[tuple[str, Sequence[int]]]:
-    """The sources that several workers use from the same initial state."""
-    states: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for one in loader.randomness:
-        if one.used:
-            states[one.source, one.first].append(one.worker)
-    for (source, _), workers in states.items():
-        if len(workers) > 1:
-            yield source, workers
-
-
-def _fix(loader: Loader, source: str) -> Fix:
-    attribute = source.removeprefix("dataset.")
+def _finding(source: str, rows: Sequence[tuple[Loader, Sequence[int]]], where: Where) -> Finding:
+    loader, workers = rows[0]
+    # Workers often shuffle a stream alike on purpose, and each then takes its shard.
+    meant = loader.kind == "iterable"
+    doubt = "; this is correct if they use it only to shuffle the stream alike" if meant else ""
     seeding = SEEDED.get(
         source,
-        "info = torch.utils.data.get_worker_info()\n"
-        f"    info.dataset.{attribute} = numpy.random.default_rng(info.seed)",
+        "info = torch.utils.data.get_worker_info()\n    info.dataset."
+        f"{source.removeprefix('dataset.')} = numpy.random.default_rng(info.seed)",
     )
-    return Fix(
-        summary=f"seed {source} in each worker",
-        paste=(
-            "def seed_worker(worker):\n"
-            f"    {seeding}\n"
-            "\n"
-            f"DataLoader(…, worker_init_fn=seed_worker)  # {loader.name}"
+    return Finding(
+        severity=Severity.NOTE if meant else Severity.WARNING,
+        confidence=Confidence.POSSIBLE if meant else Confidence.CERTAIN,
+        because=(
+            f"{len(workers)} of the {loader.num_workers} workers of the DataLoader at "
+            f"{loader.name} start with the same state of {source} and draw from it "
+            f"(rank {loader.rank}, workers {', '.join(map(str, workers))}){doubt}"
         ),
-        language="python",
-        caution=""
-        if source in SEEDED
-        else f"use the type that {source} has now: also random.Random(info.seed), torch.Generator",
+        evidence=(
+            Observation(
+                name=f"different states of {source}",
+                value=1 + loader.num_workers - len(workers),
+                expected=loader.num_workers,
+                source="a fingerprint in each worker, before its first batch",
+            ),
+        ),
+        where=where,
+        fixes=(
+            Fix.python(
+                summary=f"seed {source} in each worker",
+                paste=(
+                    "def seed_worker(worker):\n"
+                    f"    {seeding}\n"
+                    "\n"
+                    f"DataLoader(…, worker_init_fn=seed_worker)  # {loader.name}"
+                ),
+                caution=""
+                if source in SEEDED
+                else f"use the type that {source} has now: also random.Random(info.seed), "
+                "torch.Generator",
+            ),
+        ),
     )

@@ -108,7 +108,7 @@ def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
 
 def _fix(loader: Loader) -> Fix:
     if loader.dataset == "IterableDataset":  # The class of Hugging Face datasets.
-        return Fix(
+        return Fix.python(
             summary="split the stream between the ranks; datasets does so between workers",
             paste=(
                 "from datasets.distributed import split_dataset_by_node\n"
@@ -117,10 +117,9 @@ def _fix(loader: Loader) -> Fix:
                 "    dataset, rank=dist.get_rank(), world_size=dist.get_world_size()\n"
                 f")  # before the DataLoader at {loader.name}"
             ),
-            language="python",
             caution="splits evenly only if the number of shards is a multiple of the ranks",
         )
-    return Fix(
+    return Fix.python(
         summary=f"shard the stream in {loader.dataset}.__iter__",
         paste=(
             f"def __iter__(self):  # of {loader.dataset}\n"
@@ -131,6 +130,5 @@ def _fix(loader: Loader) -> Fix:
             "    yield from itertools.islice(self.stream(), part, None, parts)\n"
             "    # self.stream() stands for what __iter__ yields now"
         ),
-        language="python",
         caution="ranks may differ by one batch: end the epoch after the same number on all ranks",
     )

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import named, others, way_there
+from ddoctor.analysis.live_ranks import named, way_there
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import keeps_all_waiting, longer_limit, waits
+from ddoctor.analysis.live_stragglers import longer_limit
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
@@ -32,23 +31,21 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live.straggler
     if found is None or found.in_model or found.activity.startswith((*STARTING, *OTHER_CAUSES)):
         return
-    rank, rest = found.rank, [row for row in live.ranks if row is not found.rank]
-    if not keeps_all_waiting(rank, live.ranks) or not rank.works:
+    rank = found.rank
+    if not found.never_arrives or not rank.works:
         return
-    at = endings.at(found.line)
-    text = endings.quoted(found.line)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{rank.who} works{at}{text} for all of the {rank.seconds:.0f} s"
-            f"{others(live.ranks, [rank])}, until that collective times out"
+            f"{rank.who} works{found.at} for all of the {rank.seconds:.0f} s"
+            f"{live.others([rank])}, until that collective times out"
         ),
-        evidence=waits(live.ranks),
-        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
+        evidence=found.waits,
+        where=Where.of([rank]),
         fixes=(
             Fix(
-                summary=f"do it once before the run, so that {named(rest)} need not wait",
+                summary=f"do it once before the run, so that {named(found.others)} need not wait",
                 paste="python prepare.py  # what that line computes, written to a file",
                 caution="or divide it among the ranks, with a separate file for each",
             ),

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.host import Kernel
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("master-port-in-use", "uneven-gpu-memory")
-
-GIB = 2**30
 
 # A process that only has a context and torch's kernels takes about 1 GiB
 # (https://github.com/pytorch/pytorch/issues/12873); twice that is real work.

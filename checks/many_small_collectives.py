@@ -14,16 +14,15 @@ metrics only every 50 steps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "step-loop-overhead")
 
-# A slowdown must persist for this many steps.
-ENOUGH_STEPS = 10
 # Size of DDP's first and smallest bucket (dist._DEFAULT_FIRST_BUCKET_BYTES).
 SMALL_BYTES = 2**20
 # Healthy loops reduce a handful of values per step: a loss, an accuracy, a stop flag, a norm.
@@ -52,58 +51,52 @@ def of_the_script(
         if len(rows) == everywhere > 1
     ]
     lines.sort(key=lambda one: -one.seconds)
-    share = sum(one.seconds for one in lines) / counted / steps.step
-    if sum(one.calls for one in lines) >= MANY * counted and share >= NOTE_SHARE:
-        models = wrapping.wrappers if wrapping is not None else ()
-        yield _finding(lines, counted, share, wrapped=any(one.kind != "none" for one in models))
-
-
-def _finding(lines: Sequence[Calls], steps: int, share: float, *, wrapped: bool) -> Finding:
-    calls = sum(one.calls for one in lines)
-    size = sum(one.bytes for one in lines) / calls
-    seconds = sum(one.seconds for one in lines)
+    calls, seconds = sum(one.calls for one in lines), sum(one.seconds for one in lines)
+    share = seconds / counted / steps.step
+    if calls < MANY * counted or share < NOTE_SHARE:
+        return
     first = lines[0]
+    size = sum(one.bytes for one in lines) / calls
     whose = first.place if len(lines) == 1 else f"{len(lines)} lines, most at {first.place}"
-    return Finding(
+    models = wrapping.wrappers if wrapping is not None else ()
+    yield Finding(
         severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
         confidence=Confidence.CERTAIN,
         because=(
-            f"each step calls {calls / steps:.0f} small collectives from {whose}, of "
+            f"each step calls {calls / counted:.0f} small collectives from {whose}, of "
             f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each on the rank that "
             f"arrives last: {share:.0%} of the step"
         ),
         evidence=tuple(
             Observation(
                 name=f"{one.operation} at {one.place}",
-                value=round(one.calls / steps, 1),
+                value=round(one.calls / counted, 1),
                 unit="calls/step",
                 expected=1,
-                source=f"{1e3 * one.seconds / steps:.2f} ms/step, {_size(one.bytes / one.calls)}",
+                source=f"{1e3 * one.seconds / counted:.2f} ms/step, {_size(one.bytes / one.calls)}",
             )
             for one in lines[:MOST_LINES]
         ),
         cost=Cost(value=round(share, 4), unit="share of step"),
-        fixes=tuple(_fixes(first, wrapped)),
+        fixes=tuple(_fixes(first, any(one.kind != "none" for one in models))),
     )
 
 
 def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
     if line.operation == "barrier":
-        yield Fix(
+        yield Fix.python(
             summary=f"remove the barrier at {line.place}",
             paste="# every collective already synchronises all ranks, and so does DDP's backward",
-            language="python",
         )
         return
     if not wrapped:
-        yield Fix(
+        yield Fix.python(
             summary="for gradients: use DDP, which reduces them in buckets during backward",
             paste="model = DistributedDataParallel(model)",
-            language="python",
             caution=f"remove the loop at {line.place}",
         )
     if line.operation == "all_reduce":
-        yield Fix(
+        yield Fix.python(
             summary=f"reduce all tensors in one call at {line.place}",
             paste=(
                 "# `tensors`: those of the loop, for example [p.grad for p in model.parameters()]\n"
@@ -113,17 +106,15 @@ def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
                 "for tensor, part in zip(tensors, flat.split(sizes)):\n"
                 "    tensor.copy_(part.view_as(tensor))"
             ),
-            language="python",
             caution="all tensors must have the same dtype and device",
         )
-    yield Fix(
+    yield Fix.python(
         summary="for metrics: add them up on the device, and reduce them every 50 steps",
         paste=(
             "sums += torch.stack([loss.detach(), correct.detach()])   # in every step\n"
             "if step % 50 == 0:\n"
             "    torch.distributed.all_reduce(sums)"
         ),
-        language="python",
     )
 
 

@@ -34,11 +34,8 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR if chosen else Severity.WARNING,
         confidence=Confidence.CERTAIN if chosen else Confidence.LIKELY,
-        because=(
-            f"{by} already uses port {port}, which MASTER_PORT selects"
-            if chosen
-            else f"{by} already uses port {port}, the default port of launchers"
-        ),
+        because=f"{by} already uses port {port}, "
+        + ("which MASTER_PORT selects" if chosen else "the default port of launchers"),
         evidence=(
             Observation(
                 name=f"port {port}",

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import MIB, few
 from ddoctor.evidence.host import Kernel, Limits
 from ddoctor.evidence.network import Rdma
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
-
-MIB = 2**20
 
 # NCCL_BUFFSIZE: 4 MiB for each connection and channel
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Two channels with one buffer
@@ -34,8 +33,7 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
     if not rdma.fabric or limits.locks_without_limit or limit is None or limit >= TIGHT_BELOW:
         return
     fails = limit < FAILS_BELOW and rdma.between_nodes
-    devices = [device.name for device in rdma.fabric]
-    named = ", ".join(devices[:3]) + (", …" if len(devices) > 3 else "")
+    named = few([device.name for device in rdma.fabric], 3)
     yield Finding(
         severity=Severity.ERROR if fails else Severity.WARNING,
         confidence=Confidence.LIKELY if fails else Confidence.POSSIBLE,

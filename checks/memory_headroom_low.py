@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
-from ddoctor.analysis.memory_fixes import MemoryNeed, expandable, remedies
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.memory_fixes import MemoryNeed, contents, expandable, remedies
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -26,13 +27,12 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
-GIB = 2**30
 # Smaller changes follow the length of the samples.
 GREW = 1.1
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    row = plan.rows[plan.chosen] if plan.chosen is not None else None
+    row = plan.recommended
     if row is None or row.fit != "tight":
         return
     left = plan.device_memory - row.parts.total
@@ -44,11 +44,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             f"forecast that real use may exceed by {plan.doubt - 1:.0%}, and no other requested "
             "strategy leaves enough"
         ),
-        evidence=tuple(
-            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)
-            for name, size in row.parts.named()
-            if size
-        ),
+        evidence=contents(row.parts, plan.way),
         cost=Cost(
             value=round((plan.doubt * row.parts.total - plan.device_memory) / GIB, 1), unit="GiB"
         ),
@@ -57,10 +53,9 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
                 summary="enable expandable segments, which reduces fragmentation",
                 paste="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Fix(
+            Fix.python(
                 summary="measure the real peak memory in a few steps",
                 paste="torch.cuda.max_memory_reserved() / 2**30",
-                language="python",
             ),
         ),
     )
@@ -74,8 +69,14 @@ def in_training(
 ) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "narrow", environment=environment)
     if found:
-        more = _grew(found[0].rank.rank, growth)
-        yield cuda_oom.finding(found, run, wrapping, environment, more=more)
+        rows = growth.ranks if growth is not None else ()
+        held = next((one.device for one in rows if one.rank == found[0].rank.rank), ())
+        more = ""
+        if held and held[-1] >= GREW * held[0]:
+            more = (
+                f"; it held {held[0] / 1024:.1f} GiB at first, and {held[-1] / 1024:.1f} at the end"
+            )
+        yield cuda_oom.needs_too_much(found, run, wrapping, environment, more=more)
 
 
 def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Iterator[Finding]:
@@ -88,6 +89,9 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
     unused = used.unused if used is not None and not headroom.played else 0
     missing = max(0, round(MARGIN * rank.limit) - left)
     allocator = expandable(environment, unused) if unused else None
+    sample = Observation(
+        name="memory of one sample", value=round((rank.per_sample or 0) / GIB, 3), unit="GiB"
+    )
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
@@ -104,17 +108,7 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
                 expected=round(MARGIN * rank.limit / GIB, 3),
                 source=f"a training step, {MARGIN:.0%} of the memory available to its allocator",
             ),
-            *(
-                (
-                    Observation(
-                        name="memory of one sample",
-                        value=round(rank.per_sample / GIB, 3),
-                        unit="GiB",
-                    ),
-                )
-                if rank.per_sample is not None
-                else ()
-            ),
+            *([sample] if rank.per_sample is not None else []),
         ),
         where=Where.of([rank.place], every=headroom.ranks),
         cost=Cost(value=round(missing / GIB, 2), unit="GiB"),
@@ -123,12 +117,3 @@ def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Ite
             *remedies(MemoryNeed(parts=None, missing=missing)),
         ),
     )
-
-
-def _grew(rank: int, growth: MemoryOverTime | None) -> str:
-    """A clause on the growth between the first and last sample; empty without growth."""
-    rows = growth.ranks if growth is not None else ()
-    held = next((one.device for one in rows if one.rank == rank), ())
-    if len(held) < 2 or held[-1] < GREW * held[0]:
-        return ""
-    return f"; it held {held[0] / 1024:.1f} GiB at first, and {held[-1] / 1024:.1f} at the end"

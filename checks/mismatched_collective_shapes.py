@@ -17,12 +17,12 @@ To fix it, pad to the longest tensor of all ranks, or drop the last batch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
-from ddoctor.analysis.live_ranks import named, others, places
+from ddoctor.analysis.live_ranks import at_places, named, places
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.training import TrainingRun
@@ -39,44 +39,41 @@ MODELS = re.compile(
 
 def brought(run: TrainingRun) -> Iterator[Finding]:
     found = mismatch(run)
-    if found is None or not found.same_call:
-        return
-    place = next((one.place for one in found.brought if one.place), "")
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN if found.told_by != "gloo" else Confidence.LIKELY,
-        because=_because(found),
-        evidence=tuple(
-            Observation(
-                name=f"rank {one.rank} passed",
-                value=f"{one.operation} {one.what}".strip(),
-                source=found.told_by,
-            )
-            for one in found.brought
-        ),
-        where=Where(),
-        fixes=tuple(_fixes(run, place, exact=found.told_by != "gloo")),
-    )
+    if found is not None and found.same_call:
+        because = f"{found.detail or f'{found.told_by} reports a mismatch'}: {found}".removesuffix(
+            ": "
+        )
+        exact = found.confidence is Confidence.CERTAIN
+        yield _finding(found, because, () if exact else [_print_shapes(run.command)], ())
 
 
 def recorded_in_a_live_run(
     live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
     found = differing(live, records)
-    if found is None or not found.same_call:
-        return
-    yield Finding(
+    if found is not None and found.same_call:
+        because = f"{found.detail}, {found}, according to {RECORDER}"
+        because += f"; nothing moved for {live.seconds:.0f} s"
+        yield _finding(found, because, (), by_nccl(records))
+
+
+def _finding(
+    found: Mismatch, because: str, fixes: Iterable[Fix], more: Iterable[Observation]
+) -> Finding:
+    return Finding(
         severity=Severity.ERROR,
         confidence=found.confidence,
-        because=f"{found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
+        because=because,
         evidence=(
             *(
-                Observation(name=f"{endings.ranks(ranks)} passed", value=what, source=RECORDER)
-                for what, ranks in found.brought.items()
+                Observation(
+                    name=f"{endings.ranks(one.ranks)} passed", value=str(one), source=found.told_by
+                )
+                for one in found.brought
             ),
-            *by_nccl(records),
+            *more,
         ),
-        fixes=tuple(_padded(found.place)),
+        fixes=(*fixes, *_padded(found.place)),
     )
 
 
@@ -103,18 +100,12 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         because=(
             f"{waiting.who} waits {waiting.where}, which {named(rest)} "
             f"{'have' if len(rest) > 1 else 'has'} already left (no branch avoids it)"
-            f"{others(live.ranks, [waiting])}; nothing moved for {waiting.seconds:.0f} s"
+            f"{live.others([waiting])}; nothing moved for {waiting.seconds:.0f} s"
         ),
-        evidence=tuple(
-            Observation(name=named(rows), value=where) for where, rows in places(live.ranks).items()
-        ),
-        where=Where(hosts=(waiting.host,), ranks=(waiting.rank,)),
+        evidence=at_places(*places(live.ranks).values()),
+        where=Where.of([waiting]),
         fixes=(
-            Fix(
-                summary="print the shape and type that each rank passes",
-                paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(live.command)}",
-                caution="slow, since torch compares every collective first: only for debugging",
-            ),
+            _print_shapes(live.looks[0].command),
             *_padded(waiting.place),
         ),
     )
@@ -125,53 +116,42 @@ def models_differ(run: TrainingRun) -> Iterator[Finding]:
     if not errors:
         return
     first, words = errors[0]
-    line = endings.place(first.place)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
             f"the ranks built different models: DDP on rank {first.rank} says '{words}'"
-            f"{f' at {line}' if line else ''}"
+            f"{endings.at(first.place)}"
         ),
         evidence=tuple(
             Observation(name=f"error of rank {one.rank}", value=words, source="DDP")
             for one, words in errors
         ),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="build the model from the same sizes on all ranks: those of rank 0",
                 paste=(
                     "sizes = [vocabulary_size, classes]   # whatever the model is built from\n"
                     "torch.distributed.broadcast_object_list(sizes, src=0)\n"
                     "vocabulary_size, classes = sizes"
                 ),
-                language="python",
                 caution="sizes that a rank counts on its share of the data differ between ranks",
             ),
         ),
     )
 
 
-def _because(found: Mismatch) -> str:
-    calls = str(found)
-    if found.detail:
-        return f"{found.detail}{f': {calls}' if calls else ''}"
-    return f"{found.told_by} reports a mismatch: {calls}"
-
-
-def _fixes(run: TrainingRun, place: str, *, exact: bool) -> Iterator[Fix]:
-    if not exact:
-        yield Fix(
-            summary="print the shape and type that each rank passes",
-            paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL {endings.again(run)}",
-            caution="slow, since torch compares every collective first: only for debugging",
-        )
-    yield from _padded(place)
+def _print_shapes(command: Sequence[str]) -> Fix:
+    return Fix(
+        summary="print the shape and type that each rank passes",
+        paste=f"TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun … {' '.join(command)}",
+        caution="slow, since torch compares every collective first: only for debugging",
+    )
 
 
 def _padded(place: str) -> Iterator[Fix]:
     at = f" at {place}" if place else ""
-    yield Fix(
+    yield Fix.python(
         summary=f"pass the same number of elements on every rank{at}: pad to the longest",
         paste=(
             "length = torch.tensor(tensor.shape[0], device=tensor.device)\n"
@@ -179,11 +159,9 @@ def _padded(place: str) -> Iterator[Fix]:
             "padding = tensor.new_zeros(int(length) - tensor.shape[0], *tensor.shape[1:])\n"
             "tensor = torch.cat([tensor, padding])"
         ),
-        language="python",
         caution="with accelerate, use pad_across_processes or gather_for_metrics",
     )
-    yield Fix(
+    yield Fix.python(
         summary="drop the last batch, if that is the shorter one",
         paste="DataLoader(..., drop_last=True)",
-        language="python",
     )

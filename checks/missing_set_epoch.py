@@ -27,32 +27,44 @@ ITEMS = 8
 def same_order_again(
     loading: Loading, seen: DataSeen | None, run: TrainingRun | None
 ) -> Iterator[Finding]:
-    found: dict[str, list[Loader]] = {}
+    found: dict[str, int] = {}
     for one in loading.loaders:
-        orders = _orders(one, seen)
-        again = len(set(orders)) == 1 if len(orders) > 1 else one.seeded_by_epoch is False
+        known = _orders(one, seen)
+        again = len(set(known)) == 1 if len(known) > 1 else one.seeded_by_epoch is False
         if one.shuffle and one.taken and again:
-            found.setdefault(one.name, []).append(one)
-    for name, loaders in found.items():
-        orders = _orders(loaders[0], seen)
+            found.setdefault(one.name, len(known))
+    prepared = run is not None and "accelerate" in run.framework
+    for name, orders in found.items():
         shown = (
-            f"{len(orders)} epochs began with the same batches in the same order"
-            if len(orders) > 1
+            f"{orders} epochs began with the same batches in the same order"
+            if orders > 1
             else "set_epoch was not called with a new number before the second epoch"
         )
         yield Finding(
             severity=Severity.WARNING,
-            confidence=Confidence.CERTAIN if len(orders) > 1 else Confidence.LIKELY,
+            confidence=Confidence.CERTAIN if orders > 1 else Confidence.LIKELY,
             because=f"the DistributedSampler of the DataLoader at {name} shuffles, but {shown}",
             evidence=(
                 Observation(
                     name="different orders",
                     value=1,
-                    expected=max(2, len(orders)),
+                    expected=max(2, orders),
                     source="recorded epochs, torch's DistributedSampler",
                 ),
             ),
-            fixes=(_fix(loaders[0], run),),
+            fixes=(
+                Fix.python(
+                    summary="call set_epoch before each epoch",
+                    paste=(
+                        "for epoch in range(epochs):\n"
+                        f"    loader{'' if prepared else '.sampler'}.set_epoch(epoch)"
+                        f"  # the loader of {name}, before the loop over it\n"
+                        "    for batch in loader:\n"
+                        "        ..."
+                    ),
+                    caution="after a resume, continue with the saved epoch number, not with 0",
+                ),
+            ),
         )
 
 
@@ -68,19 +80,3 @@ def _orders(loader: Loader, seen: DataSeen | None) -> Sequence[tuple[str, ...]]:
     if length * (loader.batch_size or 1) < ITEMS:
         return ()
     return [batches[:length] for batches in began]
-
-
-def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
-    prepared = run is not None and "accelerate" in run.framework
-    return Fix(
-        summary="call set_epoch before each epoch",
-        paste=(
-            "for epoch in range(epochs):\n"
-            f"    loader{'' if prepared else '.sampler'}.set_epoch(epoch)"
-            f"  # the loader of {loader.name}, before the loop over it\n"
-            "    for batch in loader:\n"
-            "        ..."
-        ),
-        language="python",
-        caution="after a resume, continue with the saved epoch number, not with 0",
-    )

@@ -15,47 +15,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
-from ddoctor.analysis.memory_fixes import MemoryNeed, enough_gpus, remedies
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.memory_fixes import MemoryNeed, contents, enough_gpus, remedies
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
-from ddoctor.evidence.plan import Plan, PlanRow
+from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
-GIB = 2**30
 # A plan adds this slow strategy if no requested one fits.
 OFFLOADED = "fsdp-offload"
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    offloaded = plan.chosen is not None and plan.rows[plan.chosen].strategy == OFFLOADED
-    if plan.chosen is not None and not offloaded:
+    offloaded = plan.recommended is not None and plan.recommended.strategy == OFFLOADED
+    if plan.recommended is not None and not offloaded:
         return
     asked = [row for row in plan.rows if row.strategy != OFFLOADED]
     least = min(asked, key=lambda row: row.parts.total)
     kept = min((row.parts.total for row in plan.rows if row.strategy == OFFLOADED), default=0)
     still = f"; with its shards in host memory it still needs {kept / GIB:.1f}"
     parts = least.parts
-    whole = parts.parameters + parts.gradients + parts.optimizer
+    need = MemoryNeed(
+        parts=parts,
+        missing=parts.total - plan.device_memory,
+        optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",
+        sharded=least.gpus if least.strategy.startswith("fsdp") else 1,
+        shards=_enough(plan),
+        checkpointed=plan.checkpointing == "every",
+        gains=plan.gains,
+    )
     yield Finding(
         severity=Severity.WARNING if offloaded else Severity.ERROR,
         # Parameters, gradients and optimizer states are exact; activations are a forecast.
-        confidence=Confidence.CERTAIN if whole > plan.device_memory else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if parts.model > plan.device_memory else Confidence.LIKELY,
         because=(
             f"of all requested strategies, {least.title} needs least: "
             f"{parts.total / GIB:.1f} GiB on each GPU; {plan.device} has "
             f"{plan.device_memory / GIB:.1f} GiB" + (still if kept > plan.device_memory else "")
         ),
-        evidence=tuple(
-            Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=plan.way)
-            for name, size in parts.named()
-            if size
-        ),
+        evidence=contents(parts, plan.way),
         cost=Cost(value=round((parts.total - plan.device_memory) / GIB, 1), unit="GiB"),
-        fixes=tuple(_fixes(plan, least)),
+        fixes=tuple(remedies(need)),
     )
 
 
@@ -66,7 +70,7 @@ def in_training(
     if found:
         # A log does not show how many steps succeeded.
         confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN
-        yield cuda_oom.finding(found, run, wrapping, environment, confidence=confidence)
+        yield cuda_oom.needs_too_much(found, run, wrapping, environment, confidence=confidence)
 
 
 def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
@@ -107,27 +111,12 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
     )
 
 
-def _fixes(plan: Plan, least: PlanRow) -> Iterator[Fix]:
-    sharded = least.gpus if least.strategy.startswith("fsdp") else 1
-    yield from remedies(
-        MemoryNeed(
-            parts=least.parts,
-            missing=least.parts.total - plan.device_memory,
-            optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",
-            sharded=sharded,
-            shards=_enough(plan),
-            checkpointed=plan.checkpointing == "every",
-            gains=plan.gains,
-        )
-    )
-
-
 def _enough(plan: Plan) -> int:
     """The smallest power of two of GPUs on which the model surely fits; 0 if none."""
-    every = [row for row in plan.rows if row.strategy == "fsdp"]
-    if not every:
+    every = (row for row in plan.rows if row.strategy == "fsdp")
+    row = max(every, key=lambda one: one.gpus, default=None)
+    if row is None:
         return 0
-    row = max(every, key=lambda one: one.gpus)
-    each = row.parts.parameters + row.parts.gradients + row.parts.optimizer
+    each = row.parts.model
     room = round(plan.device_memory / plan.doubt)
     return enough_gpus(row.gpus * each, row.parts.total - each, room)

@@ -32,27 +32,24 @@ def no_room(run: TrainingRun) -> Iterator[Finding]:
     if not found:
         return
     first, error = found[0]
-    place = endings.place(first.place)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
             f"NCCL found no free memory on the GPU of {endings.who(first)} "
-            f"{endings.when(run, first)}{f', at {place}' if place else ''}"
+            f"{endings.when(run, first)}{endings.at(first.place)}"
         ),
         evidence=(Observation(name="NCCL error", value=error[0]),),
         where=Where.of([one for one, _ in found], every=run.ranks),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="limit torch's share of the GPU memory, before the model is created",
                 paste="torch.cuda.set_per_process_memory_fraction(0.97)",
-                language="python",
                 caution="one or two communicators need about 1 GB",
             ),
-            Fix(
+            Fix.python(
                 summary="or free torch's unused memory before a new process group is created",
                 paste="torch.cuda.empty_cache()",
-                language="python",
                 caution="not in the training loop: it waits for the GPU",
             ),
             Fix(

@@ -20,9 +20,8 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.software import NcclLibrary, Software
+from ddoctor.evidence.software import Environment, NcclLibrary, Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("cuda-driver-or-arch-mismatch",)
@@ -30,6 +29,12 @@ EXPLAINS = ("cuda-driver-or-arch-mismatch",)
 # A newer NCCL keeps the functions of older releases; an older one lacks newer functions
 # (torch/cuda/nccl.py, NCCL's src/libnccl.map; https://github.com/pytorch/pytorch/issues/119932).
 WHEELS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+LOADER_PATHS = {"LD_PRELOAD", "LD_LIBRARY_PATH"}
+REINSTALL = Fix(
+    summary="reinstall torch with its own NCCL",
+    paste="pip install --force-reinstall torch",
+    caution="use the --index-url of your build",
+)
 
 
 def not_the_one_built_with(
@@ -57,7 +62,7 @@ def not_the_one_built_with(
             Observation(name="NCCL loaded", value=library.version, expected=torch.nccl),
             Observation(name="path of the library", value=library.path),
         ),
-        fixes=tuple(_without(library, environment)),
+        fixes=(_without(library, environment),),
     )
 
 
@@ -78,7 +83,7 @@ def built_for_a_newer_cuda(software: Software, gpus: Gpus) -> Iterator[Finding]:
         evidence=(
             Observation(name="CUDA of the NCCL library", value=library.cuda, expected=f"<= {runs}"),
         ),
-        fixes=tuple(_without(library, None)),
+        fixes=(_without(library, None),),
     )
 
 
@@ -86,7 +91,7 @@ def import_fails_for_it(software: Software, environment: Environment | None) -> 
     symbol = software.torch_error.partition("undefined symbol: nccl")[2].split()
     if not symbol:
         return
-    outside = [one for one in software.nccl_libraries if _from_loader_path(one)]
+    outside = [one for one in software.nccl_libraries if LOADER_PATHS & set(one.found)]
     seen = "; ".join(f"{one.path} is {one.version or 'of unknown version'}" for one in outside)
     yield Finding(
         severity=Severity.ERROR,
@@ -96,7 +101,7 @@ def import_fails_for_it(software: Software, environment: Environment | None) -> 
             + (f" ({seen})" if seen else "")
         ),
         evidence=(Observation(name="import torch", value=software.torch_error),),
-        fixes=(*(fix for one in outside for fix in _without(one, environment)), _reinstall()),
+        fixes=(*(_without(one, environment) for one in outside), REINSTALL),
     )
 
 
@@ -117,7 +122,7 @@ def wheels_for_two_cudas(software: Software) -> Iterator[Finding]:
         fixes=(
             Fix(
                 summary="uninstall all of them and reinstall torch with its own NCCL",
-                paste=f"pip uninstall -y {' '.join(found)}\n{_reinstall().paste}",
+                paste=f"pip uninstall -y {' '.join(found)}\n{REINSTALL.paste}",
             ),
         ),
     )
@@ -156,30 +161,16 @@ def differs_between_nodes(every: tuple[Software, ...]) -> Iterator[Finding]:
     )
 
 
-def _from_loader_path(library: NcclLibrary) -> bool:
-    return bool({"LD_PRELOAD", "LD_LIBRARY_PATH"} & set(library.found))
-
-
-def _without(library: NcclLibrary, environment: Environment | None) -> Iterator[Fix]:
+def _without(library: NcclLibrary, environment: Environment | None) -> Fix:
     """The fix: remove the library from the variable that leads to it; else reinstall torch."""
     folder = library.path.rpartition("/")[0]
     if "LD_PRELOAD" in library.found:
-        yield Fix(summary="unset LD_PRELOAD", paste="unset LD_PRELOAD")
-    elif "LD_LIBRARY_PATH" in library.found:
-        given = environment.get("LD_LIBRARY_PATH") if environment is not None else None
-        kept = [one for one in (given or "").split(":") if one and one.rstrip("/") != folder]
-        rest = ":".join(kept)
-        yield Fix(
-            summary=f"remove {folder} from LD_LIBRARY_PATH",
-            paste=f"export LD_LIBRARY_PATH={rest}" if rest else "unset LD_LIBRARY_PATH",
-        )
-    else:
-        yield _reinstall()
-
-
-def _reinstall() -> Fix:
+        return Fix(summary="unset LD_PRELOAD", paste="unset LD_PRELOAD")
+    if "LD_LIBRARY_PATH" not in library.found:
+        return REINSTALL
+    given = environment.get("LD_LIBRARY_PATH") if environment is not None else None
+    rest = ":".join(one for one in (given or "").split(":") if one and one.rstrip("/") != folder)
     return Fix(
-        summary="reinstall torch with its own NCCL",
-        paste="pip install --force-reinstall torch",
-        caution="use the --index-url of your build",
+        summary=f"remove {folder} from LD_LIBRARY_PATH",
+        paste=f"export LD_LIBRARY_PATH={rest}" if rest else "unset LD_LIBRARY_PATH",
     )

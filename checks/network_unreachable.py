@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.environment_fixes import connection_test
 from ddoctor.evidence.joining import Attempt, HostJoining, Reach
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -41,10 +42,8 @@ FEW = 6
 
 
 def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
-    failed = [(reach.host, one) for reach in reaches for one in reach.attempts if _broken(one)]
-    if not failed:
-        return
     tried = [(reach.host, one) for reach in reaches for one in reach.attempts]
+    failed = [row for row in tried if _broken(row[1])]
     hosts = {host for host, _ in tried} | {one.host for _, one in tried}
     # A host that no other host reaches, while the others reach each other, causes all of its rows.
     # With two hosts either end may be the cause.
@@ -52,13 +51,14 @@ def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
         host
         for host in hosts
         if len(hosts) > 2
-        and (towards := [one for _, one in tried if one.host == host])
-        and all(map(_broken, towards))
+        and (towards := [_broken(one) for _, one in tried if one.host == host])
+        and all(towards)
     }
     culprits = unreached if len(unreached) < len(hosts) - 1 else set()
     for host in sorted(culprits):
         rows = [(source, one) for source, one in failed if one.host == host]
-        because = f"none of {len(rows)} hosts can connect to {host}: a connection {_meaning(rows)}"
+        what = _meaning(rows[0][1])
+        because = f"none of {len(rows)} hosts can connect to {host}: a connection {what}"
         yield _finding(because, rows, (host,))
     rest = [row for row in failed if row[1].host not in culprits and row[0] not in culprits]
     if rest:
@@ -66,7 +66,7 @@ def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
         source, one = rest[0]
         because = (
             f"{len(rest)} of {len(tried)} connections between hosts failed; the one from {source} "
-            f"to {one.host} {_meaning(rest)}"
+            f"to {one.host} {_meaning(one)}"
         )
         yield _finding(because, rest, ends)
 
@@ -77,7 +77,7 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
     if way is None or not _broken(way) or way.outcome == "unresolved":
         return
     refused = way.outcome == "refused"
-    meaning = NOT_LISTENING if refused else _meaning([("", way)])
+    meaning = NOT_LISTENING if refused else _meaning(way)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY if refused else Confidence.CERTAIN,
@@ -93,68 +93,41 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
                 source=way.error,
             ),
         ),
-        fixes=tuple(_ways_there(way, refused=refused)),
+        fixes=tuple(_ways_there(way)),
     )
 
 
-def _ways_there(way: Attempt, *, refused: bool) -> Iterator[Fix]:
-    start = Fix(
-        summary=f"on {way.host}, start the same command, and check that it listens",
-        paste=f"ss -ltnp 'sport = :{way.port}'",
-        caution="the port is open only while the run waits there",
-    )
-    test = Fix(
+def _ways_there(way: Attempt) -> Iterator[Fix]:
+    if way.outcome == "refused":
+        yield Fix(
+            summary=f"on {way.host}, start the same command, and check that it listens",
+            paste=f"ss -ltnp 'sport = :{way.port}'",
+            caution="the port is open only while the run waits there",
+        )
+    yield Fix(
         summary="on this host, check the address, the route and the port",
-        paste=f"getent ahosts {way.host}\n"
-        f"ip route get $(getent ahosts {way.host} | awk 'NR==1{{print $1}}')\n"
-        f"timeout 3 bash -c '</dev/tcp/{way.host}/{way.port}' && echo open",
+        paste=connection_test(way.host, way.port),
     )
-    let_in = Fix(
-        summary=f"on {way.host}, open the port for the hosts of the run, as root",
-        paste=f"iptables -I INPUT -p tcp --dport {way.port} -j ACCEPT\n"
-        "iptables -S; nft list ruleset",
-        caution="open all other TCP ports between the hosts too; in a cloud, use security groups",
-    )
-    if refused:
-        yield from (start, test)
-    elif way.outcome == "timeout":
-        yield from (test, let_in)
-    else:
-        yield test
+    if way.outcome == "timeout":
+        yield Fix(
+            summary=f"on {way.host}, open the port for the hosts of the run, as root",
+            paste=f"iptables -I INPUT -p tcp --dport {way.port} -j ACCEPT\n"
+            "iptables -S; nft list ruleset",
+            caution="open all other TCP ports between the hosts too; in a cloud, use security "
+            "groups",
+        )
 
 
 def _broken(one: Attempt) -> bool:
     return one.outcome != "connected"
 
 
-def _meaning(rows: Sequence[tuple[str, Attempt]]) -> str:
-    first = rows[0][1]
-    return MEANING.get(first.outcome, f"failed ({first.error})")
+def _meaning(one: Attempt) -> str:
+    return MEANING.get(one.outcome, f"failed ({one.error})")
 
 
-def _finding(
-    because: str,
-    rows: Sequence[tuple[str, Attempt]],
-    hosts: tuple[str, ...],
-) -> Finding:
+def _finding(because: str, rows: Sequence[tuple[str, Attempt]], hosts: tuple[str, ...]) -> Finding:
     first = rows[0][1]
-    fixes = [
-        Fix(
-            summary="open all TCP ports between the hosts, as root on each of them",
-            paste=f"iptables -I INPUT -s {first.address}/24 -p tcp -j ACCEPT\n"
-            "ss -ltn; iptables -S; nft list ruleset",
-            caution="/24 is a guess at the hosts' network; in a cloud, use security groups",
-        ),
-        Fix(
-            summary="test one connection while the probe waits",
-            paste=f"ip route get {first.address}\n"
-            f"timeout 3 bash -c '</dev/tcp/{first.address}/{first.port}' && echo open",
-        ),
-        Fix(
-            summary="for containers, use the host's network",
-            paste="docker run --network=host --ipc=host …",
-        ),
-    ]
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
@@ -166,8 +139,24 @@ def _finding(
                 expected="connected",
                 source=one.error,
             )
-            for source, one in list(rows)[:FEW]
+            for source, one in rows[:FEW]
         ),
         where=Where(hosts=hosts),
-        fixes=tuple(fixes),
+        fixes=(
+            Fix(
+                summary="open all TCP ports between the hosts, as root on each of them",
+                paste=f"iptables -I INPUT -s {first.address}/24 -p tcp -j ACCEPT\n"
+                "ss -ltn; iptables -S; nft list ruleset",
+                caution="/24 is a guess at the hosts' network; in a cloud, use security groups",
+            ),
+            Fix(
+                summary="test one connection while the probe waits",
+                paste=f"ip route get {first.address}\n"
+                f"timeout 3 bash -c '</dev/tcp/{first.address}/{first.port}' && echo open",
+            ),
+            Fix(
+                summary="for containers, use the host's network",
+                paste="docker run --network=host --ipc=host …",
+            ),
+        ),
     )

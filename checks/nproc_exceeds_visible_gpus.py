@@ -20,12 +20,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("dead-rank", "rank-missing-at-init", "wrong-device-binding")
 
 
-def by_host(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
-    for joining in joinings:
-        yield from _beyond(joining)
-
-
-def _beyond(joining: Joining) -> Iterator[Finding]:
+def by_host(joining: Joining) -> Iterator[Finding]:
     for host in sorted({one.host for one in joining.ranks if one.came}):
         ranks = [one for one in joining.ranks if one.came and one.host == host]
         visible = max(one.visible_gpus or 0 for one in ranks)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
-from ddoctor.evidence.known_xids import KnownXids
+from ddoctor.evidence.known_hardware import KnownXids
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken")
@@ -104,9 +105,5 @@ def _fixes(gpus: Gpus, gpu: Gpu) -> tuple[Fix, ...]:
             caution="if the links stay down, reboot, then reseat the bridge or have the board "
             "replaced",
         ),
-        Fix(
-            summary="run without this GPU until then",
-            paste=gpus.without(gpu),
-            caution="start one rank per remaining GPU",
-        ),
+        without(gpus, gpu, summary="run without this GPU until then"),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -79,10 +80,9 @@ def _fixes(gpus: Gpus) -> tuple[Fix, ...]:
             caution="on the host, not in a container; if GPUs were in use during the restart, "
             "reset them (sudo nvidia-smi --gpu-reset) or reboot",
         ),
-        Fix(
-            summary="or switch off NVLS as a workaround, if only NVLS fails",
-            paste="export NCCL_NVLS_ENABLE=0",
-            caution="lowers all-reduce bandwidth; does not help against CUDA error 802",
-            environment=("NCCL_NVLS_ENABLE=0",),
+        export(
+            "NCCL_NVLS_ENABLE=0",
+            "or switch off NVLS as a workaround, if only NVLS fails",
+            "lowers all-reduce bandwidth; does not help against CUDA error 802",
         ),
     )

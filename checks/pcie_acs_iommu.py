@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import few
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.network import Rdma
@@ -49,9 +50,8 @@ def redirected_by_switches(kernel: Kernel, gpus: Gpus, rdma: Rdma | None) -> Ite
         severity=Severity.WARNING,
         confidence=confidence,
         because=(
-            f"ACS of {len(ports)} PCIe switch ports above GPUs ({', '.join(ports[:3])}"
-            f"{', …' if len(ports) > 3 else ''}) redirects peer requests to the root "
-            f"complex; {users}"
+            f"ACS of {len(ports)} PCIe switch ports above GPUs ({few(ports, 3)}) redirects peer "
+            f"requests to the root complex; {users}"
         ),
         evidence=(
             Observation(

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis.peers import median_of_others
+from ddoctor.analysis.describe import where
+from ddoctor.analysis.peers import with_peers
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.probes import HostToDevice, RankPlace
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -30,37 +31,29 @@ SLOW_COPY = 0.6
 
 def narrow(gpus: Gpus) -> Iterator[Finding]:
     for gpu in gpus.answering:
-        pcie = gpu.pcie
-        if pcie is None or pcie.width is None or pcie.maximum_width is None:
-            continue
-        equals = [one.pcie.width for one in gpus.alike(gpu) if one.pcie and one.pcie.width]
-        # An idle GPU may reduce its link width; then all idle GPUs do.
-        certain = gpu.busy or any(width > pcie.width for width in equals)
-        if pcie.width < pcie.maximum_width and certain:
-            yield _finding(gpu, "lanes", pcie.width, pcie.maximum_width)
+        if gpu.pcie is not None:
+            equals = [one.pcie.width or 0 for one in gpus.alike(gpu) if one.pcie is not None]
+            # An idle GPU may reduce its link width; then all idle GPUs do.
+            if gpu.busy or max(equals, default=0) > (gpu.pcie.width or 0):
+                yield from _below(gpu, "lanes", gpu.pcie.width, gpu.pcie.maximum_width)
 
 
 def old_generation(gpus: Gpus) -> Iterator[Finding]:
     for gpu in gpus.answering:
-        pcie = gpu.pcie
-        if pcie is None or pcie.generation is None or pcie.maximum_generation is None:
-            continue
-        if gpu.busy and pcie.generation < pcie.maximum_generation:
-            yield _finding(gpu, "generation", pcie.generation, pcie.maximum_generation)
+        if gpu.pcie is not None and gpu.busy:
+            maximum = gpu.pcie.maximum_generation
+            yield from _below(gpu, "generation", gpu.pcie.generation, maximum)
 
 
 def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
     """A GPU with slower copies than equal GPUs, whatever its link reports."""
     slow: dict[RankPlace, list[Observation]] = {}
     for direction, rates in (("to", copies.to_device), ("from", copies.to_host)):
-        equals: dict[tuple[str, str], list[float]] = {}
-        for one in rates:
-            equals.setdefault((one.place.host, one.place.device_name), []).append(one.rate)
-        for kind in equals.values():
-            kind.sort()
-        for one in rates:
-            kind = equals[one.place.host, one.place.device_name]
-            usual = median_of_others(kind, one.rate) if len(kind) > 1 else one.rate
+        for one, usual, _ in with_peers(
+            rates,
+            group=lambda one: (one.place.host, one.place.device_name),
+            value=lambda one: one.rate,
+        ):
             if one.rate < usual * SLOW_COPY:
                 row = Observation(
                     name=f"copies {direction} {one.place.device}",
@@ -79,13 +72,15 @@ def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             because=f"{words} on equal GPUs; possible causes: fewer lanes, a riser, another socket",
             evidence=tuple(rows),
-            where=Where(hosts=(place.host,), ranks=(place.rank,), devices=(place.device,)),
+            where=where([place]),
             fixes=(_reseat(place.bus_id),),
         )
 
 
-def _finding(gpu: Gpu, what: str, now: int, possible: int) -> Finding:
-    return Finding(
+def _below(gpu: Gpu, what: str, now: int | None, possible: int | None) -> Iterator[Finding]:
+    if now is None or possible is None or now >= possible:
+        return
+    yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if gpu.busy else Confidence.LIKELY,
         because=(

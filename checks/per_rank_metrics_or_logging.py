@@ -11,19 +11,16 @@ show which values are wrong, so this is a note.
 To fix it, log on rank 0 only, and all-reduce the counts of a metric before dividing.
 """
 
-# Above 150 lines: it finds such lines in recorded runs and in live ones.
-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import Activity
-from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
+from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -48,7 +45,8 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
     for rank in lines.ranks:
         on_gpu = devices.get(rank.rank, "cpu") != "cpu"
         for line in rank.lines:
-            if _logs_or_measures(line, on_gpu=on_gpu) and _notable(line, rank):
+            often = line.samples >= max(FEWEST_LOOKS, NOTABLE * rank.samples)
+            if often and _logs_or_measures(line, on_gpu=on_gpu):
                 met.setdefault((line.file, line.line), {})[rank.rank] = line
     shares = {
         place: median(by_rank[one.rank].samples / one.samples for one in lines.ranks)
@@ -67,55 +65,54 @@ def on_all_ranks(lines: Lines, steps: Steps) -> Iterator[Finding]:
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if len(live.ranks) < 2 or not live.moves:
         return
-    shares: dict[Frame, list[float]] = {}
-    for rank in live.ranks:
-        for line, samples in _lines(rank).items():
-            shares.setdefault(line, []).append(samples / rank.seen.samples)
-    shared = {
-        line: median(rows)
-        for line, rows in shares.items()
-        if len(rows) == len(live.ranks) and min(rows) >= NOTABLE_LIVE
-    }
+    shared: dict[Frame, float] = {}
+    for line in {row.line for row in live.ranks[0].seen.activities if row.line is not None}:
+        shares = [_share(rank, line) for rank in live.ranks]
+        if min(shares) >= NOTABLE_LIVE:
+            shared[line] = median(shares)
     if shared:
-        line = max(shared, key=lambda rank: shared[rank])
+        line = max(shared, key=lambda line: shared[line])
         ranks = tuple(rank.rank for rank in live.ranks)
         yield _finding(endings.place(line), line.text, line.text, ranks, shared[line])
 
 
-def _lines(rank: LiveRankState) -> Mapping[Frame, int]:
-    """Lines of the script at which a rank logs or computes metrics, with their samples."""
-    met: dict[Frame, int] = {}
-    for row in rank.seen.activities:
-        if row.line is not None and _is_such_activity(row, on_gpu=rank.seen.on_gpu):
-            met[row.line] = met.get(row.line, 0) + row.samples
-    return met
-
-
-def _is_such_activity(met: Activity, *, on_gpu: bool) -> bool:
-    text = met.line.text if met.line is not None else ""
+def _share(rank: LiveRankState, line: Frame) -> float:
+    """The share of the time, 0 to 1, in which the rank logs or computes metrics at this line."""
     # On a GPU such a line may wait for the value that it prints, which is not its own time.
-    by_text = met.name == "rest" and not on_gpu
-    return met.name == "logging" or (
-        by_text and (LOGGING.search(text) or METRICS.search(text)) is not None
-    )
+    by_text = not rank.seen.on_gpu and _is_named(line.text)
+    names = ("logging", "rest") if by_text else ("logging",)
+    return rank.share(lambda row: row.line == line and row.name in names)
 
 
 def _logs_or_measures(line: HotLine, *, on_gpu: bool) -> bool:
     """Whether logging or metrics take the time at this line."""
-    words = f"{line.text} {line.inner}"
-    if line.phase != "rest" or not (LOGGING.search(words) or METRICS.search(words)):
+    if line.phase != "rest" or not _is_named(f"{line.text} {line.inner}"):
         return False
     # A line that reads a tensor waits for the GPU to compute it, and that is not its own time.
-    return not on_gpu or bool(LOGGING.search(line.inner) or METRICS.search(line.inner))
+    return not on_gpu or _is_named(line.inner)
 
 
-def _notable(line: HotLine, rank: RankLines) -> bool:
-    return line.samples >= max(FEWEST_LOOKS, NOTABLE * rank.samples)
+def _is_named(text: str) -> bool:
+    return (LOGGING.search(text) or METRICS.search(text)) is not None
 
 
 def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: float) -> Finding:
     metrics = METRICS.search(words) is not None
     what = "computes metrics" if metrics else "logs"
+    reduced = Fix.python(
+        summary="all-reduce the counts, then divide",
+        paste=(
+            "counts = torch.tensor([correct, seen], device=device)\n"
+            "torch.distributed.all_reduce(counts)\n"
+            "accuracy = counts[0].item() / counts[1].item()"
+        ),
+        caution="once per evaluation, not in every step",
+    )
+    once = Fix.python(
+        summary="log on rank 0 only, every 50 steps",
+        paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {text}",
+        caution="a line that contains a collective must stay on all ranks",
+    )
     unsure = "; check in the script whether the ranks reduce them afterwards" if metrics else ""
     return Finding(
         severity=Severity.NOTE,
@@ -134,27 +131,5 @@ def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: floa
         ),
         where=Where(ranks=ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(_reduce() if metrics else _log_once(text),),
-    )
-
-
-def _reduce() -> Fix:
-    return Fix(
-        summary="all-reduce the counts, then divide",
-        paste=(
-            "counts = torch.tensor([correct, seen], device=device)\n"
-            "torch.distributed.all_reduce(counts)\n"
-            "accuracy = counts[0].item() / counts[1].item()"
-        ),
-        language="python",
-        caution="once per evaluation, not in every step",
-    )
-
-
-def _log_once(text: str) -> Fix:
-    return Fix(
-        summary="log on rank 0 only, every 50 steps",
-        paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {text}",
-        language="python",
-        caution="a line that contains a collective must stay on all ranks",
+        fixes=(reduced if metrics else once,),
     )

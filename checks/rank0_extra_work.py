@@ -15,102 +15,88 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_ranks, live_stragglers
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import PARTS, Straggler, Stragglers, own_line
-from ddoctor.evidence.steps import HotLine, Lines, Steps
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.analysis.stragglers import PARTS, Stragglers, own_line
+from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
 
 
 def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> Iterator[Finding]:
     for one in late.found:
-        if one.place.rank == 0 and one.part in ("evaluation", "rest"):
-            yield _finding(one, steps, own_line(lines, 0, PARTS[one.part], 0.0))
+        if one.place.rank != 0 or one.part not in ("evaluation", "rest"):
+            continue
+        line = own_line(lines, 0, PARTS[one.part], 0.0)
+        what = "in evaluation" if one.part == "evaluation" else "outside the model"
+        at = f"{line.file}:{line.line}" if line is not None else ""
+        where = f", mostly at {at}, `{line.text}`" if line is not None else ""
+        others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY if line is None else Confidence.CERTAIN,
+            because=(
+                f"rank 0 spends {1000 * one.seconds:.3g} ms of a step of "
+                f"{1000 * steps.step:.3g} ms {what} (mean; in {one.behind} of {steps.count} steps)"
+                f"{where}, while {others}"
+            ),
+            evidence=(one.observation(steps),),
+            where=Where(hosts=(one.place.host,), ranks=(0,)),
+            cost=Cost(value=round(one.cost, 3), unit="share of step"),
+            fixes=(_SPREAD if one.part == "evaluation" else _in_the_background(at),),
+        )
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live.straggler
-    if found is None or not found.beside_the_training or not found.again:
+    if found is None or not found.extra_work:
         return
     line = found.line
-    text = endings.quoted(line)
     what = "works outside the model" if found.activity == "rest" else f"is in {found.activity}"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{found.rank.who} {what} for {found.share:.0%} of the time longer "
-            f"than the others, mostly at {endings.place(line) or 'an unknown line'}{text}, "
-            f"{live_stragglers.others_wait(found, live.ranks)}"
+            f"than the others, mostly at {endings.place(line) or 'an unknown line'}"
+            f"{endings.quoted(line)}, {found.others_wait}"
         ),
-        evidence=live_stragglers.waits(live.ranks),
-        where=Where(hosts=(found.rank.host,), ranks=(0,)),
+        evidence=found.waits,
+        where=Where.of([found.rank]),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             _in_the_background(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
-            *(live_ranks.way_there(found.rank, found.calls) if found.calls else ()),
+            *(way_there(found.rank, found.calls) if found.calls else ()),
         ),
     )
 
 
-def _finding(one: Straggler, steps: Steps, line: HotLine | None) -> Finding:
-    what = "in evaluation" if one.part == "evaluation" else "outside the model"
-    where = f", mostly at {line.file}:{line.line}, `{line.text}`" if line is not None else ""
-    others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"
-    return Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY if line is None else Confidence.CERTAIN,
-        because=(
-            f"rank 0 spends {1000 * one.seconds:.3g} ms of a step of {1000 * steps.step:.3g} ms "
-            f"{what} (mean; in {one.behind} of {one.steps} steps){where}, while {others}"
-        ),
-        evidence=(
-            Observation(
-                name=f"{one.part} in a step, rank 0",
-                value=round(1000 * (one.usual + one.seconds), 2),
-                unit="ms",
-                expected=round(1000 * one.usual, 2),
-                source=f"usual value of {len(steps.ranks)} ranks",
-            ),
-        ),
-        where=Where(hosts=(one.place.host,), ranks=(0,)),
-        cost=Cost(value=round(one.cost, 3), unit="share of step"),
-        fixes=(
-            _spread()
-            if one.part == "evaluation"
-            else _in_the_background(f"{line.file}:{line.line}" if line is not None else ""),
-        ),
-    )
-
-
-def _spread() -> Fix:
-    return Fix(
-        summary="evaluate on all ranks, each on its own part of the data",
-        paste=(
-            "sampler = DistributedSampler(validation_set, shuffle=False)\n"
-            "loader = DataLoader(validation_set, batch_size=batch_size, sampler=sampler)\n"
-            "sums = torch.zeros(2, device=device)\n"
-            "model.eval()\n"
-            "with torch.no_grad():\n"
-            "    for inputs, targets in loader:\n"
-            "        right = (model(inputs.to(device)).argmax(1) == targets.to(device)).sum()\n"
-            "        sums += torch.stack((right, torch.tensor(len(targets), device=device)))\n"
-            "model.train()\n"
-            "dist.all_reduce(sums)\n"
-            "accuracy = sums[0] / sums[1]"
-        ),
-        language="python",
-        caution=(
-            "DistributedSampler repeats some samples if the ranks do not divide them evenly; "
-            "or evaluate less often"
-        ),
-    )
+_SPREAD = Fix.python(
+    summary="evaluate on all ranks, each on its own part of the data",
+    paste=(
+        "sampler = DistributedSampler(validation_set, shuffle=False)\n"
+        "loader = DataLoader(validation_set, batch_size=batch_size, sampler=sampler)\n"
+        "sums = torch.zeros(2, device=device)\n"
+        "model.eval()\n"
+        "with torch.no_grad():\n"
+        "    for inputs, targets in loader:\n"
+        "        right = (model(inputs.to(device)).argmax(1) == targets.to(device)).sum()\n"
+        "        sums += torch.stack((right, torch.tensor(len(targets), device=device)))\n"
+        "model.train()\n"
+        "dist.all_reduce(sums)\n"
+        "accuracy = sums[0] / sums[1]"
+    ),
+    caution=(
+        "DistributedSampler repeats some samples if the ranks do not divide them evenly; "
+        "or evaluate less often"
+    ),
+)
 
 
 def _in_the_background(line: str) -> Fix:
-    return Fix(
+    return Fix.python(
         summary=(
             f"move {line or 'this work of rank 0'} out of the step: do it less often, and in a "
             "background thread"
@@ -124,6 +110,5 @@ def _in_the_background(line: str) -> Fix:
             "    state = {name: one.detach().clone() for name, one in model.state_dict().items()}\n"
             "    background.submit(report, step, state)  # report(step, state) does the slow work"
         ),
-        language="python",
         caution="heavy Python code holds the GIL: use a process for it",
     )

@@ -9,8 +9,6 @@ Symptoms: all ranks wait, each in a collective, and their stacks show different 
 To fix it, decide on all ranks alike: all-reduce the condition first.
 """
 
-# Above 150 lines: hung runs, failed runs, live stacks and the flight recorder show it.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -43,8 +41,8 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
     yield _finding(
         f"all ranks wait, {groups}; nothing moved for {longest:.0f} s",
         Confidence.CERTAIN if len({one.doing for one in waiting}) > 1 else Confidence.LIKELY,
-        [(f"{endings.ranks(one.rank for one in rows)}", p) for p, rows in where.items()],
-        waiting,
+        [(endings.ranks(one.rank for one in rows), place) for place, rows in where.items()],
+        _tracebacks(waiting),
     )
 
 
@@ -54,12 +52,12 @@ def recorded_in_a_live_run(
     found = differing(live, records)
     if found is None or found.same_call:
         return
-    first = {ranks[0] for ranks in found.brought.values()}
-    yield _with_stacks(
-        f"{found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
+    first = {one.ranks[0] for one in found.brought}
+    yield _finding(
+        f"{found.detail}, {found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
         found.confidence,
         [
-            *((endings.ranks(ranks), what) for what, ranks in found.brought.items()),
+            *((endings.ranks(one.ranks), str(one)) for one in found.brought),
             *((row.name, str(row.value)) for row in by_nccl(records)),
         ],
         [stack(rank) for rank in live.ranks if rank.rank in first and rank.seen.stack][:2],
@@ -76,7 +74,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     if any(rank.at_gpu for rank in live.ranks):
         return
     groups = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
-    yield _with_stacks(
+    yield _finding(
         f"all ranks wait, {groups}; nothing moved for {live.ranks[0].seconds:.0f} s",
         Confidence.CERTAIN
         if len({rank.operation for rank in live.ranks}) > 1
@@ -92,8 +90,8 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
         yield _finding(
             f"{found.told_by} reports ranks in different collectives: {found}",
             Confidence.CERTAIN,
-            [(f"rank {one.rank}", f"{one.operation} {one.place}") for one in found.brought],
-            [one for one in run.ranks if one.stack],
+            [(endings.ranks(one.ranks), str(one)) for one in found.brought],
+            _tracebacks([one for one in run.ranks if one.stack]),
         )
 
 
@@ -104,29 +102,20 @@ def _calls(rows: Sequence[RankEnding]) -> str:
 
 
 def _finding(
-    because: str,
-    confidence: Confidence,
-    rows: Sequence[tuple[str, str]],
-    stacks: Sequence[RankEnding],
+    because: str, confidence: Confidence, rows: Sequence[tuple[str, str]], stacks: Sequence[str]
 ) -> Finding:
-    return _with_stacks(
-        because, confidence, rows, list(map(endings.traceback, _one_of_each(stacks)))
+    branch = Fix(
+        summary="compare the stacks, and find the branch that separates the ranks",
+        paste="\n\n".join(stacks),
+        language="text",
     )
-
-
-def _with_stacks(
-    because: str,
-    confidence: Confidence,
-    rows: Sequence[tuple[str, str]],
-    stacks: Sequence[str],
-) -> Finding:
     return Finding(
         severity=Severity.ERROR,
         confidence=confidence,
         because=because,
         evidence=tuple(Observation(name=name, value=value) for name, value in rows),
         fixes=(
-            *_branches(stacks),
+            *([branch] if stacks else []),
             Fix(
                 summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
                 paste=(
@@ -135,21 +124,12 @@ def _with_stacks(
                     "if skip.item():   # on all ranks, or on none\n"
                     "    continue"
                 ),
-                language="python",
             ),
         ),
     )
 
 
-def _one_of_each(stacks: Sequence[RankEnding]) -> Iterator[RankEnding]:
-    """The first rank at each place, two places at most."""
-    yield from list({endings.stood(one): one for one in reversed(stacks)}.values())[:2]
-
-
-def _branches(stacks: Sequence[str]) -> Iterator[Fix]:
-    if stacks:
-        yield Fix(
-            summary="compare the stacks, and find the branch that separates the ranks",
-            paste="\n\n".join(stacks),
-            language="text",
-        )
+def _tracebacks(every: Sequence[RankEnding]) -> Sequence[str]:
+    """Those of the first rank at each place, two at most."""
+    first = {endings.stood(one): one for one in reversed(every)}
+    return [endings.traceback(one) for one in list(first.values())[:2]]

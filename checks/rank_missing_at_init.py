@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import live_ranks
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.endings import ranks
+from ddoctor.analysis.environment_fixes import connection_test
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
 from ddoctor.evidence.probes import ProbeRuns
@@ -43,11 +45,10 @@ def never_came(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
         came = [one for one in joining.ranks if one.came]
         if missing:
             yield _finding(
-                f"{_ranks(missing)} of {joining.world_size} did not reach {joining.endpoint} "
-                f"within {joining.limit:.0f} s{_known(missing)}; {len(came)} did, from "
-                f"{_hosts(came)}",
+                joining,
                 missing,
-                joining.limit,
+                f"did not reach {joining.endpoint} within {joining.limit:.0f} s{_known(missing)}; "
+                f"{len(came)} did, from {few(_hosts(came), FEW)}",
             )
 
 
@@ -64,17 +65,52 @@ def never_joined(
         at = f"; the other ranks were at '{others[0].last}'" if others else ""
         if held:
             yield _finding(
-                f"{_ranks(held)} of {joining.world_size} did not join the process group within "
-                f"{joining.limit:.0f} s{_known(held)}{at}",
+                joining,
                 held,
-                joining.limit,
+                f"did not join the process group within {joining.limit:.0f} s{_known(held)}{at}",
             )
 
 
 def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
     for joining in host_joinings:
-        if joining.came and len(joining.came) < joining.expected:
-            yield _hosts_missing(joining)
+        if not joining.came or len(joining.came) >= joining.expected:
+            continue
+        given = {one.node_rank for one in joining.callers}
+        absent = [str(rank) for rank in range(joining.expected) if rank not in given]
+        numbered = bool(given) and None not in given
+        who = f"node rank {few(absent, FEW)}" if numbered else "the other hosts"
+        host, _, port = joining.endpoint.rpartition(":")
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.CERTAIN,
+            because=(
+                f"{len(joining.came)} of {joining.expected} hosts reached {joining.endpoint} "
+                f"within {joining.limit:.0f} s: {few(joining.came, FEW)}; {who} did not"
+            ),
+            evidence=(
+                Observation(
+                    name="hosts that connected",
+                    value=len(joining.came),
+                    expected=joining.expected,
+                    source="store",
+                ),
+                *(
+                    Observation(
+                        name=f"{one.host} resolves the endpoint to",
+                        value=", ".join(one.endpoint_addresses) or "nothing",
+                        source=f"its own address towards it: {one.address or 'none'}",
+                    )
+                    for one in joining.callers[:FEW]
+                ),
+            ),
+            fixes=(
+                Fix(
+                    summary="on each missing host, start the same command and test the connection",
+                    paste=connection_test(host, port),
+                    caution="the port is open only while another host waits there",
+                ),
+            ),
+        )
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
@@ -89,7 +125,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{ranks(rank.rank for rank in live.ranks)} of {live.job} "
+            f"{ranks(rank.rank for rank in live.ranks)} of {live.looks[0].job} "
             f"{'wait' if len(live.ranks) > 1 else 'waits'} {live.ranks[0].where}, which ends when "
             f"all {live.world} ranks join; ddoctor did not see {away} of them, on other hosts: "
             f"{'one of these' if several else 'it'} does not run, or cannot reach this host"
@@ -116,108 +152,53 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _hosts_missing(joining: HostJoining) -> Finding:
-    given = {one.node_rank for one in joining.callers}
-    absent = sorted(set(range(joining.expected)) - given)
-    numbered = bool(given) and None not in given
-    who = f"node rank {_some([str(rank) for rank in absent])}" if numbered else "the other hosts"
+def _finding(joining: Joining, missing: Sequence[JoiningRank], because: str) -> Finding:
+    held = next((one for one in missing if one.status in HELD and one.pid), None)
+    hosts = _hosts(missing)
+    more = f" and {len(missing) - FEW} more" if len(missing) > FEW else ""
+    if held is not None:
+        fix = Fix(
+            summary=f"on {held.host}, find out what stops processes; SIGCONT resumes a process",
+            paste="ps -eo pid,ppid,stat,user,args | awk '$3 ~ /[TD]/'\nkill -CONT PID",
+        )
+    else:
+        where = f"on {few(hosts, FEW)}" if hosts else "on each host not named above"
+        fix = Fix(
+            summary=f"{where}, check that its processes run and what they wait for",
+            paste="pgrep -af 'torchrun|torch.distributed.run|ddoctor.probe'\n"
+            "py-spy dump --pid $(pgrep -f ddoctor.probe | tail -1)",
+        )
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{len(joining.came)} of {joining.expected} hosts reached {joining.endpoint} within "
-            f"{joining.limit:.0f} s: {_some(joining.came)}; {who} did not"
+            f"{ranks(one.rank for one in missing[:FEW])}{more} of {joining.world_size} {because}"
         ),
         evidence=(
-            Observation(
-                name="hosts that connected",
-                value=len(joining.came),
-                expected=joining.expected,
-                source="store",
-            ),
-            *(
-                Observation(
-                    name=f"{one.host} resolves the endpoint to",
-                    value=", ".join(one.endpoint_addresses) or "nothing",
-                    source=f"its own address towards it: {one.address or 'none'}",
-                )
-                for one in joining.callers[:FEW]
-            ),
-        ),
-        fixes=(_start_there(joining.endpoint),),
-    )
-
-
-def _finding(because: str, ranks: Sequence[JoiningRank], limit: float) -> Finding:
-    known = sorted({one.host for one in ranks if one.host})
-    held = next((one for one in ranks if one.status in HELD and one.pid), None)
-    return Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=because,
-        evidence=(
-            Observation(name="time waited", value=limit, unit="s"),
+            Observation(name="time waited", value=joining.limit, unit="s"),
             *(
                 Observation(
                     name=f"last step of rank {one.rank}",
                     value=one.last,
                     source=f"on {one.host}, pid {one.pid}",
                 )
-                for one in list(ranks)[:FEW]
+                for one in missing[:FEW]
                 if one.last
             ),
         ),
-        where=Where(hosts=tuple(known), ranks=tuple(one.rank for one in ranks)),
-        fixes=(_look_at(held) if held is not None else _find(ranks),),
+        where=Where(hosts=tuple(hosts), ranks=tuple(one.rank for one in missing)),
+        fixes=(fix,),
     )
 
 
 def _known(ranks: Sequence[JoiningRank]) -> str:
     first = next((one for one in ranks if one.status), None)
     if first is None:
-        hosts = sorted({one.host for one in ranks if one.host})
-        return f", though torchrun runs on {_some(hosts)}" if hosts else ""
+        hosts = _hosts(ranks)
+        return f", though torchrun runs on {few(hosts, FEW)}" if hosts else ""
     who = f"rank {first.rank} (pid {first.pid} on {first.host})"
     return f": {who} {HELD.get(first.status, f'is {first.status}')}, at '{first.last}'"
 
 
-def _look_at(one: JoiningRank) -> Fix:
-    return Fix(
-        summary=f"on {one.host}, find out what stops processes; SIGCONT resumes a process",
-        paste="ps -eo pid,ppid,stat,user,args | awk '$3 ~ /[TD]/'\nkill -CONT PID",
-    )
-
-
-def _find(ranks: Sequence[JoiningRank]) -> Fix:
-    hosts = sorted({one.host for one in ranks if one.host})
-    where = f"on {_some(hosts)}" if hosts else "on each host not named above"
-    return Fix(
-        summary=f"{where}, check that its processes run and what they wait for",
-        paste="pgrep -af 'torchrun|torch.distributed.run|ddoctor.probe'\n"
-        "py-spy dump --pid $(pgrep -f ddoctor.probe | tail -1)",
-    )
-
-
-def _start_there(endpoint: str) -> Fix:
-    host, _, port = endpoint.rpartition(":")
-    return Fix(
-        summary="on each missing host, start the same command and test the connection",
-        paste=f"getent ahosts {host}\n"
-        f"ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')\n"
-        f"timeout 3 bash -c '</dev/tcp/{host}/{port}' && echo open",
-        caution="the port is open only while another host waits there",
-    )
-
-
-def _ranks(joining: Sequence[JoiningRank]) -> str:
-    more = f" and {len(joining) - FEW} more" if len(joining) > FEW else ""
-    return ranks(one.rank for one in joining[:FEW]) + more
-
-
-def _hosts(ranks: Sequence[JoiningRank]) -> str:
-    return _some(sorted({one.host for one in ranks if one.host}))
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+def _hosts(ranks: Sequence[JoiningRank]) -> list[str]:
+    return sorted({one.host for one in ranks if one.host})

@@ -15,17 +15,10 @@ To fix it, resume the stopped process, or fix what its line waits for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.flight_records import RECORDER, Awaited, awaited, by_nccl, named
-from ddoctor.analysis.live_ranks import (
-    HELD,
-    LiveRankState,
-    others,
-    places,
-    stack,
-)
+from ddoctor.analysis.flight_records import RECORDER, awaited, by_nccl, named
+from ddoctor.analysis.live_ranks import HELD, LiveRankState, places, stack, subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.loading import Loading
@@ -93,36 +86,19 @@ def recorded_in_a_live_run(
     if any(rank.held for rank in live.ranks) or not any(rank.seen.unseen for rank in live.ranks):
         return
     found = awaited(live, records)
-    if found is not None:
-        yield _awaited(found, live, records)
-
-
-def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
-    held = [rank for rank in live.ranks if rank.held]
-    # A held rank blocks the others sooner or later, even if they still move.
-    apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
-    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait.
-    some = len(apart) < len(live.ranks) or not live.whole
-    if not held and not (live.hung and some):
+    if found is None:
         return
-    for where, rows in places(apart).items():
-        finding = _stuck(where, rows, live.ranks, apart)
-        yield replace(finding, evidence=(*finding.evidence, *by_nccl(records)))
-
-
-def _awaited(found: Awaited, live: LiveState, records: Sequence[FlightRecords]) -> Finding:
     rows = [rank for rank in live.ranks if rank.rank in found.ranks]
     first = rows[0]
     last = f"collective {found.last.number} ({named(found.last)})" if found.last else "none"
     wait = "wait" if len(found.waiting) > 1 else "waits"
-    return Finding(
+    yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{first.who if len(rows) == 1 else endings.ranks(found.ranks)} did not enter "
-            f"collective {found.call.number} of the group {found.group}, {named(found.call)}, in "
-            f"which {endings.ranks(found.waiting)} {wait}; according to {RECORDER}, no rank called "
-            f"a collective for {first.seconds:.0f} s"
+            f"{subject(rows)} did not enter collective {found.call.number} of the group "
+            f"{found.group}, {named(found.call)}, in which {endings.ranks(found.waiting)} {wait}; "
+            f"according to {RECORDER}, no rank called a collective for {first.seconds:.0f} s"
         ),
         evidence=(
             Observation(name="its last collective in this group", value=last, source=RECORDER),
@@ -139,29 +115,37 @@ def _awaited(found: Awaited, live: LiveState, records: Sequence[FlightRecords]) 
     )
 
 
+def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
+    held = [rank for rank in live.ranks if rank.held]
+    # A held rank blocks the others sooner or later, even if they still move.
+    apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
+    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait.
+    some = len(apart) < len(live.ranks) or not live.whole
+    if not held and not (live.hung and some):
+        return
+    for where, rows in places(apart).items():
+        yield _stuck(where, rows, live.others(apart), by_nccl(records))
+
+
 def _stuck(
-    where: str,
-    rows: Sequence[LiveRankState],
-    every: Sequence[LiveRankState],
-    apart: Sequence[LiveRankState],
+    where: str, rows: Sequence[LiveRankState], others: str, nccl: Iterator[Observation]
 ) -> Finding:
     first = rows[0]
-    text = endings.quoted(first.line)
     why = first.held or _for_what(first.seen.stack)
-    subject = first.who if len(rows) == 1 else endings.ranks(rank.rank for rank in rows)
     was = "was" if len(rows) == 1 else "were"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
         because=(
-            f"{subject} {was} stuck {where}{text} for all of the {first.seconds:.0f} s, outside "
-            f"any collective{f', {why}' if why else ''}{others(every, apart)}"
+            f"{subject(rows)} {was} stuck {where}{endings.quoted(first.line)} for all of the "
+            f"{first.seconds:.0f} s, outside any collective{f', {why}' if why else ''}{others}"
         ),
         evidence=(
             Observation(name="state of its process", value=first.seen.state),
             Observation(
                 name="CPU time of its main thread", value=first.seen.main_cpu_seconds, unit="s"
             ),
+            *nccl,
         ),
         where=Where.of(rows),
         fixes=(
@@ -180,16 +164,15 @@ def _in_training(
     run: TrainingRun, place: str, rows: Sequence[RankEnding], held: Sequence[RankEnding]
 ) -> Finding:
     first = rows[0]
-    text = first.place.text if first.place is not None else ""
-    waits = _for_what(first.stack)
-    subject = endings.who(first) if len(rows) == 1 else endings.ranks(one.rank for one in rows)
+    why = _for_what(first.stack)
+    who = endings.who(first) if len(rows) == 1 else endings.ranks(one.rank for one in rows)
     was = "was" if len(rows) == 1 else "were"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if len(held) < len(run.ranks) else Confidence.LIKELY,
         because=(
-            f"{subject} {was} stuck {place}{f' (`{text}`)' if text else ''} for "
-            f"{first.doing_seconds:.0f} s, outside any collective{f', {waits}' if waits else ''}"
+            f"{who} {was} stuck {place}{endings.quoted(first.place)} for "
+            f"{first.doing_seconds:.0f} s, outside any collective{f', {why}' if why else ''}"
             f"{endings.others(run, held)}"
         ),
         evidence=(

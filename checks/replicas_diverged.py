@@ -11,11 +11,11 @@ Symptoms: no error; the loss falls, but the result is worse than it should be.
 To fix it, wrap the complete model in DDP, and call the wrapped model, not ``model.module``.
 """
 
-# Above 150 lines: the comparison of checksums in groups, and one reason per kind of wrapper.
-
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import isnan
 
 from ddoctor.analysis import endings
 from ddoctor.evidence.steps import Steps
@@ -41,26 +41,66 @@ def at_the_end(
     if len(by_rank) < 2:
         return
     for models in zip(*by_rank.values(), strict=False):
-        if _comparable(models):
-            groups = _groups(models)
-            # Equal ranks in groups of one size hold shards of a model, each of them several times.
-            parts = min(map(len, groups)) > 1 and len(set(map(len, groups))) == 1
-            if len(groups) > 1 and not parts:
-                yield _finding(models, groups, calls, steps)
+        groups = _groups(models) if _comparable(models) else []
+        # Equal ranks in groups of one size hold shards of a model, each of them several times.
+        if len(groups) < 2 or (len(groups[0]) > 1 and len(set(map(len, groups))) == 1):
+            continue
+        model = models[0]
+        most = max(_difference(one, groups[0][0]) for group in groups[1:] for one in group)
+        apart = [one.rank for group in groups[1:] for one in group]
+        alone = len(groups[0]) > 1
+        who = (
+            f"of {endings.ranks(apart)} differ from those of the other {len(groups[0])} ranks"
+            if alone
+            else "differ between all ranks"
+        )
+        wrapped = model.kind == "ddp"
+        # Bytes that the collectives of the script sent in all steps, by rank.
+        sent: Counter[int] = Counter()
+        for call in calls.calls if calls is not None else ():
+            sent[call.rank] += call.bytes
+        least = min(sent.values(), default=0) // max(1, calls.steps if calls is not None else 1)
+        averages = bool(sent) and least >= model.trainable_bytes
+        if wrapped and steps is not None and steps.synced is False:
+            reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
+        elif wrapped:
+            reason = "the script changes them outside DDP"
+        elif averages:
+            reason = (
+                "the script averages gradients itself, but not all of them or not from the start"
+            )
+        else:
+            reason = (
+                "no wrapper or collective averages the gradients: correct only if each rank trains "
+                "a separate model"
+            )
+        yield Finding(
+            severity=Severity.ERROR if wrapped or averages else Severity.WARNING,
+            confidence=Confidence.CERTAIN if wrapped else Confidence.LIKELY,
+            because=(
+                f"the parameters of {model.name} {who}, by up to {most:.1g} of their size, "
+                f"although replicas must be equal to the last bit: {reason}"
+            ),
+            evidence=tuple(
+                Observation(
+                    name=f"first parameter checksum of rank {one.rank}",
+                    value=one.checksum[0],
+                    expected=groups[0][0].checksum[0] if alone else None,
+                )
+                for one in models[:4]
+            ),
+            where=Where(ranks=tuple(apart) if alone else ()),
+            fixes=(_CALL if wrapped else _WRAP, _BROADCAST),
+        )
 
 
 def _comparable(models: Sequence[Wrapper]) -> bool:
     """Whether these are replicas of one model that every step keeps equal."""
-    first = models[0]
-    return all(
-        one.kind in ("ddp", "none")
-        and (one.kind, one.name, one.parameters) == (first.kind, first.name, first.parameters)
-        and one.checksum
-        and len(one.checksum) == len(first.checksum)
-        # Local SGD lets the replicas diverge, and averages them from time to time.
-        and "local" not in one.comm_hook.lower()
-        for one in models
-    )
+    kinds = {(one.kind, one.name, one.parameters, len(one.checksum)) for one in models}
+    # Local SGD lets the replicas diverge, and averages them from time to time.
+    local = any("local" in one.comm_hook.lower() for one in models)
+    known = models[0].kind in ("ddp", "none") and bool(models[0].checksum)
+    return len(kinds) == 1 and known and not local
 
 
 def _groups(models: Sequence[Wrapper]) -> list[list[Wrapper]]:
@@ -79,106 +119,26 @@ def _groups(models: Sequence[Wrapper]) -> list[list[Wrapper]]:
 def _difference(one: Wrapper, other: Wrapper) -> float:
     """The largest difference of their sums relative to their size; 1 if not comparable."""
     rows = zip(one.checksum, other.checksum, one.checksum_scale, strict=True)
-    return max(
-        1.0 if a != a or b != b else abs(a - b) / scale if scale else abs(a - b)
-        for a, b, scale in rows
-    )
+    return max(1.0 if isnan(a - b) else abs(a - b) / (scale or 1.0) for a, b, scale in rows)
 
 
-def _finding(
-    models: Sequence[Wrapper],
-    groups: Sequence[Sequence[Wrapper]],
-    calls: CollectiveCalls | None,
-    steps: Steps | None,
-) -> Finding:
-    model = models[0]
-    most = max(_difference(one, groups[0][0]) for group in groups[1:] for one in group)
-    apart = [one.rank for group in groups[1:] for one in group]
-    alone = len(groups[0]) > 1
-    who = (
-        f"of {endings.ranks(apart)} differ from those of the other {len(groups[0])} ranks"
-        if alone
-        else "differ between all ranks"
-    )
-    reason, confidence, severity = _reason(model, calls, _synced(steps))
-    return Finding(
-        severity=severity,
-        confidence=confidence,
-        because=(
-            f"the parameters of {model.name} {who}, by up to {most:.1g} of their size, although "
-            f"replicas must be equal to the last bit: {reason}"
-        ),
-        evidence=tuple(
-            Observation(
-                name=f"first parameter checksum of rank {one.rank}",
-                value=one.checksum[0],
-                expected=groups[0][0].checksum[0] if alone else None,
-            )
-            for one in models[:4]
-        ),
-        where=Where(ranks=tuple(apart) if alone else ()),
-        fixes=tuple(_fixes(model)),
-    )
-
-
-def _synced(steps: Steps | None) -> bool | None:
-    """Whether DDP reduced any gradients; None if unknown."""
-    if steps is None or not any(rank.synced_backwards for rank in steps.ranks):
-        return None
-    return any(sum(rank.synced_backwards) for rank in steps.ranks)
-
-
-def _reason(
-    model: Wrapper, calls: CollectiveCalls | None, synced: bool | None
-) -> tuple[str, Confidence, Severity]:
-    if model.kind == "ddp":
-        if synced is False:
-            reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
-        else:
-            reason = "the script changes them outside DDP"
-        return reason, Confidence.CERTAIN, Severity.ERROR
-    sent: Mapping[int, int] = _sent(calls)
-    if sent and min(sent.values()) >= model.trainable_bytes:
-        reason = "the script averages gradients itself, but not all of them or not from the start"
-        return reason, Confidence.LIKELY, Severity.ERROR
-    reason = (
-        "no wrapper or collective averages the gradients: correct only if each rank trains a "
-        "separate model"
-    )
-    return reason, Confidence.LIKELY, Severity.WARNING
-
-
-def _sent(calls: CollectiveCalls | None) -> Mapping[int, int]:
-    """Bytes per step that the collectives of the script sent, by rank."""
-    sent: dict[int, int] = {}
-    for one in calls.calls if calls is not None and calls.steps else ():
-        sent[one.rank] = sent.get(one.rank, 0) + one.bytes // max(1, calls.steps if calls else 1)
-    return sent
-
-
-def _fixes(model: Wrapper) -> Iterator[Fix]:
-    if model.kind == "ddp":
-        yield Fix(
-            summary="call the wrapped model, and do not change it after wrapping",
-            paste=(
-                "model = DistributedDataParallel(model)   # after it is complete and loaded\n"
-                "loss = criterion(model(x), y)            # not model.module(x)"
-            ),
-            language="python",
-        )
-    else:
-        yield Fix(
-            summary="wrap the model in DDP: it broadcasts rank 0's parameters, averages gradients",
-            paste="model = DistributedDataParallel(model)",
-            language="python",
-        )
-    yield Fix(
-        summary="or broadcast rank 0's parameters to all ranks",
-        paste=(
-            "with torch.no_grad():\n"
-            "    for tensor in model.state_dict().values():\n"
-            "        torch.distributed.broadcast(tensor, src=0)"
-        ),
-        language="python",
-        caution="makes them equal once, but does not remove the cause",
-    )
+_CALL = Fix.python(
+    summary="call the wrapped model, and do not change it after wrapping",
+    paste=(
+        "model = DistributedDataParallel(model)   # after it is complete and loaded\n"
+        "loss = criterion(model(x), y)            # not model.module(x)"
+    ),
+)
+_WRAP = Fix.python(
+    summary="wrap the model in DDP: it broadcasts rank 0's parameters, averages gradients",
+    paste="model = DistributedDataParallel(model)",
+)
+_BROADCAST = Fix.python(
+    summary="or broadcast rank 0's parameters to all ranks",
+    paste=(
+        "with torch.no_grad():\n"
+        "    for tensor in model.state_dict().values():\n"
+        "        torch.distributed.broadcast(tensor, src=0)"
+    ),
+    caution="makes them equal once, but does not remove the cause",
+)

@@ -67,7 +67,37 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         ),
         where=Where.of(loading, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of time"),
-        fixes=(_ahead_of_the_loader(), _stateful(), *_of_the_trainer(skip)),
+        fixes=(
+            Fix.python(
+                summary="skip indices in the batch sampler, so that nothing is read",
+                paste=(
+                    "# for the epoch in which the run resumes; "
+                    "start: batches that were trained on\n"
+                    "from itertools import islice\n\n"
+                    "batches = list(islice(loader.batch_sampler, start, None))\n"
+                    "loader = DataLoader(dataset, batch_sampler=batches, num_workers=…)\n"
+                    "# accelerate does the same: loader = skip_first_batches(loader, start)"
+                ),
+                caution=(
+                    "needs a map-style dataset, and the same seed and epoch in the sampler; a "
+                    "streamed dataset must skip within itself"
+                ),
+            ),
+            Fix.python(
+                summary="or save the state of the loader, and restore it",
+                paste=(
+                    "from torchdata.stateful_dataloader import StatefulDataLoader\n\n"
+                    "loader = StatefulDataLoader(dataset, …)  # as the DataLoader\n"
+                    'checkpoint["loader"] = loader.state_dict()\n'
+                    'loader.load_state_dict(checkpoint["loader"])  # before its first batch'
+                ),
+                caution=(
+                    "each rank saves its own state; a streamed dataset needs state_dict and "
+                    "load_state_dict, or the loader reads it from its start, too"
+                ),
+            ),
+            *_of_the_trainer(skip),
+        ),
     )
 
 
@@ -96,46 +126,10 @@ def _in_a_library(rank: LiveRankState) -> str:
 TRAINER = "the Trainer of transformers"
 
 
-def _ahead_of_the_loader() -> Fix:
-    return Fix(
-        summary="skip indices in the batch sampler, so that nothing is read",
-        paste=(
-            "# for the epoch in which the run resumes; start: batches that were trained on\n"
-            "from itertools import islice\n\n"
-            "batches = list(islice(loader.batch_sampler, start, None))\n"
-            "loader = DataLoader(dataset, batch_sampler=batches, num_workers=…)\n"
-            "# accelerate does the same: loader = skip_first_batches(loader, start)"
-        ),
-        language="python",
-        caution=(
-            "needs a map-style dataset, and the same seed and epoch in the sampler; a streamed "
-            "dataset must skip within itself"
-        ),
-    )
-
-
-def _stateful() -> Fix:
-    return Fix(
-        summary="or save the state of the loader, and restore it",
-        paste=(
-            "from torchdata.stateful_dataloader import StatefulDataLoader\n\n"
-            "loader = StatefulDataLoader(dataset, …)  # as the DataLoader\n"
-            'checkpoint["loader"] = loader.state_dict()\n'
-            'loader.load_state_dict(checkpoint["loader"])  # before its first batch'
-        ),
-        language="python",
-        caution=(
-            "each rank saves its own state; a streamed dataset needs state_dict and "
-            "load_state_dict, or the loader reads it from its start, too"
-        ),
-    )
-
-
 def _of_the_trainer(skip: str) -> Iterator[Fix]:
     if skip == TRAINER:
-        yield Fix(
+        yield Fix.python(
             summary="or do not skip, and start the epoch again",
             paste="TrainingArguments(…, ignore_data_skip=True)",
-            language="python",
             caution="the run trains on the first items of the epoch again",
         )

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ddoctor.analysis.environment_fixes import export
 from ddoctor.analysis.interface_choice import matches, names_of
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort
+from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("network-unreachable", "slow-network-link")
@@ -34,7 +35,25 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
     if not value or value.startswith("^"):
         return
     if not rdma.devices:
-        yield _no_device_at_all(value)
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"NCCL_IB_HCA={value}, but this host has no RDMA device: NCCL runs over TCP; "
+                "`lspci` shows whether a card is installed"
+            ),
+            evidence=(Observation(name="RDMA devices", value=0, source="/sys/class/infiniband"),),
+            fixes=(
+                Fix(
+                    summary="check for a card without its driver",
+                    paste="lspci -nn | grep -iE 'infiniband|mellanox|efa'\nlsmod | grep ib_core",
+                ),
+                Fix(
+                    summary="or unset NCCL_IB_HCA, if this host has no card",
+                    paste="unset NCCL_IB_HCA",
+                ),
+            ),
+        )
         return
     prefix = "=" if value.startswith("=") else ""
     names = [device.name for device in rdma.devices]
@@ -59,32 +78,7 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
                 paste="unset NCCL_IB_HCA",
                 environment=("NCCL_IB_HCA",),
             ),
-            Fix(
-                summary="or name the devices with an active port",
-                paste=f"export NCCL_IB_HCA=={there}",
-                environment=(f"NCCL_IB_HCA=={there}",),
-            ),
-        ),
-    )
-
-
-def _no_device_at_all(value: str) -> Finding:
-    return Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"NCCL_IB_HCA={value}, but this host has no RDMA device: NCCL runs over TCP; `lspci` "
-            "shows whether a card is installed"
-        ),
-        evidence=(Observation(name="RDMA devices", value=0, source="/sys/class/infiniband"),),
-        fixes=(
-            Fix(
-                summary="check for a card without its driver",
-                paste="lspci -nn | grep -iE 'infiniband|mellanox|efa'\nlsmod | grep ib_core",
-            ),
-            Fix(
-                summary="or unset NCCL_IB_HCA, if this host has no card", paste="unset NCCL_IB_HCA"
-            ),
+            export(f"NCCL_IB_HCA=={there}", "or name the devices with an active port"),
         ),
     )
 
@@ -98,7 +92,8 @@ def gid_index(rdma: Rdma) -> Iterator[Finding]:
             continue
         row = next((gid for gid in port.gids if gid.index == int(value)), None)
         better = next((gid for gid in port.gids if gid.kind == "RoCE v2" and gid.ipv4), None)
-        if row is not None and (better is None or _is_routed(row)):
+        routed = row is not None and row.kind == "RoCE v2" and not row.gid.startswith("fe80:")
+        if row is not None and (better is None or routed):
             continue
         what = f"{row.kind} {row.gid}, which routers do not forward" if row is not None else "empty"
         instead = f"; row {better.index} is RoCE v2 {better.ipv4}" if better is not None else ""
@@ -179,7 +174,3 @@ def _ports(devices: Iterable[RdmaDevice], layer: str) -> Iterator[tuple[RdmaDevi
         for port in device.ports:
             if port.link_layer == layer:
                 yield device, port
-
-
-def _is_routed(gid: Gid) -> bool:
-    return gid.kind == "RoCE v2" and not gid.gid.startswith("fe80:")

@@ -26,14 +26,15 @@ from ddoctor.analysis.live_ranks import (
     DISTRIBUTED,
     LiveRankState,
     asks_for_a_rank,
+    at_places,
     named,
-    others,
+    standing,
     way_there,
 )
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import Block
 from ddoctor.evidence.training import Frame
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = (
     "uneven-inputs-per-rank",
@@ -55,11 +56,10 @@ COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return
-    blocks = dict.fromkeys(block for rank in live.ranks for block in rank.within)
     parting = {
         block: inside
-        for block in blocks
-        if 0 < len(inside := _in(block, live.ranks)) < len(live.ranks)
+        for block in dict.fromkeys(block for rank in live.ranks for block in rank.within)
+        if len(inside := [rank for rank in live.ranks if block in rank.within]) < len(live.ranks)
     }
     if any(_is_another_cause(block, inside) for block, inside in parting.items()):
         return
@@ -67,15 +67,14 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if found:
         # A rank that has left a loop has left the blocks around it, too: the loop is the reason.
         block = next((block for block in found if block.loop), found[0])
-        yield _finding(block.text.removesuffix(":"), _together(block), parting[block], live.ranks)
+        yield _finding(block.text.removesuffix(":"), _together(block), parting[block], live)
         return
-    inside = [rank for rank in live.ranks if _generates(rank)]
+    # In the loop of transformers that generates tokens.
+    inside = [
+        rank for rank in live.ranks if any(GENERATING in frame.file for frame in rank.seen.stack)
+    ]
     if 0 < len(inside) < len(live.ranks) and all(map(_in_a_pass, inside)):
-        yield _finding("generate", _synced(), inside, live.ranks)
-
-
-def _in(block: Block, every: Sequence[LiveRankState]) -> Sequence[LiveRankState]:
-    return [rank for rank in every if block in rank.within]
+        yield _finding("generate", SYNCED, inside, live)
 
 
 def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:
@@ -107,29 +106,18 @@ def _is_a_pass(frame: Frame) -> bool:
     return frame.function.rpartition(".")[2] in PASSES
 
 
-def _generates(rank: LiveRankState) -> bool:
-    """Whether it is in the loop of transformers that generates tokens."""
-    return any(GENERATING in frame.file for frame in rank.seen.stack)
-
-
-def _finding(
-    what: str, fix: Fix, inside: Sequence[LiveRankState], every: Sequence[LiveRankState]
-) -> Finding:
-    first, outside = inside[0], [rank for rank in every if rank not in inside]
-    wait = "wait" if len(inside) > 1 else "waits"
+def _finding(what: str, fix: Fix, inside: Sequence[LiveRankState], live: LiveState) -> Finding:
+    first, outside = inside[0], [rank for rank in live.ranks if rank not in inside]
     are = "are" if len(outside) > 1 else "is"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{named(inside)} {wait} {first.where}, which the sharded model itself calls, inside "
-            f"`{what}`, where {named(outside)} {are} not{others(every, inside)}; nothing moved for "
+            f"{standing(inside)}, which the sharded model itself calls, inside `{what}`, where "
+            f"{named(outside)} {are} not{live.others(inside)}; nothing moved for "
             f"{first.seconds:.0f} s"
         ),
-        evidence=(
-            Observation(name=named(inside), value=first.where),
-            Observation(name=named(outside), value=outside[0].where),
-        ),
+        evidence=at_places(inside, outside),
         where=Where.of(outside),
         fixes=(fix, *way_there(first)),
     )
@@ -137,7 +125,7 @@ def _finding(
 
 def _together(block: Block) -> Fix:
     if block.loop:
-        return Fix(
+        return Fix.python(
             summary="leave the loop together: all ranks iterate until the last one is done",
             paste=(
                 "going = torch.tensor(float(not done), device=device)  # in each iteration\n"
@@ -146,25 +134,21 @@ def _together(block: Block) -> Fix:
                 "    break\n"
                 "output = model(inputs)  # a rank that is done calls it, too, and drops the output"
             ),
-            language="python",
             caution="costs a small collective per iteration; a fixed number of them needs none",
         )
-    return Fix(
+    return Fix.python(
         summary="call the model on all ranks, with weight zero on ranks without work",
         paste=(
             f"# instead of `{block.text}`\n"
             "weight = float(has_work)\n"
             "output = output + weight * model(inputs if has_work else placeholder).sum()"
         ),
-        language="python",
         caution="the placeholder needs the shape and type of an input, say one row of zeros",
     )
 
 
-def _synced() -> Fix:
-    return Fix(
-        summary="let all ranks generate until the last one has finished its text",
-        paste="model.generate(…, synced_gpus=True)",
-        language="python",
-        caution="transformers does so automatically for ZeRO-3 and FSDP1, not after fully_shard",
-    )
+SYNCED = Fix.python(
+    summary="let all ranks generate until the last one has finished its text",
+    paste="model.generate(…, synced_gpus=True)",
+    caution="transformers does so automatically for ZeRO-3 and FSDP1, not after fully_shard",
+)

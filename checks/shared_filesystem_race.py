@@ -15,10 +15,10 @@ different name per rank.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
@@ -36,59 +36,46 @@ INNERMOST = 3
 def from_training(run: TrainingRun) -> Iterator[Finding]:
     losers = [one for one in run.failures if _lost_the_race(one)]
     # If all ranks fail, the file state is older than the run.
-    if losers and (len(losers) < len(run.ranks) or run.log):
-        yield _finding(run, losers)
-
-
-def _lost_the_race(one: RankEnding) -> bool:
-    words = " ".join(f"{frame.function} {frame.text}" for frame in _innermost(one.stack))
-    return bool(
-        (MADE.search(one.message) and MAKES.search(words))
-        or (GONE.search(one.message) and TAKES.search(words))
-    )
-
-
-def _innermost(stack: Sequence[Frame]) -> Sequence[Frame]:
-    return stack[-INNERMOST:]
-
-
-def _finding(run: TrainingRun, losers: Sequence[RankEnding]) -> Finding:
+    if not losers or (len(losers) == len(run.ranks) and not run.log):
+        return
     first = losers[0]
-    text = endings.quoted(first.place)
     subject = endings.who(first) if len(losers) == 1 else endings.ranks(one.rank for one in losers)
-    return Finding(
+    yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         because=(
-            f"{subject} raised {first.words} at {endings.place(first.place)}{text}, "
-            f"{endings.when(run, first)}: another rank did the same just before"
-            f"{endings.others(run, losers)}"
+            f"{subject} raised {first.words} at {endings.place(first.place)}"
+            f"{endings.quoted(first.place)}, {endings.when(run, first)}: another rank did the same "
+            f"just before{endings.others(run, losers)}"
         ),
         evidence=tuple(
             Observation(name=f"error of rank {one.rank}", value=one.words) for one in losers[:4]
         ),
-        where=Where(
-            hosts=tuple(sorted({one.host for one in losers})),
-            ranks=tuple(one.rank for one in losers),
-        ),
+        where=Where.of(losers),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="let one rank do it while the others wait",
                 paste=(
                     "if torch.distributed.get_rank() == 0:\n"
                     f"    {first.place.text if first.place is not None else '...'}\n"
                     "torch.distributed.barrier()"
                 ),
-                language="python",
                 caution="on file systems that hosts do not share, use one rank per host",
             ),
-            Fix(
+            Fix.python(
                 summary="or accept an existing folder, and use a different working name per rank",
                 paste=(
                     "os.makedirs(path, exist_ok=True)\n"
                     'working = f"{path}.{torch.distributed.get_rank()}"'
                 ),
-                language="python",
             ),
         ),
+    )
+
+
+def _lost_the_race(one: RankEnding) -> bool:
+    words = " ".join(f"{frame.function} {frame.text}" for frame in one.stack[-INNERMOST:])
+    return bool(
+        (MADE.search(one.message) and MAKES.search(words))
+        or (GONE.search(one.message) and TAKES.search(words))
     )

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import GIB, MIB
 from ddoctor.evidence.host import Kernel, Memory, SharedMemory
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
-
-MIB = 2**20
-GIB = 2**30
 
 # Reports of this failure have Docker's default of 64 MiB in common
 # (https://github.com/NVIDIA/nccl/issues/342); four times that is still too small for 8 GPUs.

@@ -16,19 +16,17 @@ To fix it, check speed, errors and cables of the named link, and leave the host 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
 
 from ddoctor.analysis import slow_rails
+from ddoctor.analysis.describe import where
 from ddoctor.analysis.interface_choice import gloo_choice, nccl_choice
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.slow_links import Analysis, Slow
-from ddoctor.evidence.arms import ControlArms
-from ddoctor.evidence.interface_rates import InterfaceRates
-from ddoctor.evidence.interfaces import Interface
+from ddoctor.analysis.slow_links import Analysis, Slow, What
+from ddoctor.evidence.cluster_probes import ControlArms, InterfaceRates, Pairs
 from ddoctor.evidence.live import LiveLink
-from ddoctor.evidence.network import Network
-from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.network import Interface, Network
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -41,6 +39,15 @@ TCP_SPEED = 10_000
 # A healthy link carries half of that with any settings.
 SOUND = 0.5
 MBIT_PER_MIB = 8 * 2**20 / 1e6
+
+SENTENCES: Mapping[What, str] = {
+    "host": "{0} is slow in both directions, with every peer",
+    "sending": "{0} sends slowly to every peer, and receives normally",
+    "receiving": "{0} receives slowly from every peer, and sends normally",
+    "link": "the link between {0} and {1} is slow in both directions",
+    "path": "the path from {0} to {1} is slow, in this direction only",
+    "rail": "rail {rail} is slow on all {number} measured hosts",
+}
 
 EXPLAINS = ("collective-slow-for-hardware", "communication-bound-step")
 OF_MACHINE = True
@@ -58,18 +65,18 @@ def between_ranks(
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     share = live.together
-    every = [(look.host, rank) for look in live.looks for rank in look.links]
+    every = [(look.host, link) for look in live.looks for link in look.links]
     # If the receiver does not read, the network is not the cause.
-    unread = {(rank.remote, rank.local) for _, rank in every if rank.unread >= QUEUED}
+    unread = {(link.remote, link.local) for _, link in every if link.unread >= QUEUED}
     links = [
-        (host, rank)
-        for host, rank in every
-        if _carried(rank) is not None and (rank.local, rank.remote) not in unread
+        (carried, host, link)
+        for host, link in every
+        if (carried := _carried(link)) is not None and (link.local, link.remote) not in unread
     ]
     if not share or not links:
         return
-    host, worst = min(links, key=lambda link: _carried(link[1]) or 0.0)
-    carried, speed = _carried(worst) or 0.0, min(worst.speed or TCP_SPEED, TCP_SPEED)
+    carried, host, worst = min(links, key=lambda row: row[0])
+    speed = min(worst.speed or TCP_SPEED, TCP_SPEED)
     if carried >= SOUND * speed:
         return
     yield Finding(
@@ -172,20 +179,24 @@ def a_faster_interface(
 def _finding(
     section: Pairs, analysis: Analysis, slow: Slow, networks: Mapping[str, Network]
 ) -> Finding:
-    of_rank = {end.place.rank: end.place for end in section.ends}
-    places = [of_rank[rank] for rank in slow.ranks]
-    hosts = tuple(dict.fromkeys(place.host for place in places))
-    one_host = len({end.place.host for end in section.ends}) == 1
-    names = [_name(place, _alone(section, slow, place)) for place in places]
-    rail = next(end.rail for end in section.ends if end.place.rank in slow.ranks)
-    peers = sum(end.rail == rail for end in section.ends)
+    by_rank = {end.place.rank: end for end in section.ends}
+    ends = [by_rank[rank] for rank in slow.ranks]
+    hosts = tuple(dict.fromkeys(end.place.host for end in ends))
+    names = [_name(section, slow, end.place) for end in ends]
+    peers = sum(end.rail == ends[0].rail for end in section.ends)
     sure = slow.what not in ("link", "path") and peers > 2
+    subject = SENTENCES[slow.what].format(*names, rail=ends[0].rail, number=len(names))
+    interfaces = {
+        host: interface
+        for host, network in networks.items()
+        if (interface := _interface(section, network)) is not None
+    }
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         because=(
-            f"{_subject(slow, names, section)} {_speed(slow.rate)} at best in {slow.repeats} "
-            f"repeats, and healthy links of this run reach {_speed(analysis.usual)}"
+            f"{subject}: {_speed(slow.rate)} at best in {slow.repeats} repeats, and healthy links "
+            f"of this run reach {_speed(analysis.usual)}"
         ),
         evidence=(
             Observation(
@@ -195,62 +206,35 @@ def _finding(
                 expected=round(analysis.usual, 4),
                 source="median of the healthy links of this run",
             ),
-            *_speeds(section, hosts, networks),
+            *_speeds(hosts, interfaces),
         ),
-        where=Where(
-            hosts=hosts,
-            ranks=slow.ranks,
-            devices=tuple(dict.fromkeys(place.device for place in places)),
-        ),
+        where=where(end.place for end in ends),
         cost=Cost(value=round(1 - slow.rate / analysis.usual, 3), unit="share of link speed"),
-        fixes=tuple(_fixes(section, slow, names, hosts, one_host, networks)),
+        fixes=tuple(_fixes(section, slow, names, hosts, networks, interfaces)),
     )
 
 
-def _alone(section: Pairs, slow: Slow, place: RankPlace) -> bool:
-    """Whether this rank is slow and other ranks of its host are not."""
+def _name(section: Pairs, slow: Slow, place: RankPlace) -> str:
+    """The host; or the rank, if other ranks of its host are not slow."""
     here = {end.place.rank for end in section.ends if end.place.host == place.host}
-    return not here <= set(slow.ranks)
-
-
-def _name(place: RankPlace, alone: bool) -> str:
-    return f"rank {place.rank} ({place.device}) on {place.host}" if alone else place.host
-
-
-def _subject(slow: Slow, names: list[str], section: Pairs) -> str:
-    if slow.what == "host":
-        return f"{names[0]} is slow in both directions, with every peer:"
-    if slow.what == "sending":
-        return f"{names[0]} sends slowly to every peer, and receives normally:"
-    if slow.what == "receiving":
-        return f"{names[0]} receives slowly from every peer, and sends normally:"
-    if slow.what == "link":
-        return f"the link between {names[0]} and {names[1]} is slow in both directions:"
-    if slow.what == "path":
-        return f"the path from {names[0]} to {names[1]} is slow, in this direction only:"
-    (rail,) = {end.rail for end in section.ends if end.place.rank in slow.ranks}
-    return f"rail {rail} is slow on all {len(names)} measured hosts:"
+    if here <= set(slow.ranks):
+        return place.host
+    return f"rank {place.rank} ({place.device}) on {place.host}"
 
 
 def _speed(rate: float) -> str:
     return f"{rate:.3g} GB/s" if rate >= 1 else f"{rate * 8000:.0f} Mbit/s"
 
 
-def _speeds(
-    section: Pairs, hosts: tuple[str, ...], networks: Mapping[str, Network]
-) -> Iterator[Observation]:
+def _speeds(hosts: Sequence[str], interfaces: Mapping[str, Interface]) -> Iterator[Observation]:
     """The nominal speeds of the interfaces, compared to those of the other hosts."""
-    known = {
-        host: interface
-        for host, network in networks.items()
-        if (interface := _interface(section, network)) is not None and interface.speed
-    }
-    others = [one.speed for host, one in known.items() if host not in hosts and one.speed]
+    speeds = {host: one.speed for host, one in interfaces.items() if one.speed}
+    others = [speed for host, speed in speeds.items() if host not in hosts]
     for host in hosts:
-        if host in known:
+        if host in speeds:
             yield Observation(
-                name=f"speed of {known[host].name} on {host}",
-                value=known[host].speed or 0,
+                name=f"speed of {interfaces[host].name} on {host}",
+                value=speeds[host],
                 unit="Mbit/s",
                 expected=median(others) if others else None,
                 source="its driver" + ("; median of the other hosts" if others else ""),
@@ -268,10 +252,10 @@ def _interface(section: Pairs, network: Network) -> Interface | None:
 def _fixes(
     section: Pairs,
     slow: Slow,
-    names: list[str],
-    hosts: tuple[str, ...],
-    one_host: bool,
+    names: Sequence[str],
+    hosts: Sequence[str],
     networks: Mapping[str, Network],
+    interfaces: Mapping[str, Interface],
 ) -> Iterator[Fix]:
     if slow.what == "rail":
         yield Fix(
@@ -280,7 +264,7 @@ def _fixes(
             caution="all hosts are slow on this rail, so the cause is not a single host",
         )
         return
-    if one_host:
+    if len({end.place.host for end in section.ends}) == 1:
         yield Fix(
             summary="check how these devices are connected, and whether a link is down",
             paste="nvidia-smi topo -m\nnvidia-smi nvlink --status",
@@ -295,8 +279,7 @@ def _fixes(
         )
         return
     for host in hosts:
-        network = networks.get(host)
-        interface = _interface(section, network) if network is not None else None
+        interface = interfaces.get(host)
         name = interface.name if interface is not None else "INTERFACE"
         yield Fix(
             summary=f"on {host}, check speed, duplex, errors and traffic shaping of {name}",

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
+from ddoctor.analysis.environment_fixes import export
 from ddoctor.analysis.interface_choice import matches, names_of, nccl_choice
-from ddoctor.evidence.interfaces import Interface
-from ddoctor.evidence.network import Network, Rdma, Rendezvous
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.network import Interface, Network, Rdma, Rendezvous
+from ddoctor.models import Confidence, Finding, Observation, Severity
 
 EXPLAINS = ("dead-rank", "network-unreachable")
 
@@ -34,18 +34,16 @@ def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     # NCCL ignores a value of one character, and so does torch for gloo.
     if value is None or len(value) < 2 or nccl_choice(network).interfaces:
         return
-    if value.startswith("^"):
-        because = f"NCCL_SOCKET_IFNAME={value} excludes every interface that is up"
-        yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
-        return
-    meant = [one for one in network.interfaces if matches(value, one.name) and one.addresses]
-    because = f"NCCL_SOCKET_IFNAME={value} names {_what(meant, names_of(value), network)}"
-    if not meant:
-        yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous)
-        return
-    # Before 2.29 NCCL used an interface without carrier, which fails between nodes.
-    because += ": NCCL 2.29 and later stop there, an older NCCL hangs"
-    yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
+    because = f"NCCL_SOCKET_IFNAME={value} excludes every interface that is up"
+    confidence = Confidence.CERTAIN
+    if not value.startswith("^"):
+        meant = [one for one in network.interfaces if matches(value, one.name) and one.addresses]
+        because = f"NCCL_SOCKET_IFNAME={value} names {_what(meant, names_of(value), network)}"
+        if meant:
+            # Before 2.29 NCCL used an interface without carrier, which fails between nodes.
+            because += ": NCCL 2.29 and later stop there, an older NCCL hangs"
+            confidence = Confidence.LIKELY
+    yield _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, confidence)
 
 
 def gloo(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
@@ -58,13 +56,11 @@ def gloo(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
         because = f"GLOO_SOCKET_IFNAME={value} names {_what(meant, (name,), network)}"
         if name.startswith(("^", "=")):
             because += "; gloo takes whole names only"
-        if not meant:
-            yield _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous)
-            return
-        # gloo binds to it anyway, and on a single node that even works.
-        found = _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
+        # gloo binds to an interface without carrier anyway, and on a single node that even works.
+        confidence = Confidence.LIKELY if meant else Confidence.CERTAIN
+        found = _finding("GLOO_SOCKET_IFNAME", because, network, rendezvous, confidence)
         alone = rendezvous is None or not rendezvous.several_nodes
-        yield replace(found, severity=Severity.WARNING) if alone else found
+        yield replace(found, severity=Severity.WARNING) if meant and alone else found
         return
 
 
@@ -114,14 +110,13 @@ def _finding(
     because: str,
     network: Network,
     rendezvous: Rendezvous | None,
-    confidence: Confidence = Confidence.CERTAIN,
+    confidence: Confidence,
 ) -> Finding:
     toward = network.facing(rendezvous.master_route if rendezvous is not None else None)
-    fix = toward and Fix(
-        summary=f"use {toward.name}, the interface towards the other nodes",
-        paste=f"export {variable}={toward.name}",
-        caution="on every node, use the name that the interface has there",
-        environment=(f"{variable}={toward.name}",),
+    fix = toward and export(
+        f"{variable}={toward.name}",
+        f"use {toward.name}, the interface towards the other nodes",
+        "on every node, use the name that the interface has there",
     )
     return Finding(
         severity=Severity.ERROR,

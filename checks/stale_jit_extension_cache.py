@@ -13,11 +13,11 @@ To fix it, delete the lock file, and build the extension once before the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ddoctor.analysis.live_ranks import LiveRankState, named, others, way_there
+from ddoctor.analysis.live_ranks import subject, way_there
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.build_locks import BuildLock, BuildLocks
+from ddoctor.evidence.live import BuildLocks
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -35,49 +35,32 @@ AN_HOUR = 3600.0
 
 
 def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iterator[Finding]:
-    waiting = [rank for rank in live.ranks if _waits(rank)]
-    if not waiting or any(_builds(rank) for rank in live.ranks if rank not in waiting):
+    waiting = [
+        rank for rank in live.ranks if any(frame.file.endswith(WAITS) for frame in rank.seen.stack)
+    ]
+    rest = [rank for rank in live.ranks if rank not in waiting]
+    if not waiting or any(frame.function == BUILDS for rank in rest for frame in rank.seen.stack):
         return
     known = [lock for section in locks or () for lock in section.locks]
     stale = [lock for lock in known if lock.holder is None]
     # A lock that a process of this host holds is a build in progress; a lock in another folder is
     # not seen.
-    if stale or (not known and live.whole):
-        yield _finding(waiting, live.ranks, stale)
-
-
-def _waits(rank: LiveRankState) -> bool:
-    return any(frame.file.endswith(WAITS) for frame in rank.seen.stack)
-
-
-def _builds(rank: LiveRankState) -> bool:
-    return any(frame.function == BUILDS for frame in rank.seen.stack)
-
-
-def _finding(
-    waiting: Sequence[LiveRankState], every: Sequence[LiveRankState], stale: Sequence[BuildLock]
-) -> Finding:
-    first = waiting[0]
+    if not stale and (known or not live.whole):
+        return
     oldest = max((lock.age_seconds for lock in stale), default=0.0)
-    subject = first.who if len(waiting) == 1 else named(waiting)
-    verb = "wait" if len(waiting) > 1 else "waits"
+    confidence = Confidence.LIKELY if stale else Confidence.POSSIBLE
+    wait = "wait" if len(waiting) > 1 else "waits"
     whose = (
         f"no process of this host holds {stale[0].path}, created {_ago(oldest)} ago"
         if stale
         else "no rank of this run builds it"
     )
-    return Finding(
+    yield Finding(
         severity=Severity.ERROR if stale else Severity.WARNING,
-        confidence=(
-            Confidence.CERTAIN
-            if oldest > AN_HOUR
-            else Confidence.LIKELY
-            if stale
-            else Confidence.POSSIBLE
-        ),
+        confidence=Confidence.CERTAIN if oldest > AN_HOUR else confidence,
         because=(
-            f"{subject} {verb} {first.where} for the build of an extension, but {whose}"
-            f"{others(every, waiting)}"
+            f"{subject(waiting)} {wait} {waiting[0].where} for the build of an extension, but "
+            f"{whose}{live.others(waiting)}"
         ),
         evidence=tuple(
             Observation(
@@ -88,7 +71,7 @@ def _finding(
             )
             for lock in stale
         ),
-        where=Where.of(waiting, every=every),
+        where=Where.of(waiting, every=live.ranks),
         fixes=(
             Fix(
                 summary="delete the lock, and the run continues",
@@ -104,7 +87,7 @@ def _finding(
                     "python -c 'import the_extension'  # on one process of each host"
                 ),
             ),
-            *way_there(first),
+            *way_there(waiting[0]),
         ),
     )
 

@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings, live_ranks
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_ranks import AGAIN, IN_COLLECTION, shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.evidence.live import Activity
@@ -51,15 +52,13 @@ NOTABLE = 0.2
 
 
 def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
-    if steps.count < ENOUGH_STEPS or not steps.ranks:
+    if steps.count < ENOUGH_STEPS:
         return
-    parts = ("rest", "gc") if _collects(lines) else ("rest",)
-    typical = median(map(median, (rank.seconds for rank in steps.ranks)))
-    seconds = min(
-        median(map(sum, zip(*(rank.by_name.get(part, none) for part in parts), strict=True)))
-        for rank in steps.ranks
-        for none in [(0.0,) * len(rank.seconds)]
-    )
+    collects = OVERHEAD["collects garbage"].search
+    itself = (line.text for one in lines.ranks for line in lines.of(one.rank, "gc"))
+    parts = ("rest", "gc") if any(map(collects, itself)) else ("rest",)
+    typical = median(median(rank.seconds) for rank in steps.ranks)
+    seconds = min(median(rank.spent(*parts)) for rank in steps.ranks)
     if seconds < SLOWER_BY * typical:
         return
     met = _met(steps, lines, parts)
@@ -96,26 +95,19 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.moves:
         return
-    met = {one.rank: [met for met in one.seen.activities if _extra(met)] for one in live.ranks}
-    shares = [sum(row.samples for row in met[one.rank]) / one.seen.samples for one in live.ranks]
-    share = min(shares, default=0.0)
+    extra = {rank: rank.share(_extra) for rank in live.ranks}
+    share = min(extra.values(), default=0.0)
     # Of a rank that is nearly always there, the samples do not show how often it gets there.
-    if share < NOTABLE or max(one.seen.visits("rest") for one in live.ranks) < live_ranks.AGAIN:
+    if share < NOTABLE or max(one.seen.visits("rest") for one in live.ranks) < AGAIN:
         return
-    lines = [row.line for row in met[live.ranks[0].rank] if row.line is not None][:FEW]
+    met = live.ranks[0].seen.activities
+    lines = [row.line for row in met if _extra(row) and row.line is not None][:FEW]
     places = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=f"all ranks spend {share:.0%} of the time in the loop around the model: {places}",
-        evidence=tuple(
-            Observation(
-                name=f"time at these lines, rank {one.rank}",
-                value=round(100 * part),
-                unit="% of time",
-            )
-            for one, part in zip(live.ranks, shares, strict=True)
-        ),
+        evidence=shares("time at these lines", extra),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_seldom(lines[0], share),),
     )
@@ -123,32 +115,29 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 def _extra(met: Activity) -> bool:
     """Whether it was at a line outside the model that only few steps need."""
-    outside = met.name in ("rest", live_ranks.IN_COLLECTION)
+    outside = met.name in ("rest", IN_COLLECTION)
     return outside and met.line is not None and bool(_does(met.line))
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
     ranks = tuple(flags.rank for flags in use.flags if flags.anomaly)
-    if not ranks:
-        return
-    everybody = len(ranks) == len(use.flags)
-    who = "all ranks" if everybody else endings.ranks(ranks)
-    yield Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.CERTAIN,
-        because=(
-            f"torch.autograd.set_detect_anomaly is on, on {who}: each operation keeps its "
-            "traceback, and torch checks each gradient for NaN; it is for debugging only"
-        ),
-        where=Where(ranks=() if everybody else ranks),
-        fixes=(
-            Fix(
-                summary="switch anomaly detection off, except for the step that fails",
-                paste="torch.autograd.set_detect_anomaly(False)",
-                language="python",
+    if ranks:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.CERTAIN,
+            because=(
+                "torch.autograd.set_detect_anomaly is on, on "
+                f"{endings.ranks(ranks, every=use.flags)}: each operation keeps its "
+                "traceback, and torch checks each gradient for NaN; it is for debugging only"
             ),
-        ),
-    )
+            where=Where(ranks=() if len(ranks) == len(use.flags) else ranks),
+            fixes=(
+                Fix.python(
+                    summary="switch anomaly detection off, except for the step that fails",
+                    paste="torch.autograd.set_detect_anomaly(False)",
+                ),
+            ),
+        )
 
 
 def _does(line: HotLine | Frame) -> str:
@@ -164,20 +153,13 @@ def _alone(line: HotLine | Frame) -> bool:
     return bool(_does(line)) and isinstance(statement, ast.Expr | ast.Assign)
 
 
-def _collects(lines: Lines) -> bool:
-    """Whether the script itself calls the garbage collector."""
-    found = (line for one in lines.ranks for line in one.lines if line.phase == "gc")
-    return any(OVERHEAD["collects garbage"].search(line.text) for line in found)
-
-
 def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
     """The samples of each line in these phases, over all ranks."""
     samples: Counter[HotLine] = Counter()
     first: dict[tuple[str, int], HotLine] = {}
     for rank in steps.ranks:
-        for part in parts:
-            for line in lines.of(rank.place.rank, part):
-                samples[first.setdefault((line.file, line.line), line)] += line.samples
+        for line in lines.of(rank.place.rank, *parts):
+            samples[first.setdefault((line.file, line.line), line)] += line.samples
     return samples
 
 
@@ -190,10 +172,9 @@ def _seldom(line: HotLine | Frame, share: float) -> Fix:
         summary = "do it in one step of a hundred, and read values back only there"
     # A line that does more may also do the training itself.
     text = line.text if _alone(line) else f"...  # of {line.file}:{line.line} what can wait"
-    return Fix(
+    return Fix.python(
         summary=summary,
         paste=f"if step % 100 == 0:\n    {text}",
-        language="python",
         caution=f"{line.file}:{line.line}",
         expected_gain=f"up to {share:.0%} of the step",
     )

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis.environment_fixes import unset
-from ddoctor.analysis.variable_values import holds
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.environment_fixes import MEASURE, left_set
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import SharedMemory
-from ddoctor.evidence.known_variables import KnownVariables, Stopgap
+from ddoctor.evidence.known_software import KnownVariables, Stopgap
 from ddoctor.evidence.network import Rdma
-from ddoctor.models import Confidence, Finding, Observation, Severity
+from ddoctor.evidence.software import Environment
+from ddoctor.models import Confidence, Finding
 
 EXPLAINS = ("collective-slow-for-hardware", "rdma-not-used-tcp-fallback", "slow-network-link")
 
@@ -40,30 +39,10 @@ def switched_off(
     shared_memory: SharedMemory | None,
 ) -> Iterator[Finding]:
     for stopgap in known.stopgaps:
-        value = environment.get(stopgap.name)
-        if value is None or not holds(known, stopgap.name, value, stopgap.values):
-            continue
-        if stopgap.unless and environment.any_with(stopgap.unless):
-            continue
         works = _works(stopgap, gpus, rdma, shared_memory)
-        if works:
-            yield Finding(
-                severity=Severity(stopgap.severity),
-                confidence=Confidence.LIKELY,
-                because=(
-                    f"{stopgap.name}={value} {stopgap.effect}; {works}. Compare a run with it and "
-                    "one without it to measure its cost"
-                ),
-                evidence=(
-                    Observation(
-                        name=stopgap.name,
-                        value=value,
-                        expected="not set",
-                        source=known.sources[stopgap.source].text,
-                    ),
-                ),
-                fixes=(unset(environment, stopgap.name),),
-            )
+        if works and not (stopgap.unless and environment.any_with(stopgap.unless)):
+            more = f"; {works}{MEASURE}"
+            yield from left_set(environment, known, stopgap, Confidence.LIKELY, more)
 
 
 def _works(

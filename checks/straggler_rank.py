@@ -25,13 +25,13 @@ from math import ceil
 from statistics import median, median_low
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import where
 from ddoctor.analysis.live_ranks import phase, stack
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import keeps_all_waiting, others_wait, waits
 from ddoctor.analysis.straggler_reason import Reason, why
 from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers
+from ddoctor.evidence.cluster_probes import LocalWork, Pairs
 from ddoctor.evidence.host import Cpus, cpu_list
-from ddoctor.evidence.pairs import LocalWork, Pairs
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -66,34 +66,26 @@ def working_alone(pairs: tuple[Pairs, ...], cpus: tuple[Cpus, ...] | None) -> It
         worst = times[ceil(len(times) * PEERS_AT_WORST) - 1]
         slow = [row for row in slow if min(row.seconds) > worst]
         for host in dict.fromkeys(row.place.host for row in slow):
-            yield _finding(
-                [row for row in slow if row.place.host == host],
-                usual,
-                len(work) - len(slow),
-                by_host.get(host),
-            )
+            rows = [row for row in slow if row.place.host == host]
+            yield _alone(rows, usual, len(work) - len(slow), by_host.get(host))
 
 
-def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | None) -> Finding:
+def _alone(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | None) -> Finding:
     host = rows[0].place.host
     best = min(min(row.seconds) for row in rows)
     share = median(one for row in rows for one in row.cpu)
     queued = [one for row in rows for one in row.queued]
-    ranks = tuple(row.place.rank for row in rows)
-    who = endings.ranks(ranks)
+    who = endings.ranks(row.place.rank for row in rows)
     starved = share < STARVED_BELOW
     waiting = f", and waited in the run queue for {median(queued):.0%}" if queued else ""
-    reason = (
-        f"it was on a CPU for {share:.0%} of the time{waiting}"
-        if starved
-        else f"it was on a CPU for {share:.0%} of the time, so the CPU itself is slower"
-    )
+    reason = waiting if starved else ", so the CPU itself is slower"
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if sound > 1 else Confidence.LIKELY,
         because=(
             f"{who} on {host} took at least {best:.3f} s in each of {len(rows[0].seconds)} repeats "
-            f"for work that the other ranks do in {usual:.3f} s: {reason}"
+            f"for work that the other ranks do in {usual:.3f} s: it was on a CPU for "
+            f"{share:.0%} of the time{reason}"
         ),
         evidence=(
             Observation(
@@ -106,13 +98,9 @@ def _finding(rows: Sequence[LocalWork], usual: float, sound: int, cpus: Cpus | N
             Observation(name="time on a CPU", value=round(100 * share), unit="%", expected=100),
             *_limits(cpus),
         ),
-        where=Where(
-            hosts=(host,),
-            ranks=ranks,
-            devices=tuple(dict.fromkeys(row.place.device for row in rows)),
-        ),
+        where=where([row.place for row in rows]),
         cost=Cost(value=round(1 - usual / best, 3), unit="share of speed"),
-        fixes=tuple(_fixes(host, cpus, starved)),
+        fixes=(_find_the_reason(host, cpus, starved),),
     )
 
 
@@ -133,21 +121,9 @@ def _limits(cpus: Cpus | None) -> Iterator[Observation]:
         yield Observation(name="load over a minute", value=round(cpus.load[0], 1), source="loadavg")
 
 
-def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
-    if starved:
-        quota = cpus.quota_file if cpus is not None else ""
-        yield Fix(
-            summary=f"on {host}, find what takes the CPUs: other processes, the mask, the quota",
-            paste="\n".join(
-                (
-                    "ps -eo pid,user,psr,pcpu,args --sort=-pcpu | head -20",
-                    "grep Cpus_allowed_list /proc/self/status",
-                    *([f"cat {quota} {quota.rpartition('/')[0]}/cpu.stat"] if quota else []),
-                )
-            ),
-        )
-    else:
-        yield Fix(
+def _find_the_reason(host: str, cpus: Cpus | None, starved: bool) -> Fix:
+    if not starved:
+        return Fix(
             summary=f"on {host}, check the clocks and the governor",
             paste=(
                 "lscpu --extended=CPU,CORE,MHZ,MAXMHZ\n"
@@ -155,22 +131,37 @@ def _fixes(host: str, cpus: Cpus | None, starved: bool) -> Iterator[Fix]:
             ),
             caution="leave the host out of the run if its processors are of another model",
         )
+    quota = cpus.quota_file if cpus is not None else ""
+    return Fix(
+        summary=f"on {host}, find what takes the CPUs: other processes, the mask, the quota",
+        paste=(
+            "ps -eo pid,user,psr,pcpu,args --sort=-pcpu | head -20\n"
+            "grep Cpus_allowed_list /proc/self/status"
+            + (f"\ncat {quota} {quota.rpartition('/')[0]}/cpu.stat" if quota else "")
+        ),
+    )
 
 
 def in_training(
     late: Stragglers, steps: Steps, lines: Lines | None, use: RankUse | None
 ) -> Iterator[Finding]:
-    found = [one for one in late.found if _is_slowness(one)]
+    # Other parts, and extra work of rank 0, have other checks.
+    found = [
+        one
+        for one in late.found
+        if one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
+    ]
     known = {one.place.rank for one in found}
-    slightly = (
-        one for one in late.slight if one.part == "computing" and one.place.rank not in known
-    )
     for one in found:
         reason = why(one, steps, lines, use)
-        doubtful = _in_passing(one, steps, reason) or _perhaps_waits(one, late.found[0], reason)
+        # Its sleep, at no line that only it runs, may be a wait for a slower rank.
+        waits = reason.kind == "blocked" and one.place.rank != late.found[0].place.rank
+        doubtful = waits or _in_passing(one, steps, reason)
         yield _late(one, steps, reason, Severity.NOTE if doubtful else Severity.WARNING)
-    for one in slightly:
-        if one.on_cpu is not None and one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
+    for one in late.slight:
+        if one.part != "computing" or one.place.rank in known or one.on_cpu is None:
+            continue
+        if one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
             yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
 
 
@@ -178,47 +169,35 @@ def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
     """Whether it may end soon: other processes use the CPUs, or the core was slower for a while."""
     if reason.kind in ("queued", "slower"):
         return one.seconds < PASSING * steps.step
-    return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * one.steps)
-
-
-def _perhaps_waits(one: Straggler, worst: Straggler, reason: Reason) -> bool:
-    """Whether its sleep, at no line that only it runs, may be a wait for a slower rank."""
-    return reason.kind == "blocked" and one.place.rank != worst.place.rank
-
-
-def _is_slowness(one: Straggler) -> bool:
-    """Whether this check covers it; other parts, and extra work of rank 0, have other checks."""
-    return one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
+    return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * steps.count)
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live.straggler
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
-    if found.collects_by_itself or (found.beside_the_training and found.again):
+    if found.collects_by_itself or found.extra_work:
         return
-    rank, line = found.rank, found.line
-    at = endings.at(line) + endings.quoted(line)
-    sure = found.again or (found.in_model and keeps_all_waiting(rank, live.ranks))
+    rank = found.rank
+    sure = found.again or (found.in_model and found.never_arrives)
     doubt = "" if sure else "; attach again: it was seen there once, which may be the only time"
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{rank.who} is in {phase(found.activity)}{at} for "
-            f"{found.share:.0%} of the time longer than the others, "
-            f"{others_wait(found, live.ranks)}{doubt}"
+            f"{rank.who} is in {phase(found.activity)}{found.at} for {found.share:.0%} of the time "
+            f"longer than the others, {found.others_wait}{doubt}"
         ),
-        evidence=waits(live.ranks),
-        where=Where(hosts=(rank.host,), ranks=(rank.rank,)),
+        evidence=found.waits,
+        where=Where.of([rank]),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
             Fix(
                 summary=f"find out why only rank {rank.rank} takes so long there",
                 paste=stack(rank, found.calls)
-                if line
+                if found.line
                 else f"py-spy dump --native --pid {rank.seen.pid}  # on {rank.host}",
-                language="text" if line else "sh",
+                language="text" if found.line else "sh",
             ),
         ),
     )
@@ -229,43 +208,30 @@ def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> F
     others = "the other" if len(steps.ranks) == 2 else "the others"
     where = "outside the model" if one.part == "rest" else f"in {one.phase}"
     sure = severity is Severity.WARNING and reason.kind != "unknown" and len(steps.ranks) > 2
+    on_cpu = Observation(
+        name="part of that on a CPU",
+        # Ranks that poll while they wait use a CPU for longer than a rank that sleeps.
+        value=max(0.0, round(1000 * (one.on_cpu or 0.0), 1)),
+        unit="ms",
+        source="CPU time of its main thread",
+    )
     return Finding(
         severity=severity,
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         because=(
             f"rank {place.rank} on {place.host} needs {1000 * one.seconds:.3g} ms longer than "
-            f"{others} in {one.behind} of {one.steps} steps, most of it {where}, of a step of "
+            f"{others} in {one.behind} of {steps.count} steps, most of it {where}, of a step of "
             f"{1000 * steps.step:.3g} ms, and {others} must wait for it: {reason.words}"
         ),
-        evidence=(
-            Observation(
-                name=f"{one.part} in a step",
-                value=round(1000 * (one.usual + one.seconds), 1),
-                unit="ms",
-                expected=round(1000 * one.usual, 1),
-                source=f"usual value of {len(steps.ranks)} ranks",
-            ),
-            *_on_cpu(one),
+        evidence=(one.observation(steps), *([on_cpu] if one.on_cpu is not None else [])),
+        where=Where(
+            hosts=(place.host,),
+            ranks=(place.rank,),
+            devices=() if place.device == "cpu" else (place.device,),
         ),
-        where=Where(hosts=(place.host,), ranks=(place.rank,), devices=_gpu(place.device)),
         cost=Cost(value=round(one.cost, 3), unit="share of step"),
         fixes=(_remedy(one, reason),),
     )
-
-
-def _on_cpu(one: Straggler) -> Iterator[Observation]:
-    if one.on_cpu is not None:
-        yield Observation(
-            name="part of that on a CPU",
-            # Ranks that poll while they wait use a CPU for longer than a rank that sleeps.
-            value=max(0.0, round(1000 * one.on_cpu, 1)),
-            unit="ms",
-            source="CPU time of its main thread",
-        )
-
-
-def _gpu(device: str) -> tuple[str, ...]:
-    return () if device == "cpu" else (device,)
 
 
 def _remedy(one: Straggler, reason: Reason) -> Fix:
@@ -278,10 +244,9 @@ def _remedy(one: Straggler, reason: Reason) -> Fix:
             language="text",
         )
     if reason.kind == "mask":
-        return Fix(
+        return Fix.python(
             summary=f"give rank {rank} all CPUs of its host",
             paste="import os; os.sched_setaffinity(0, range(os.cpu_count()))",
-            language="python",
             caution="at the top of the script; a launcher that binds ranks must bind all alike",
             settings=("torch.affinity=all",),
         )
@@ -304,7 +269,7 @@ def _remedy(one: Straggler, reason: Reason) -> Fix:
             caution="if it does the same, its core is slower: see `lscpu --extended`",
         )
     starved = reason.kind in ("queued", "crowded", "throttled")
-    return next(_fixes(host, None, starved))
+    return _find_the_reason(host, None, starved)
 
 
 def _in_its_process(rank: int, command: str) -> str:

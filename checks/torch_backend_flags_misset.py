@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -28,8 +29,6 @@ TF32_SINCE = (8, 0)
 COMPUTE = 0.1
 # New shapes keep arriving if half of the steps or more have one.
 KEEP_COMING = 0.5
-# Published detectors require ten steps.
-ENOUGH_STEPS = 10
 # A vision transformer has one, for its patches; ResNet-18 has 20.
 CONVOLUTIONAL = 10
 
@@ -44,47 +43,41 @@ def without_tensor_cores(use: RankUse, steps: Steps | None) -> Iterator[Finding]
         and not one.autocast
         and one.matmul_precision == "highest"
     ]
-    if not flags or (steps is not None and _computing(steps) < COMPUTE):
+    ranks = steps.ranks if steps is not None else ()
+    computing = max((rank.share("forward", "backward") for rank in ranks), default=1.0)
+    if not flags or computing < COMPUTE:
         return
     # cuDNN's convolutions use TF32 by default.
     convolutions = max(one.convolutions for one in flags) >= CONVOLUTIONAL
-    yield Finding(
-        severity=Severity.NOTE if convolutions else Severity.WARNING,
-        confidence=Confidence.POSSIBLE if convolutions else Confidence.LIKELY,
-        because=(
-            f"on {_who(flags, use)}, float32 matmul runs with precision 'highest' and without "
-            f"autocast, so it does not use the tensor cores of {flags[0].device_name}"
-            + (
-                "; the convolutions do use them, so a run with 'high' would show the gain"
-                if convolutions
-                else ""
-            )
+    yield _finding(
+        flags,
+        use,
+        f"on {_who(flags, use)}, float32 matmul runs with precision 'highest' and without "
+        f"autocast, so it does not use the tensor cores of {flags[0].device_name}"
+        + (
+            "; the convolutions do use them, so a run with 'high' would show the gain"
+            if convolutions
+            else ""
         ),
-        evidence=(
-            Observation(
-                name="float32 matmul precision",
-                value="highest",
-                expected="high",
-                source="torch.get_float32_matmul_precision()",
-            ),
+        Fix.python(
+            summary="enable TF32 for float32 matmul",
+            paste='torch.set_float32_matmul_precision("high")',
+            caution="rounds the factors to 10 bits of mantissa; sums stay in float32",
+            expected_gain="torch's notes on CUDA: 0.016 s instead of 0.11 s for a matmul of "
+            "10240×10240 on an A100",
+            settings=("torch.matmul_precision=high",),
         ),
-        where=_where(flags, use),
-        fixes=(
-            Fix(
-                summary="enable TF32 for float32 matmul",
-                paste='torch.set_float32_matmul_precision("high")',
-                language="python",
-                caution="rounds the factors to 10 bits of mantissa; sums stay in float32",
-                expected_gain="torch's notes on CUDA: 0.016 s instead of 0.11 s for a matmul of "
-                "10240×10240 on an A100",
-                settings=("torch.matmul_precision=high",),
-            ),
-            Fix(
-                summary="or train in bfloat16",
-                paste='with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = …',
-                language="python",
-                caution="changes results more than TF32; weights and optimizer stay in float32",
-            ),
+        Fix.python(
+            summary="or train in bfloat16",
+            paste='with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = …',
+            caution="changes results more than TF32; weights and optimizer stay in float32",
+        ),
+        sure=not convolutions,
+        evidence=Observation(
+            name="float32 matmul precision",
+            value="highest",
+            expected="high",
+            source="torch.get_float32_matmul_precision()",
         ),
     )
 
@@ -98,27 +91,20 @@ def benchmark_of_every_shape(use: RankUse, steps: Steps) -> Iterator[Finding]:
     ]
     if flags:
         most = max(one.input_shapes for one in flags)
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=(
-                f"cudnn.benchmark is on, but in {steps.count} steps {_who(flags, use)} passed "
-                f"{most} different shapes to the model: for each, cuDNN tries all algorithms "
-                f"of {flags[0].convolutions} convolutions"
+        yield _finding(
+            flags,
+            use,
+            f"cudnn.benchmark is on, but in {steps.count} steps {_who(flags, use)} passed {most} "
+            "different shapes to the model: for each, cuDNN tries all algorithms of "
+            f"{flags[0].convolutions} convolutions",
+            Fix.python(
+                summary="switch off cudnn.benchmark",
+                paste="torch.backends.cudnn.benchmark = False",
+                caution="or keep it on, and pad the batches to a few shapes",
             ),
-            evidence=(
-                Observation(
-                    name="input shapes", value=most, expected=1, source="calls of the model"
-                ),
-            ),
-            where=_where(flags, use),
-            fixes=(
-                Fix(
-                    summary="switch off cudnn.benchmark",
-                    paste="torch.backends.cudnn.benchmark = False",
-                    language="python",
-                    caution="or keep it on, and pad the batches to a few shapes",
-                ),
+            sure=True,
+            evidence=Observation(
+                name="input shapes", value=most, expected=1, source="calls of the model"
             ),
         )
 
@@ -133,22 +119,16 @@ def no_benchmark_of_the_only_shape(use: RankUse) -> Iterator[Finding]:
         and not (one.compiled or one.deterministic or one.cudnn_deterministic)
     ]
     if flags:
-        yield Finding(
-            severity=Severity.NOTE,
-            confidence=Confidence.POSSIBLE,
-            because=(
-                f"cudnn.benchmark is off on {_who(flags, use)}, with one input shape and "
-                f"{flags[0].convolutions} convolutions: a run with it would show whether cuDNN's "
-                "default choice is the fastest"
-            ),
-            where=_where(flags, use),
-            fixes=(
-                Fix(
-                    summary="switch on cudnn.benchmark",
-                    paste="torch.backends.cudnn.benchmark = True",
-                    language="python",
-                    caution="costs some seconds and memory in the first step",
-                ),
+        yield _finding(
+            flags,
+            use,
+            f"cudnn.benchmark is off on {_who(flags, use)}, with one input shape and "
+            f"{flags[0].convolutions} convolutions: a run with it would show whether cuDNN's "
+            "default choice is the fastest",
+            Fix.python(
+                summary="switch on cudnn.benchmark",
+                paste="torch.backends.cudnn.benchmark = True",
+                caution="costs some seconds and memory in the first step",
             ),
         )
 
@@ -158,21 +138,14 @@ def deterministic(use: RankUse) -> Iterator[Finding]:
     if flags:
         every = any(one.deterministic for one in flags)
         name = "torch.use_deterministic_algorithms" if every else "cudnn.deterministic"
-        off = f"{name}(False)" if every else "torch.backends.cudnn.deterministic = False"
-        yield Finding(
-            severity=Severity.NOTE,
-            confidence=Confidence.POSSIBLE,
-            because=(
-                f"{name} is set on {_who(flags, use)}, which excludes faster algorithms: useful to "
-                "compare runs; a run without it would show its cost"
-            ),
-            where=_where(flags, use),
-            fixes=(
-                Fix(
-                    summary="switch it off, if runs need not be bitwise reproducible",
-                    paste=off,
-                    language="python",
-                ),
+        yield _finding(
+            flags,
+            use,
+            f"{name} is set on {_who(flags, use)}, which excludes faster algorithms: useful to "
+            "compare runs; a run without it would show its cost",
+            Fix.python(
+                summary="switch it off, if runs need not be bitwise reproducible",
+                paste=f"{name}(False)" if every else f"torch.backends.{name} = False",
             ),
         )
 
@@ -181,22 +154,25 @@ def _on_gpus(use: RankUse) -> Sequence[RankFlags]:
     return [one for one in use.flags if one.device_name and one.capability is not None]
 
 
-def _computing(steps: Steps) -> float:
-    """The largest share of the step in forward and backward, over all ranks."""
-    return max(
-        (steps.share("forward", rank) + steps.share("backward", rank) for rank in steps.ranks),
-        default=1.0,
-    )
-
-
 def _who(flags: Sequence[RankFlags], use: RankUse) -> str:
-    if len(flags) == len(use.flags):
-        return "all ranks" if len(flags) > 1 else "the rank"
-    return endings.ranks(one.rank for one in flags)
+    return endings.ranks((one.rank for one in flags), every=use.flags)
 
 
-def _where(flags: Sequence[RankFlags], use: RankUse) -> Where:
-    """The ranks and their hosts; no ranks if all of them are affected."""
+def _finding(
+    flags: Sequence[RankFlags],
+    use: RankUse,
+    because: str,
+    *fixes: Fix,
+    sure: bool = False,
+    evidence: Observation | None = None,
+) -> Finding:
     ranks = tuple(one.rank for one in flags) if len(flags) < len(use.flags) else ()
     hosts = {one.host for one in use.hosts if not ranks or one.rank in ranks}
-    return Where(hosts=tuple(sorted(hosts)), ranks=ranks)
+    return Finding(
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=because,
+        evidence=(evidence,) if evidence is not None else (),
+        where=Where(hosts=tuple(sorted(hosts)), ranks=ranks),
+        fixes=fixes,
+    )

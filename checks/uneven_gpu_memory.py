@@ -15,13 +15,13 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
 from ddoctor.analysis.cuda_oom import NOTABLE
+from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("memory-headroom-low",)
-
-GIB = 2**30
 
 
 def taken(gpus: Gpus) -> Iterator[Finding]:
@@ -33,6 +33,7 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
         free, room = gpu.memory_free / GIB, max(one.memory_free for one in alike) / GIB
         others = [one for one in gpu.processes or () if one.holder != "own"]
         seen = any(one.holder != "hidden" for one in others)
+        pids = ",".join(str(one.pid) for one in others)
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN if seen else Confidence.LIKELY,
@@ -51,7 +52,14 @@ def taken(gpus: Gpus) -> Iterator[Finding]:
             ),
             where=Where(devices=(gpu.device,)),
             cost=Cost(value=round(excess / GIB, 1), unit="GiB"),
-            fixes=tuple(_fixes(gpus, gpu, others)),
+            fixes=(
+                _ask_the_owner(
+                    f"ps -o user,pid,lstart,cmd -p {pids}"
+                    if pids
+                    else f"sudo fuser -v /dev/nvidia{gpu.index}"
+                ),
+                without(gpus, gpu),
+            ),
         )
 
 
@@ -66,20 +74,17 @@ def in_training(run: TrainingRun) -> Iterator[Finding]:
             f"processes that the driver does not list held {memory.unnamed / GIB:.1f} GiB"
         )
     pids = ",".join(map(str, memory.others))
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN if memory.others else Confidence.LIKELY,
-        because=f"{cuda_oom.sentence(found[0], run)}; {', '.join(holders)} of it",
-        evidence=tuple(cuda_oom.observations(found[0])),
-        where=cuda_oom.where(found),
-        cost=Cost(value=round((sum(memory.others.values()) + memory.unnamed) / GIB, 1), unit="GiB"),
-        fixes=(
-            Fix(
-                summary="find the owner of the process, and ask whether it is still needed",
-                paste=f"nvidia-smi\nps -o user,pid,lstart,cmd -p {pids}" if pids else "nvidia-smi",
-                caution="do not end a process of another user",
+    yield cuda_oom.finding(
+        found,
+        run,
+        f"; {', '.join(holders)} of it",
+        (
+            _ask_the_owner(
+                f"nvidia-smi\nps -o user,pid,lstart,cmd -p {pids}" if pids else "nvidia-smi"
             ),
         ),
+        confidence=Confidence.CERTAIN if memory.others else Confidence.LIKELY,
+        cost=sum(memory.others.values()) + memory.unnamed,
     )
 
 
@@ -93,25 +98,15 @@ def _foreign(gpu: Gpu) -> int:
 
 def _who(process: GpuProcess) -> str:
     held = f"{process.memory / GIB:.1f} GiB" if process.memory is not None else "some memory"
+    owner = f"({process.name}) of {process.user}"
     if process.holder == "hidden":
-        return (
-            f"process {process.pid} (number of the host) of this or another container holds {held}"
-        )
-    return f"process {process.pid} ({process.name}) of {process.user} holds {held}"
+        owner = "(number of the host) of this or another container"
+    return f"process {process.pid} {owner} holds {held}"
 
 
-def _fixes(gpus: Gpus, gpu: Gpu, others: list[GpuProcess]) -> Iterator[Fix]:
-    pids = ",".join(str(one.pid) for one in others)
-    command = (
-        f"ps -o user,pid,lstart,cmd -p {pids}" if pids else f"sudo fuser -v /dev/nvidia{gpu.index}"
-    )
-    yield Fix(
-        summary="ask its owner whether the process is still needed",
-        paste=command,
+def _ask_the_owner(paste: str) -> Fix:
+    return Fix(
+        summary="find the owner of the process, and ask whether it is still needed",
+        paste=paste,
         caution="do not end a process of another user",
-    )
-    yield Fix(
-        summary="or run without this GPU",
-        paste=gpus.without(gpu),
-        caution="start one rank per remaining GPU",
     )

@@ -10,18 +10,16 @@ other ranks wait in collectives.
 To fix it, check clocks, power and temperature with ``nvidia-smi -q``, or run without this GPU.
 """
 
-# Above 150 lines: four measurements, compared with peers, with the table and over time.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ddoctor.analysis.peers import median_of_others
-from ddoctor.evidence.burn import Burn
+from ddoctor.analysis.describe import where
+from ddoctor.analysis.peers import with_peers
 from ddoctor.evidence.known_hardware import GpuModels
-from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankRate
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.evidence.probes import Burn, Matmul, MemoryBandwidth, RankPlace, RankRate
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("straggler-rank",)
 OF_MACHINE = True
@@ -54,7 +52,6 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
         rates = [rate for rate in matmul.rates if rate.place.device_name == name]
         usual = median(rate.rate for rate in rates)
         if usual < REACHED_SHARE * model.achievable:
-            source = models.sources[model.sources[0]]
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.POSSIBLE,
@@ -69,91 +66,76 @@ def all_of_them(matmul: Matmul, models: GpuModels) -> Iterator[Finding]:
                         value=round(usual, 1),
                         unit="TFLOP/s",
                         expected=model.achievable,
-                        source=source,
+                        source=models.sources[model.sources[0]],
                     ),
                 ),
-                where=_where(rates),
+                where=where([rate.place for rate in rates]),
                 fixes=(_check(),),
             )
 
 
 def in_the_course(burn: Burn) -> Iterator[Finding]:
     """One GPU slows down while equal GPUs keep their rate: heat, or a weak power supply."""
-    fallen = [(rank, rank.fallen) for rank in burn.ranks if rank.place.device != "cpu"]
-    for name in sorted({rank.place.device_name for rank, _ in fallen}):
-        equal = [
-            (rank, fall)
-            for rank, fall in fallen
-            if rank.place.device_name == name and fall is not None
-        ]
-        ordered = sorted(fall for _, fall in equal)
-        peers = len(equal) - 1
-        for rank, fall in equal if peers else ():
-            usual = median_of_others(ordered, fall)
-            if fall - usual < (SLOWER_BY if peers > 1 else SLOWER_BY_OF_TWO):
-                continue
-            heat = f", at up to {max(rank.temperatures)} °C" if rank.temperatures else ""
-            yield Finding(
-                severity=Severity.WARNING,
-                confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
-                because=(
-                    f"rank {rank.place.rank} ({rank.place.device}) falls from {rank.rates[0]:.0f} "
-                    f"to {rank.rates[-1]:.0f} TFLOP/s within {burn.seconds:.0f} s of load{heat}; "
-                    f"equal GPUs fall by {usual:.0%}"
-                ),
-                evidence=(
-                    Observation(
-                        name="rate lost during the burn",
-                        value=round(100 * fall, 1),
-                        unit="%",
-                        expected=round(100 * usual, 1),
-                        source=f"median of {peers} other {name}",
-                    ),
-                ),
-                where=_where([rank.sustained]),
-                cost=Cost(value=round(fall - usual, 3), unit="share of speed"),
-                fixes=(_check(rank.place.bus_id),),
-            )
+    falls = [(rank, rank.fallen) for rank in burn.ranks if rank.fallen is not None]
+    for (rank, fallen), usual, peers in with_peers(
+        falls, group=lambda row: row[0].place.device_name, value=lambda row: row[1]
+    ):
+        if rank.place.device == "cpu" or fallen - usual < _enough(peers):
+            continue
+        heat = f", at up to {max(rank.temperatures)} °C" if rank.temperatures else ""
+        yield _finding(
+            rank.place,
+            f"falls from {rank.rates[0]:.0f} to {rank.rates[-1]:.0f} TFLOP/s within "
+            f"{burn.seconds:.0f} s of load{heat}; equal GPUs fall by {usual:.0%}",
+            Observation(
+                name="rate lost during the burn",
+                value=round(100 * fallen, 1),
+                unit="%",
+                expected=round(100 * usual, 1),
+                source=f"median of {peers} other {rank.place.device_name}",
+            ),
+            fallen - usual,
+            sure=peers > 1,
+        )
 
 
 def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Finding]:
-    for name in sorted({rate.place.device_name for rate in rates if rate.place.device != "cpu"}):
-        equal = [rate for rate in rates if rate.place.device_name == name]
-        ordered = sorted(rate.rate for rate in equal)
-        peers = len(equal) - 1
-        for rate in equal if peers else ():
-            usual = median_of_others(ordered, rate.rate)
-            enough = SLOWER_BY if peers > 1 else SLOWER_BY_OF_TWO
-            behind = 1 - rate.rate / usual
-            if behind < enough or rate.rate + rate.spread >= usual:
-                continue
-            yield Finding(
-                severity=Severity.WARNING,
-                confidence=Confidence.CERTAIN if peers > 1 else Confidence.LIKELY,
-                because=(
-                    f"rank {rate.place.rank} ({rate.place.device}) reaches {rate.rate:.0f} {unit} "
-                    f"in {what}, {behind:.0%} less than equal GPUs ({usual:.0f})"
-                ),
-                evidence=(
-                    Observation(
-                        name=what,
-                        value=round(rate.rate, 1),
-                        unit=unit,
-                        expected=round(usual, 1),
-                        source=f"median of {peers} other {name}",
-                    ),
-                ),
-                where=_where([rate]),
-                cost=Cost(value=round(behind, 3), unit="share of speed"),
-                fixes=(_check(rate.place.bus_id),),
-            )
+    for rate, usual, peers in with_peers(
+        rates, group=lambda rate: rate.place.device_name, value=lambda rate: rate.rate
+    ):
+        behind = 1 - rate.rate / usual
+        cpu = rate.place.device == "cpu"
+        if cpu or behind < _enough(peers) or rate.rate + rate.spread >= usual:
+            continue
+        yield _finding(
+            rate.place,
+            f"reaches {rate.rate:.0f} {unit} in {what}, {behind:.0%} less than equal GPUs "
+            f"({usual:.0f})",
+            Observation(
+                name=what,
+                value=round(rate.rate, 1),
+                unit=unit,
+                expected=round(usual, 1),
+                source=f"median of {peers} other {rate.place.device_name}",
+            ),
+            behind,
+            sure=peers > 1,
+        )
 
 
-def _where(rates: Sequence[RankRate]) -> Where:
-    return Where(
-        hosts=tuple(sorted({rate.place.host for rate in rates})),
-        ranks=tuple(rate.place.rank for rate in rates),
-        devices=tuple(rate.place.device for rate in rates),
+def _enough(peers: int) -> float:
+    return SLOWER_BY if peers > 1 else SLOWER_BY_OF_TWO
+
+
+def _finding(place: RankPlace, what: str, row: Observation, lost: float, *, sure: bool) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        because=f"rank {place.rank} ({place.device}) {what}",
+        evidence=(row,),
+        where=where([place]),
+        cost=Cost(value=round(lost, 3), unit="share of speed"),
+        fixes=(_check(place.bus_id),),
     )
 
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor.analysis import endings, live_ranks
+from ddoctor.analysis import endings
 from ddoctor.analysis.data_overlap import by_name, place, synchronised
-from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.ddp_options import JOIN
+from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import Block
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -46,7 +46,9 @@ def batches_differ(
     loading: Loading, wrapping: Wrapping | None, steps: Steps | None, run: TrainingRun | None
 ) -> Iterator[Finding]:
     synced = synchronised(wrapping, steps)
-    if synced is False or (run is not None and _ended_well(run)):
+    ends = {one.outcome for one in run.ranks} if run is not None else set()
+    # If all ranks finished the script, it handles different lengths.
+    if synced is False or ends == {"finished"}:
         return
     for name, loaders in by_name(loading).items():
         counts, seen = _counts(loaders)
@@ -55,17 +57,16 @@ def batches_differ(
         shortest, longest = min(counts.values()), max(counts.values())
         odd = _odd(counts)
         hung = _left_alone(run, counts) if run is not None else ()
-        doubt = "" if hung else "; unless all ranks leave the epoch together, some will hang"
-        because = (
-            f"an epoch of the loader at {name} has {shortest} batches on {_who(counts, shortest)} "
-            f"and {longest} on {_who(counts, longest)}"
-        )
+        doubt = "; unless all ranks leave the epoch together, some will hang"
         if hung:
-            because += f", and {endings.ranks(hung)} waited forever for the shorter ones"
+            doubt = f", and {endings.ranks(hung)} waited forever for the shorter ones"
         yield Finding(
             severity=Severity.ERROR if synced or hung else Severity.WARNING,
             confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
-            because=because + doubt,
+            because=(
+                f"an epoch of the loader at {name} has {shortest} batches on "
+                f"{_who(counts, shortest)} and {longest} on {_who(counts, longest)}{doubt}"
+            ),
             evidence=tuple(
                 Observation(
                     name=f"batches of an epoch, rank {rank}",
@@ -85,42 +86,35 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return
     ended = [rank.rank for rank in live.gone if rank.finished]
-    loops = {block: rank for rank in live.ranks for block in rank.within if block.loop}
-    for loop in loops:
+    for loop in {block: rank for rank in live.ranks for block in rank.within if block.loop}:
         ahead = [rank for rank in live.ranks if rank.is_past(loop)]
         behind = [rank for rank in live.ranks if loop in rank.within]
-        if (ahead or ended) and behind:
-            yield _left_the_loop(loop, ahead, ended, behind)
-            return
-
-
-def _left_the_loop(
-    loop: Block,
-    ahead: Sequence[LiveRankState],
-    ended: Sequence[int],
-    behind: Sequence[LiveRankState],
-) -> Finding:
-    gone = [f"{endings.ranks(ended)} finished the script"] if ended else []
-    if ahead:
-        verb = "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
-        gone.append(f"{live_ranks.named(ahead)} {verb} {ahead[0].where}")
-    still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
-    left = (*ended, *(rank.rank for rank in ahead))
-    return Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.LIKELY,
-        because=(
-            f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
-            f"{', '.join(gone)}, while {live_ranks.named(behind)} {still} {behind[0].where}; "
-            f"nothing moved for {behind[0].seconds:.0f} s"
-        ),
-        evidence=(
-            Observation(name="left the loop", value=endings.ranks(left)),
-            Observation(name="still in the loop", value=live_ranks.named(behind)),
-        ),
-        where=Where(ranks=tuple(sorted(left))),
-        fixes=(_together(f"at line {loop.line}"), _joined()),
-    )
+        if not (ahead or ended) or not behind:
+            continue
+        gone = [f"{endings.ranks(ended)} finished the script"] if ended else []
+        if ahead:
+            have = (
+                "have left the loop and wait" if len(ahead) > 1 else "has left the loop and waits"
+            )
+            gone.append(f"{named(ahead)} {have} {ahead[0].where}")
+        still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
+        left = sorted((*ended, *(rank.rank for rank in ahead)))
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
+                f"{', '.join(gone)}, while {named(behind)} {still} {behind[0].where}; "
+                f"nothing moved for {behind[0].seconds:.0f} s"
+            ),
+            evidence=(
+                Observation(name="left the loop", value=endings.ranks(left)),
+                Observation(name="still in the loop", value=named(behind)),
+            ),
+            where=Where(ranks=tuple(left)),
+            fixes=(_together(f"at line {loop.line}"), JOIN),
+        )
+        return
 
 
 def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
@@ -153,11 +147,6 @@ def _who(counts: Mapping[int, int], count: int) -> str:
     return endings.ranks(sorted(rank for rank, one in counts.items() if one == count))
 
 
-def _ended_well(run: TrainingRun) -> bool:
-    """Whether all ranks finished the script: then it handles different lengths."""
-    return bool(run.ranks) and all(one.outcome == "finished" for one in run.ranks)
-
-
 def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
     """The longer ranks that hung, or lost their peer, after the shorter ones had continued."""
     shortest = min(counts.values())
@@ -171,41 +160,25 @@ def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
 
 def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:
     if loader.kind == "map" and loader.replicas is None:
-        yield Fix(
+        yield Fix.python(
             summary="use a sampler that gives each rank the same number of batches",
             paste=(
                 "sampler = torch.utils.data.DistributedSampler(dataset, drop_last=True)\n"
                 f"DataLoader(dataset, sampler=sampler, drop_last=True, …)  # {loader.name}"
             ),
-            language="python",
             caution="a sampler that fills batches by length has its own drop_last to set",
         )
     yield _together(f"{loader.name}: {shortest} now")
-    yield _joined()
+    yield JOIN
 
 
 def _together(where: str) -> Fix:
-    return Fix(
+    return Fix.python(
         summary="end the epoch on all ranks with the shortest one",
         paste=(
             "count = torch.tensor(len(loader), device=device)  # or a number known beforehand\n"
             "dist.all_reduce(count, op=dist.ReduceOp.MIN)\n"
             f"for batch in itertools.islice(loader, int(count)):  # {where}"
         ),
-        language="python",
         caution="the last batches of the longer ranks are left out",
-    )
-
-
-def _joined() -> Fix:
-    return Fix(
-        summary="or use Join, so that ranks without batches join the collectives of the others",
-        paste=(
-            "from torch.distributed.algorithms.join import Join\n"
-            "\n"
-            "with Join([model]):  # of DDP\n"
-            "    for batch in loader:"
-        ),
-        language="python",
-        caution="works with DDP and ZeroRedundancyOptimizer only; costs a collective per step",
     )

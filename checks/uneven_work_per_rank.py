@@ -39,6 +39,8 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
     # A rank that always has more is worth a note before it costs much.
     if slower < (NOTICEABLE if heaviest else SLOWER_BY):
         return
+    means = [fmean(amounts) for amounts in work.amounts]
+    usual = median(means)
     name = "numbers (of text: tokens)" if work.unit == "numbers" else work.unit
     if heaviest:
         who = endings.ranks(place.rank for place in heaviest)
@@ -56,65 +58,55 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
             f"{more}: with equal work, a step of {1000 * steps.step:.3g} ms would take "
             f"{1000 * work.lost:.3g} ms less"
         ),
-        evidence=tuple(_rows(steps, work)),
-        where=Where(
-            hosts=tuple(dict.fromkeys(place.host for place in heaviest)),
-            ranks=tuple(place.rank for place in heaviest),
+        evidence=(
+            *(
+                Observation(
+                    name=f"{work.unit} per step, rank {rank.place.rank}",
+                    value=round(mean),
+                    expected=round(usual),
+                    source=f"median of {len(steps.ranks)} ranks",
+                )
+                for rank, mean in zip(steps.ranks, means, strict=True)
+                if len(steps.ranks) == 2 or abs(mean - usual) >= SLOWER_BY * usual
+            ),
+            Observation(
+                name=f"time for one more of the {work.unit}",
+                value=float(f"{1e6 * work.seconds_each:.3g}"),
+                unit="µs",
+                source="regression over all ranks and steps",
+            ),
         ),
+        where=Where.of(heaviest),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_fix(work, bool(heaviest), run),),
     )
 
 
-def _rows(steps: Steps, work: Workload) -> Iterator[Observation]:
-    usual = median(map(fmean, work.amounts))
-    for rank, amounts in zip(steps.ranks, work.amounts, strict=True):
-        if len(steps.ranks) == 2 or abs(fmean(amounts) - usual) >= SLOWER_BY * usual:
-            yield Observation(
-                name=f"{work.unit} per step, rank {rank.place.rank}",
-                value=round(fmean(amounts)),
-                expected=round(usual),
-                source=f"median of {len(steps.ranks)} ranks",
-            )
-    yield Observation(
-        name=f"time for one more of the {work.unit}",
-        value=float(f"{1e6 * work.seconds_each:.3g}"),
-        unit="µs",
-        source="regression over all ranks and steps",
-    )
-
-
 def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
-    gain = "up to the share of the step named above"
     if work.unit == "samples":
-        return Fix(
-            summary="use the same batch size on every rank, and drop a shorter last batch",
-            paste=(
-                "sampler = DistributedSampler(dataset, drop_last=True)\n"
-                "loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, "
-                "drop_last=True)"
-            ),
-            language="python",
-            expected_gain=gain,
+        summary = "use the same batch size on every rank, and drop a shorter last batch"
+        paste = (
+            "sampler = DistributedSampler(dataset, drop_last=True)\n"
+            "loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)"
         )
-    if run is not None and run.framework == "transformers":
-        return Fix(
-            summary="group texts of similar length into the same step on all ranks",
-            paste="training_arguments = TrainingArguments(..., group_by_length=True)",
-            language="python",
-            caution="makes the order a little less random",
-            expected_gain=gain,
-        )
-    summary = "group samples of similar length, so that all ranks have equal work in each step"
-    if same_rank:
-        summary = "divide the data among the ranks at random, not by file or length, and group "
-        summary += "samples of similar length in each step"
-    return Fix(
+        caution = ""
+    elif run is not None and run.framework == "transformers":
+        summary = "group texts of similar length into the same step on all ranks"
+        paste = "training_arguments = TrainingArguments(..., group_by_length=True)"
+        caution = "makes the order a little less random"
+    else:
+        summary = "group samples of similar length, so that all ranks have equal work in each step"
+        if same_rank:
+            summary = (
+                "divide the data among the ranks at random, not by file or length, and group "
+                "samples of similar length in each step"
+            )
+        paste, caution = LIKE_LENGTHS, "or pack texts into sequences of one length, without padding"
+    return Fix.python(
         summary=summary,
-        paste=LIKE_LENGTHS,
-        language="python",
-        caution="or pack texts into sequences of one length, without padding",
-        expected_gain=gain,
+        paste=paste,
+        caution=caution,
+        expected_gain="up to the share of the step named above",
     )
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_ranks, live_stragglers
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_ranks import AGAIN, named, shares
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import NOTABLE as NOTABLE_LIVE
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     LoaderThroughput,
@@ -79,10 +81,9 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
         where=throughput.where(late),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
                 paste="\n".join(lines),
-                language="python",
                 caution=caution,
                 expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
                 settings=("loader.persistent_workers=true",),
@@ -94,35 +95,29 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.moves:
         return
-    rows = [rank for rank in live.ranks if rank.seen.visits(STARTING) >= live_ranks.AGAIN]
-    rows = [rank for rank in rows if rank.seen.share(STARTING) >= live_stragglers.NOTABLE]
-    if not rows:
+    often = [rank for rank in live.ranks if rank.seen.visits(STARTING) >= AGAIN]
+    starting = {
+        rank: share for rank in often if (share := rank.seen.share(STARTING)) >= NOTABLE_LIVE
+    }
+    if not starting:
         return
-    first = max(rows, key=lambda rank: rank.seen.share(STARTING))
-    share, calls = first.seen.share(STARTING), first.seen.calls(STARTING)
+    first = max(starting, key=lambda rank: starting[rank])
+    rows, share, calls = list(starting), starting[first], first.seen.calls(STARTING)
     at = endings.place(calls[-1]) if calls else ""
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{live_ranks.named(rows)}: the main thread restarts DataLoader workers repeatedly"
+            f"{named(rows)}: the main thread restarts DataLoader workers repeatedly"
             f"{f' at {at}' if at else ''}, {share:.0%} of the time"
         ),
-        evidence=tuple(
-            Observation(
-                name=f"starting workers, rank {rank.rank}",
-                value=round(100 * rank.seen.share(STARTING)),
-                unit="% of time",
-            )
-            for rank in rows
-        ),
+        evidence=shares("starting workers", starting),
         where=Where.of(rows, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
-            Fix(
+            Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
                 paste=f"DataLoader(…, persistent_workers=True)  # {at}".rstrip(" #"),
-                language="python",
                 caution=CAUTION,
             ),
         ),

@@ -38,13 +38,8 @@ def processes(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
         )
 
 
-def words(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
+def words(joining: Joining) -> Iterator[Finding]:
     """Ranks that joined have different world sizes, or one rank joined twice."""
-    for joining in joinings:
-        yield from _words(joining)
-
-
-def _words(joining: Joining) -> Iterator[Finding]:
     came = [one for one in joining.ranks if one.came]
     sizes = Counter(one.world_size for one in came if one.world_size is not None)
     twice = [rank for rank, times in Counter(one.rank for one in came).items() if times > 1]

@@ -11,76 +11,46 @@ To fix it, exclude the device until it is tested or replaced. If ``NCCL_P2P_DISA
 values, repair the peer-to-peer path (ACS, IOMMU, driver, NVLink).
 """
 
-# Above 150 lines: four probes can return wrong values, and the fix names the GPUs per host.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.burn import Burn
-from ddoctor.evidence.collectives import Collectives
-from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, WrongValue
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.analysis.describe import few, where
+from ddoctor.evidence.cluster_probes import Collectives
+from ddoctor.evidence.probes import AllReduce, Burn, Matmul, RankPlace, WrongValue
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("replicas-diverged",)
 OF_MACHINE = True
 
 FEW = 4
-"""Ranks that one sentence lists, and hosts that get a separate fix."""
+"""The most hosts that get a separate fix."""
 
 
 def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
-    if not all_reduce.wrong:
-        return
-    places = _places(all_reduce.ranks, all_reduce.wrong)
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=f"all-reduce returned {_values(all_reduce.wrong, places)}",
-        evidence=_rows(all_reduce.wrong),
-        where=_where(places),
-        fixes=(
-            Fix(
-                summary="test whether the peer-to-peer path corrupts the data",
-                paste="NCCL_P2P_DISABLE=1 ddoctor doctor --probe allreduce",
-                caution=(
-                    "if the values are right with it, repair peer-to-peer (ACS, IOMMU, driver, "
-                    "NVLink); the variable itself is not a fix"
-                ),
+    yield from _wrong(
+        "all-reduce",
+        all_reduce.wrong,
+        all_reduce.ranks,
+        Fix(
+            summary="test whether the peer-to-peer path corrupts the data",
+            paste="NCCL_P2P_DISABLE=1 ddoctor doctor --probe allreduce",
+            caution=(
+                "if the values are right with it, repair peer-to-peer (ACS, IOMMU, driver, "
+                "NVLink); the variable itself is not a fix"
             ),
-            *_exclusion(all_reduce.ranks, places),
         ),
     )
 
 
 def other_collectives(collectives: Collectives) -> Iterator[Finding]:
     for sweep in collectives.sweeps:
-        if not sweep.wrong:
-            continue
-        places = _places(collectives.ranks, sweep.wrong)
-        yield Finding(
-            severity=Severity.ERROR,
-            confidence=Confidence.CERTAIN,
-            because=f"{sweep.collective} returned {_values(sweep.wrong, places)}",
-            evidence=_rows(sweep.wrong),
-            where=_where(places),
-            fixes=tuple(_exclusion(collectives.ranks, places)),
-        )
+        yield from _wrong(sweep.collective, sweep.wrong, collectives.ranks)
 
 
 def matmul(matmul: Matmul) -> Iterator[Finding]:
-    if not matmul.wrong:
-        return
-    ranks = tuple(rate.place for rate in matmul.rates)
-    places = _places(ranks, matmul.wrong)
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.CERTAIN,
-        because=f"a {matmul.dtype} matmul returned {_values(matmul.wrong, places)}",
-        evidence=_rows(matmul.wrong),
-        where=_where(places),
-        fixes=tuple(_exclusion(ranks, places)),
-    )
+    places = [rate.place for rate in matmul.rates]
+    yield from _wrong(f"a {matmul.dtype} matmul", matmul.wrong, places)
 
 
 def burn(burn: Burn) -> Iterator[Finding]:
@@ -108,43 +78,37 @@ def burn(burn: Burn) -> Iterator[Finding]:
             )
             for rank in bad
         ),
-        where=_where(places),
+        where=where(places),
         fixes=tuple(_exclusion(tuple(rank.place for rank in burn.ranks), places)),
     )
 
 
-def _places(ranks: Sequence[RankPlace], wrong: Sequence[WrongValue]) -> tuple[RankPlace, ...]:
-    bad = {value.rank for value in wrong}
-    return tuple(place for place in ranks if place.rank in bad)
-
-
-def _values(wrong: Sequence[WrongValue], places: Sequence[RankPlace]) -> str:
-    first = wrong[0]
-    devices = ", ".join(f"rank {place.rank} ({place.device})" for place in places[:FEW])
-    devices += f" and {len(places) - FEW} more" if len(places) > FEW else ""
-    return (
-        f"{first.got:g} instead of {first.expected:g} at {first.bytes} bytes; wrong values on "
-        f"{devices}"
-    )
-
-
-def _rows(wrong: Sequence[WrongValue]) -> tuple[Observation, ...]:
-    return tuple(
-        Observation(
-            name=f"rank {value.rank}, {value.bytes} bytes",
-            value=value.got,
-            expected=value.expected,
-            source="exact sum of whole numbers",
-        )
-        for value in wrong
-    )
-
-
-def _where(places: Sequence[RankPlace]) -> Where:
-    return Where(
-        hosts=tuple(sorted({place.host for place in places})),
-        ranks=tuple(place.rank for place in places),
-        devices=tuple(sorted({place.device for place in places})),
+def _wrong(
+    what: str, wrong: Sequence[WrongValue], ranks: Sequence[RankPlace], *fixes: Fix
+) -> Iterator[Finding]:
+    if not wrong:
+        return
+    first, bad = wrong[0], {value.rank for value in wrong}
+    places = [place for place in ranks if place.rank in bad]
+    devices = few([f"rank {place.rank} ({place.device})" for place in places])
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"{what} returned {first.got:g} instead of {first.expected:g} at {first.bytes} bytes; "
+            f"wrong values on {devices}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"rank {value.rank}, {value.bytes} bytes",
+                value=value.got,
+                expected=value.expected,
+                source="exact sum of whole numbers",
+            )
+            for value in wrong
+        ),
+        where=where(places),
+        fixes=(*fixes, *_exclusion(ranks, places)),
     )
 
 

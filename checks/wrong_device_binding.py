@@ -25,25 +25,17 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("dead-rank", "uneven-gpu-memory")
 
 
-def by_rank(joinings: tuple[Joining, ...], hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
-    for joining in joinings:
-        yield from _doubles(joining, hosts)
-
-
-def _doubles(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
+def by_rank(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
     by_host = {section.host: section for section in hosts}
-    users: dict[tuple[str, str], list[int]] = defaultdict(list)
-    names: dict[tuple[str, str], int] = {}
+    users: dict[tuple[str, int], list[int]] = defaultdict(list)
     for one in joining.ranks:
         section = by_host.get(one.host)
         gpu = device_of(one, section.gpus) if section is not None and one.came else None
         if gpu is not None:
-            users[one.host, gpu.uuid].append(one.rank)
-            names[one.host, gpu.uuid] = gpu.index
-    for (host, uuid), ranks in users.items():
+            users[one.host, gpu.index].append(one.rank)
+    for (host, index), ranks in users.items():
         if len(ranks) < 2:
             continue
-        index = names[host, uuid]
         idle = len(by_host[host].gpus) - sum(1 for where, _ in users if where == host)
         settings = {one.visible_devices for one in joining.ranks if one.rank in ranks}
         seen = ", ".join(sorted(f"CUDA_VISIBLE_DEVICES={value}" for value in settings if value))
@@ -65,14 +57,13 @@ def _doubles(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
             ),
             where=Where(hosts=(host,), ranks=tuple(ranks), devices=(f"cuda:{index}",)),
             fixes=(
-                Fix(
+                Fix.python(
                     summary="use the GPU of the local rank, with all GPUs visible to every rank",
                     paste=(
                         "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
                         "torch.cuda.set_device(device)\n"
                         "torch.distributed.init_process_group(device_id=device)"
                     ),
-                    language="python",
                     caution="unset CUDA_VISIBLE_DEVICES if it is the same for all ranks",
                 ),
             ),

@@ -6,7 +6,6 @@ import io
 import os
 import signal
 import sys
-from types import FrameType
 from typing import NoReturn
 
 # What typer makes of Ctrl-C.
@@ -17,7 +16,8 @@ def main() -> NoReturn:
     """Run the command line; a failure is one line on stderr and exit code 2."""
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+            # As on Ctrl-C, so that no process stays behind.
+            signal.signal(number, signal.default_int_handler)
         _accept_any_terminal()
         code = _run()
         sys.stdout.flush()
@@ -79,11 +79,6 @@ def _kept_traceback() -> str:
     except OSError:
         return "its traceback could not be written"
     return f"please report it with {file.name}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """End on SIGTERM and SIGHUP as on Ctrl-C, so that no process stays behind."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

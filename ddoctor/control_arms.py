@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
+from ddoctor.evidence.cluster_probes import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.probes import AllReduce
-from ddoctor.evidence.training import Trial, Trials
+from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import Finding, Fix, Report, Severity, Verified
 
 # An all-reduce shows the effect of these prefixes only.
@@ -57,7 +57,7 @@ def candidates(report: Report, environment: Mapping[str, str]) -> tuple[Candidat
     if prefix is None:
         return ()
     found = dict.fromkeys(
-        _candidate(finding, fix)
+        Candidate(environment=fix.environment, hosts=finding.where.hosts)
         for finding in report.findings
         if finding.severity > Severity.NOTE
         for fix in finding.fixes
@@ -109,57 +109,46 @@ def proven(
     )
 
 
-def _candidate(finding: Finding, fix: Fix) -> Candidate:
-    return Candidate(environment=fix.environment, hosts=finding.where.hosts)
-
-
 def _judged(finding: Finding, arms: ControlArms | None, trials: Trials | None) -> Iterator[Fix]:
     helped, open_, failed = [], [], []
     for fix in finding.fixes:
         arm = arms.of(fix.environment, finding.where.hosts) if arms and fix.environment else None
         trial = trials.of(fix.settings) if trials and fix.settings else None
-        if arm is not None and arm.gained:
-            helped.append(_verified(fix, arm.before, arm.after, "GB/s"))
-        elif trial is not None and trial.gained:
-            helped.append(_faster(fix, trial))
-        elif arm is not None:
-            failed.append(_warned(fix, _rates(arm)))
-        elif trial is not None:
-            failed.append(_warned(fix, _seconds(trial)))
-        else:
+        tried = trial if arm is None or (trial is not None and trial.gained) else arm
+        if tried is None:
             open_.append(fix)
+        elif tried.gained:
+            helped.append(_verified(fix, tried))
+        else:
+            failed.append(
+                replace(fix, caution="; ".join(filter(None, (_no_gain(tried), fix.caution))))
+            )
     yield from (*helped, *open_, *failed)
 
 
-def _verified(fix: Fix, before: float, after: float, unit: str) -> Fix:
-    verified = Verified(before=float(f"{before:.4g}"), after=float(f"{after:.4g}"), unit=unit)
+def _verified(fix: Fix, tried: ControlArm | Trial) -> Fix:
+    before, after = tried.before, tried.after or 0.0
+    if before is None:
+        gain = f"tried here: {after:.3g} s/step with it; without it, {_failure(tried.without)}"
+        return replace(fix, expected_gain=gain)
+    verified = Verified(
+        before=float(f"{before:.4g}"),
+        after=float(f"{after:.4g}"),
+        unit="GB/s" if isinstance(tried, ControlArm) else "s/step",
+    )
     return replace(fix, verified=verified)
 
 
-def _faster(fix: Fix, trial: Trial) -> Fix:
-    if trial.before is not None and trial.after is not None:
-        return _verified(fix, trial.before, trial.after, "s/step")
-    failure = next((turn.failure for turn in trial.without if turn.failure), "it did not run")
-    return replace(
-        fix, expected_gain=f"tried here: {trial.after:.3g} s/step with it; without it, {failure}"
-    )
+def _no_gain(tried: ControlArm | Trial) -> str:
+    if isinstance(tried, ControlArm):
+        failed, before = tried.failure, f"all-reduce {tried.before:.3g} GB/s"
+    else:
+        failed = _failure(tried.with_it) if tried.after is None else ""
+        before = f"{tried.before:.3g} s/step" if tried.before is not None else "no figure"
+    if failed:
+        return f"tried here, and it did not work: {failed}"
+    return f"tried here, no gain: {before} without it, {tried.after:.3g} with it"
 
 
-def _warned(fix: Fix, told: str) -> Fix:
-    return replace(fix, caution="; ".join(filter(None, (told, fix.caution))))
-
-
-def _rates(arm: ControlArm) -> str:
-    if arm.failure:
-        return f"tried here, and it did not work: {arm.failure}"
-    return (
-        f"tried here, no gain: all-reduce {arm.before:.3g} GB/s without it, {arm.after:.3g} with it"
-    )
-
-
-def _seconds(trial: Trial) -> str:
-    if trial.after is None:
-        failure = next((turn.failure for turn in trial.with_it if turn.failure), "it did not run")
-        return f"tried here, and it did not work: {failure}"
-    before = f"{trial.before:.3g} s/step" if trial.before is not None else "no figure"
-    return f"tried here, no gain: {before} without it, {trial.after:.3g} with it"
+def _failure(turns: Sequence[ArmTurn | TrialTurn]) -> str:
+    return next((turn.failure for turn in turns if turn.failure), "it did not run")

@@ -6,6 +6,7 @@ Nothing is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -56,24 +57,23 @@ def offered(group: str) -> tuple[Offer, ...]:
     taken = {one.name: "ddoctor" for one in own(group)}
     offers = []
     for name, module, package in sorted(points):
-        offer = Offer(name=name.replace("-", "_"), module=module, package=package)
-        if owner := taken.get(offer.name):
-            offer = replace(offer, problem=f"{owner} already offers this name")
-        taken.setdefault(offer.name, package)
-        offers.append(offer)
+        one = Offer(name=name.replace("-", "_"), module=module, package=package)
+        if owner := taken.get(one.name):
+            one = replace(one, problem=f"{owner} already offers this name")
+        taken.setdefault(one.name, package)
+        offers.append(one)
     return tuple(offers)
 
 
-def usable(group: str) -> tuple[Offer, ...]:
-    """All modules whose names can be used, those of ddoctor first."""
-    return (*own(group), *(one for one in offered(group) if not one.problem))
+def usable(group: str) -> Iterator[Offer]:
+    """All modules whose names can be used, those of ddoctor first.
+
+    It searches the installed packages only for those that follow: that takes time.
+    """
+    yield from own(group)
+    yield from (one for one in offered(group) if not one.problem)
 
 
-def module(group: str, name: str) -> str:
-    """The module to import for a name; a name that no package offers is itself a module."""
-    return next((one.module for one in usable(group) if one.name == name), name)
-
-
-def package(group: str, name: str) -> str:
-    """The installed package that offers a name; empty: ddoctor."""
-    return next((one.package for one in usable(group) if one.name == name), "")
+def offer(group: str, name: str) -> Offer:
+    """The module of a name; a name that no package offers is itself a module."""
+    return next((one for one in usable(group) if one.name == name), Offer(name=name, module=name))

@@ -1,26 +1,22 @@
-"""Finds the checks, gives each the evidence that it names, and makes a report of the findings."""
+"""Gives each check the evidence that it names, and makes a report of the findings."""
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from ddoctor import discovery, knowledge
+from ddoctor import check_catalog, knowledge
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.flight_records import by_nccl
 from ddoctor.analysis.live_state import LiveState, unjudged
+from ddoctor.check_catalog import Check, Way
 from ddoctor.control_arms import proven
-from ddoctor.errors import DoctorError
-from ddoctor.evidence.arms import ControlArms
+from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
@@ -51,147 +47,6 @@ FEW = 6
 """A reason counts more hosts than this instead of naming them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """The evidence that one parameter of a check needs."""
-
-    section: type[Section]
-    every_host: bool = False
-    """``tuple[Section, ...]``: the sections of all hosts at once."""
-    optional: bool = False
-    """``Section | None``: the check also runs without it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One public generator function of a check: one way to find its cause."""
-
-    check: str
-    """The reported name: the cause, with the function if there are several."""
-    needs: Mapping[str, Need]
-    """By parameter; what a derived parameter needs follows its name, as in ``live.looks``."""
-    asks: Mapping[str, Any]
-    """The types of its parameters."""
-    run: Callable[..., Iterator[Finding]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One cause: a module of ``checks/``."""
-
-    name: str
-    title: str
-    explanation: str
-    explains: tuple[str, ...]
-    ways: tuple[Way, ...]
-    explained_by: tuple[str, ...] = ()
-    """Causes of this one whose checks do not name it in EXPLAINS."""
-    of_machine: bool = False
-    """Whether no setting fixes it: the host must be repaired, restarted or excluded."""
-    package: str = ""
-    """The installed package that provides it; empty: ddoctor."""
-
-
-CHECKS = "ddoctor.checks"
-"""The package of the checks, and the group of entry points for checks of other packages."""
-
-
-def names() -> tuple[str, ...]:
-    """Return the names of all causes without loading any check.
-
-    Raises:
-        DoctorError: ddoctor is not installed (a bare checkout).
-    """
-    return tuple(_cause(offer) for offer in discovery.usable(CHECKS))
-
-
-def load(name: str) -> Check:
-    """Load the check of one cause.
-
-    Raises:
-        KeyError: there is no such check.
-    """
-    # ddoctor's checks come first: searching the installed packages takes time.
-    for offers in (discovery.own, discovery.offered):
-        for offer in offers(CHECKS):
-            if _cause(offer) == name and not offer.problem:
-                return _read(offer)
-    raise KeyError(name)
-
-
-def read(module: ModuleType, name: str = "", package: str = "") -> Check:
-    """Read a check from its module: the docstring and the public generator functions.
-
-    Raises:
-        TypeError: a parameter is no type of evidence.
-    """
-    name = name or module.__name__.rpartition(".")[2].replace("_", "-")
-    explanation = inspect.getdoc(module) or ""
-    functions = [
-        function
-        for function in vars(module).values()
-        if inspect.isgeneratorfunction(function)
-        and function.__module__ == module.__name__
-        and not function.__name__.startswith("_")
-    ]
-    title = explanation.partition("\n")[0].rstrip(".")
-    return Check(
-        name=name,
-        title=title,
-        package=package,
-        explanation=explanation,
-        explains=tuple(getattr(module, "EXPLAINS", ())),
-        explained_by=tuple(getattr(module, "EXPLAINED_BY", ())),
-        of_machine=getattr(module, "OF_MACHINE", False),
-        ways=tuple(
-            Way(
-                check=name
-                if len(functions) == 1
-                else f"{name} ({function.__name__.replace('_', ' ')})",
-                needs=_needs(function),
-                asks=_asks(function),
-                run=_named(function, name, title),
-            )
-            for function in functions
-        ),
-    )
-
-
-@cache
-def discover() -> tuple[Check, ...]:
-    """Load every check, except broken ones of other packages."""
-    loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
-    own = map(_read, discovery.own(CHECKS))
-    return (*own, *(check for check in loaded if isinstance(check, Check)))
-
-
-def broken() -> tuple[Crashed, ...]:
-    """Return the broken checks and probes of other packages, with the reason."""
-    loaded = (_load_offered(offer) for offer in discovery.offered(CHECKS))
-    return (
-        *(check for check in loaded if isinstance(check, Crashed)),
-        *(
-            Crashed(check=f"probe {offer.name} ({offer.package})", error=offer.problem)
-            for offer in discovery.offered("ddoctor.probes")
-            if offer.problem
-        ),
-    )
-
-
-def of_machine(cause: str) -> bool:
-    """Whether no setting fixes a cause: its host must be repaired, restarted or excluded."""
-    return any(check.name == cause and check.of_machine for check in discover())
-
-
-def explains(checks: Sequence[Check]) -> Mapping[str, Collection[str]]:
-    """Return the consequences of each cause, whichever of the two checks names them."""
-    found = {check.name: set(check.explains) for check in checks}
-    for check in checks:
-        for cause in check.explained_by:
-            found.setdefault(cause, set()).add(check.name)
-    return found
-
-
 def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
     """Run every way of every check that has its evidence; the others are skipped with a reason."""
     ways = tuple(way for check in checks for way in check.ways)
@@ -204,7 +59,7 @@ def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
 
 def examine(evidence: Evidence, command: Command) -> Report:
     """Judge the evidence by all checks and return the report."""
-    checks = discover()
+    checks = check_catalog.discover()
     results = diagnose(evidence, checks)
     # A check that a recorded run or an attached one could never feed is not listed as skipped.
     own: Command | None = command if command == "run" else None
@@ -219,13 +74,13 @@ def examine(evidence: Evidence, command: Command) -> Report:
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
-    ordered = order(results, explains(checks))
+    ordered = order(results, check_catalog.explains(checks))
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)
     crashed = (
         *(Crashed(check=r.check, error=r.crashed) for r in results if r.crashed is not None),
-        *broken(),
+        *check_catalog.broken(),
         *_failed_collectors(evidence),
         *(
             Crashed(check=f"probe {run.probe}", error=f"{run.outcome}: {run.reason}")
@@ -264,100 +119,34 @@ def examine(evidence: Evidence, command: Command) -> Report:
     )
 
 
-def _cause(offer: discovery.Offer) -> str:
-    return offer.name.replace("_", "-")
-
-
-def _read(offer: discovery.Offer) -> Check:
-    return read(import_module(offer.module), _cause(offer), offer.package)
-
-
-@cache
-def _load_offered(offer: discovery.Offer) -> Check | Crashed:
-    """Load a check of another package; an error in it affects no other check."""
-    try:
-        if offer.problem:
-            raise DoctorError(offer.problem)
-        check = _read(offer)
-        if not check.title:
-            raise DoctorError(f"{offer.module} has no docstring")
-        if not check.ways:
-            raise DoctorError(f"{offer.module} has no public generator function")
-    except (Exception, SystemExit) as error:
-        why = str(error) if isinstance(error, DoctorError) else f"{type(error).__name__}: {error}"
-        return Crashed(check=f"{_cause(offer)} ({offer.package})", error=why)
-    return check
-
-
-def _named(
-    function: Callable[..., Iterator[Finding]], name: str, title: str
-) -> Callable[..., Iterator[Finding]]:
-    def run(**sections: Any) -> Iterator[Finding]:
-        for finding in function(**sections):
-            yield replace(finding, cause=name, title=title)
-
-    return run
-
-
-def _asks(function: Callable[..., Any]) -> Mapping[str, Any]:
-    hints = get_type_hints(function)
-    return {name: hints.get(name) for name in inspect.signature(function).parameters}
-
-
-def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
-    """Return the sections that a function needs, those of its derived parameters included."""
-    needs: dict[str, Need] = {}
-    for parameter, hint in _asks(function).items():
-        if _is_derived(hint):
-            needs |= {f"{parameter}.{name}": need for name, need in _needs(hint.derive).items()}
-        else:
-            needs[parameter] = _need(hint, f"{function.__module__}.{function.__qualname__}")
-    return needs
-
-
-def _is_derived(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Derived)
-
-
-def _need(hint: Any, who: str) -> Need:
-    arguments = get_args(hint)
-    if get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return replace(_need(arguments[0], who), every_host=True)
-    if get_origin(hint) in (UnionType, Union) and NoneType in arguments and len(arguments) == 2:
-        (wanted,) = (argument for argument in arguments if argument is not NoneType)
-        return replace(_need(wanted, who), optional=True)
-    if isinstance(hint, type) and issubclass(hint, Section):
-        return Need(section=hint)
-    raise TypeError(f"{who}: {hint} is no type of evidence")
-
-
 def _run(
     way: Way, evidence: Evidence, derived: dict[tuple[object, ...], Derived]
 ) -> Iterator[Result]:
     """Yield one result for all hosts with the same sections or the same reason to skip."""
     once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
+    shared = {
+        name: evidence.all(need.section) for name, need in way.needs.items() if need.every_host
+    }
     groups: dict[tuple[object, ...], tuple[dict[str, object], list[str]]] = {}
     skips: dict[str, list[str]] = {}
     for host in ("",) if once else evidence.hosts or ("",):
-        given: dict[str, object] = {}
-        missing: str | None = None
-        for parameter, need in way.needs.items():
-            if need.every_host:
-                given[parameter] = evidence.all(need.section)
-                found = bool(given[parameter])
-            else:
-                given[parameter] = evidence.of(need.section, host)
-                found = given[parameter] is not None
-            if not found and not need.optional:
-                missing = _why_missing(need.section, evidence, host)
-                break
-        if missing is not None:
-            skips.setdefault(missing, []).append(host)
+        given: dict[str, object] = {
+            name: shared[name] if need.every_host else evidence.of(need.section, host)
+            for name, need in way.needs.items()
+        }
+        missing = [
+            need
+            for name, need in way.needs.items()
+            if given[name] in (None, ()) and not need.optional
+        ]
+        if missing:
+            why = _why_missing(missing[0].section, evidence, host)
+            skips.setdefault(why, []).append(host)
         else:
             same = tuple(map(_identity, given.values()))
             groups.setdefault(same, (given, []))[1].append(host)
     for given, hosts in groups.values():
-        yield _told(way, given, hosts, derived)
+        yield _result(way, given, hosts, derived)
     for reason, hosts in skips.items():
         yield Result(check=way.check, skipped=reason + _which(hosts, evidence.hosts))
 
@@ -368,34 +157,34 @@ def _identity(given: object) -> object:
 
 
 def _arguments(
-    asks: Mapping[str, Any],
+    function: Callable[..., Any],
     given: Mapping[str, object],
     derived: dict[tuple[object, ...], Derived],
 ) -> Mapping[str, object]:
     """Return the arguments by parameter; what is derived from sections is computed once."""
     arguments: dict[str, object] = {}
-    for parameter, hint in asks.items():
-        if not _is_derived(hint):
+    for parameter, hint in check_catalog.asks(function).items():
+        if not check_catalog.is_derived(hint):
             arguments[parameter] = given[parameter]
             continue
         start = f"{parameter}."
         own = {name[len(start) :]: one for name, one in given.items() if name.startswith(start)}
         key = (hint, *map(_identity, own.values()))
         if key not in derived:
-            derived[key] = hint.derive(**_arguments(_asks(hint.derive), own, derived))
+            derived[key] = hint.derive(**_arguments(hint.derive, own, derived))
         arguments[parameter] = derived[key]
     return arguments
 
 
-def _told(
+def _result(
     way: Way,
     given: Mapping[str, object],
     hosts: Sequence[str],
     derived: dict[tuple[object, ...], Derived],
 ) -> Result:
     try:
-        arguments = _arguments(way.asks, given, derived)
-        findings = tuple(_placed(finding, hosts) for finding in way.run(**arguments))
+        arguments = _arguments(way.function, given, derived)
+        findings = tuple(_completed(one, way, hosts) for one in way.function(**arguments))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
@@ -426,10 +215,11 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     return f"no {section.label()} evidence: {told or f'get it with `{section.obtain()}`'}"
 
 
-def _placed(finding: Finding, hosts: Sequence[str]) -> Finding:
-    if finding.where.hosts or not any(hosts):
-        return finding
-    return replace(finding, where=replace(finding.where, hosts=tuple(hosts)))
+def _completed(finding: Finding, way: Way, hosts: Sequence[str]) -> Finding:
+    where = finding.where
+    if not where.hosts and any(hosts):
+        where = replace(where, hosts=tuple(hosts))
+    return replace(finding, cause=way.cause, title=way.title, where=where)
 
 
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:

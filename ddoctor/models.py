@@ -6,7 +6,7 @@ JSON contains these types and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
@@ -72,14 +72,12 @@ class Where:
     devices: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, rows: Sequence[Placed], *, every: Sequence[object] = ()) -> Where:
+    def of(cls, rows: Iterable[Placed], *, every: Sized = ()) -> Where:
         """The place of these ranks; empty if they are as many as ``every``."""
-        if len(rows) == len(every):
+        hosts = {one.rank: one.host for one in rows}
+        if len(hosts) == len(every):
             return cls()
-        return cls(
-            hosts=tuple(sorted({one.host for one in rows})),
-            ranks=tuple(one.rank for one in rows),
-        )
+        return cls(hosts=tuple(sorted({*hosts.values()} - {""})), ranks=tuple(sorted(hosts)))
 
     def meets(self, other: Where) -> bool:
         """Whether both may describe the same place: no field has disjoint values."""
@@ -93,8 +91,7 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One row of evidence: the measured value, the expected value, and the source of the
-    expectation."""
+    """One row of evidence: measured value, expected value, and the source of the expectation."""
 
     name: str
     value: Value
@@ -130,12 +127,30 @@ class Fix:
     caution: str = ""
     expected_gain: str | None = None
     environment: tuple[str, ...] = ()
-    """The part that a control run can try in the environment of the finding's hosts: NAME=value, or
-    NAME alone to unset it."""
+    """What a control run can try on the finding's hosts: NAME=value, or NAME alone to unset it."""
     settings: tuple[str, ...] = ()
-    """The part that a control run can try on the script, unchanged: ``loader.num_workers=3``,
-    ``ddp.find_unused_parameters=false``, ``torch.threads=1``."""
+    """What it can try on the script: ``loader.num_workers=3``, ``torch.threads=1``, …"""
     verified: Verified | None = None
+
+    @classmethod
+    def python(
+        cls,
+        *,
+        summary: str,
+        paste: str,
+        caution: str = "",
+        expected_gain: str | None = None,
+        settings: tuple[str, ...] = (),
+    ) -> Fix:
+        """A remedy in the training script."""
+        return cls(
+            summary=summary,
+            paste=paste,
+            language="python",
+            caution=caution,
+            expected_gain=expected_gain,
+            settings=settings,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 LOCAL_RANK = ("--local-rank=", "--local_rank=")
 
@@ -29,7 +27,8 @@ def main() -> int:
 
             return recording.main(words[1:], given)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+            # torchrun forwards Ctrl-C as SIGTERM or SIGINT: end like Ctrl-C, with all cleanup.
+            signal.signal(number, signal.default_int_handler)
         from ddoctor.cluster import rank as probing
         from ddoctor.proc.parent import end_with_parent
 
@@ -50,11 +49,6 @@ def _complain(message: str) -> int:
     print(line, file=sys.stderr)
     explain_failure(line)
     return 2
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """torchrun forwards Ctrl-C as SIGTERM or SIGINT: end like Ctrl-C, with all cleanup."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -18,29 +18,17 @@ NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)")
 
 
 def count(option: str, text: str) -> float:
-    """Say 4.4e9, 4.4B, 82M.
-
-    Raises:
-        DoctorError: it is no such number, or none above zero.
-    """
+    """Say 4.4e9, 4.4B, 82M; `DoctorError` for anything else, and not above zero."""
     return _read(option, text, COUNTS, "4.4e9, 4.4B or 82M")
 
 
 def size(option: str, text: str) -> int:
-    """Bytes of, say, 10GB or 24GiB.
-
-    Raises:
-        DoctorError: it is no such size, or none above zero.
-    """
+    """Bytes of, say, 10GB or 24GiB; `DoctorError` for anything else, and not above zero."""
     return round(_read(option, text, SIZES, "10GB or 24GiB"))
 
 
 def product(option: str, text: str) -> int:
-    """Say 45000, or 50x30x30.
-
-    Raises:
-        DoctorError: one of the factors is no whole number above zero.
-    """
+    """Say 45000, or 50x30x30; `DoctorError` unless all factors are whole and above zero."""
     factors = re.split(r"[x×*]", text.replace("_", ""))
     if not all(one.strip().isdecimal() and int(one) for one in factors):
         raise DoctorError(f"{option} {text}: give a whole number, or a product as 50x30x30")

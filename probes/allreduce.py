@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddoctor.evidence.probes import AllReduce, SweepPoint, WrongValue
 from ddoctor.probing import size_sweep
-from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth
+from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth, first_difference
 
 SMALLEST = 2**10
 
@@ -58,12 +58,12 @@ def one_size(world: ProbeWorld, tensor: torch.Tensor, *, seconds: float) -> Swee
         "all-reduce",
         partial(dist.all_reduce, tensor),
         size=size,
-        bandwidth=partial(bus_bandwidth, ranks=world.size),
+        bandwidth=bus_bandwidth,
         seconds=seconds,
     )
 
 
-def _verify(world: ProbeWorld, size: int, tensor: torch.Tensor) -> list[WrongValue]:
+def _verify(world: ProbeWorld, size: int, tensor: torch.Tensor) -> tuple[WrongValue, ...]:
     """The first wrong value on each rank; the test numbers are small integers with an exact sum."""
     rows = tensor.view(-1, min(PERIOD, tensor.numel()))
     pattern = torch.arange(rows.shape[1], device=world.device) % PRIME
@@ -71,14 +71,6 @@ def _verify(world: ProbeWorld, size: int, tensor: torch.Tensor) -> list[WrongVal
     world.doing(f"all-reduce of {size} bytes, to verify its values")
     dist.all_reduce(tensor)
     expected = (pattern * world.size + sum(range(world.size))).float()
-    mine = None
-    for row in rows:
-        if not torch.equal(row, expected):
-            at = int((row != expected).nonzero()[0])
-            mine = (float(expected[at]), float(row[at]))
-            break
-    return [
-        WrongValue(rank=rank, bytes=size, expected=found[0], got=found[1])
-        for rank, found in enumerate(world.gather(mine))
-        if found is not None
-    ]
+    # Row by row, as far as the first difference: comparing all at once takes too much memory.
+    mine = next(filter(None, (first_difference(expected, row) for row in rows)), None)
+    return world.wrong_values(size, mine)

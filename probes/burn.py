@@ -13,7 +13,7 @@ import torch
 from ddoctor.collect import CannotSee
 from ddoctor.collect.gpus import clocks_limited_by
 from ddoctor.collect.nvml import NvmlDevice, session
-from ddoctor.evidence.burn import Burn, Burning
+from ddoctor.evidence.probes import Burn, Burning
 from ddoctor.probing.world import ProbeWorld
 
 ONLY_IF_NAMED = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from time import time as now
 
-from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
-from ddoctor.probing.world import ProbeWorld, Skip
+from ddoctor.evidence.cluster_probes import ClockOffset, ClockOffsets
+from ddoctor.probing.world import ProbeWorld, Skip, by_host
 
 USES_DEVICE = False
 SPANS_HOSTS = True
@@ -25,9 +25,7 @@ Stamps = tuple[float, float, float, float]
 
 def measure(world: ProbeWorld) -> ClockOffsets | None:
     """One rank of each host after another exchanges time stamps with rank 0, over the store."""
-    first: dict[str, int] = {}
-    for place in world.places():
-        first.setdefault(place.host, place.rank)
+    first = {host: ranks[0] for host, ranks in by_host(world.places()).items()}
     if len(first) < 2:
         raise Skip("there is only one host")
     talk = world.agree(secrets.token_hex(4))

@@ -11,10 +11,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ddoctor.evidence.collectives import Collective, Collectives, Scope, Sweep
+from ddoctor.evidence.cluster_probes import Collective, Collectives, Scope, Sweep
 from ddoctor.evidence.probes import SweepPoint, WrongValue
 from ddoctor.probing import size_sweep
-from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth
+from ddoctor.probing.world import ProbeWorld, Skip, bus_bandwidth, by_host, first_difference
 
 SPANS_HOSTS = True
 
@@ -40,9 +40,7 @@ class Buffers:
     large: torch.Tensor
     other: torch.Tensor
     small: torch.Tensor
-    rank: int
-    size: int
-    group: dist.ProcessGroup | None
+    world: ProbeWorld
 
     @property
     def pattern(self) -> torch.Tensor:
@@ -51,7 +49,7 @@ class Buffers:
 
     def by_rank(self, of: Callable[[int], torch.Tensor | float]) -> torch.Tensor:
         """A tensor of the size of ``large``, with the result of ``of`` in each rank's part."""
-        parts = torch.empty_like(self.large).view(self.size, -1)
+        parts = torch.empty_like(self.large).view(self.world.size, -1)
         for rank, part in enumerate(parts):
             part[:] = of(rank)
         return parts.view(-1)
@@ -79,43 +77,47 @@ def _whole(size: int, seconds: float, ranks: int) -> float:
 
 
 def _sum_of_ranks(of: Buffers) -> int:
-    return sum(range(of.size))
+    return sum(range(of.world.size))
+
+
+def _fill_large(of: Buffers) -> None:
+    of.large.copy_(of.by_rank(lambda part: of.pattern + part + of.world.rank))
 
 
 KINDS: Mapping[Collective, Kind] = {
     "all-reduce": Kind(
-        run=lambda of: dist.all_reduce(of.large, group=of.group),
-        fill=lambda of: of.large.copy_(of.by_rank(lambda part: of.pattern + part + of.rank)),
+        run=lambda of: dist.all_reduce(of.large, group=of.world.group),
+        fill=_fill_large,
         result=lambda of: of.large,
         expected=lambda of: of.by_rank(
-            lambda part: (of.pattern + part) * of.size + _sum_of_ranks(of)
+            lambda part: (of.pattern + part) * of.world.size + _sum_of_ranks(of)
         ),
         bandwidth=bus_bandwidth,
     ),
     "all-gather": Kind(
-        run=lambda of: _gather(of.large, of.small, group=of.group),
-        fill=lambda of: of.small.copy_(of.pattern + of.rank),
+        run=lambda of: _gather(of.large, of.small, group=of.world.group),
+        fill=lambda of: of.small.copy_(of.pattern + of.world.rank),
         result=lambda of: of.large,
         expected=lambda of: of.by_rank(lambda part: of.pattern + part),
         bandwidth=_parts,
     ),
     "reduce-scatter": Kind(
-        run=lambda of: _scatter(of.small, of.large, group=of.group),
-        fill=lambda of: of.large.copy_(of.by_rank(lambda part: of.pattern + part + of.rank)),
+        run=lambda of: _scatter(of.small, of.large, group=of.world.group),
+        fill=_fill_large,
         result=lambda of: of.small,
-        expected=lambda of: (of.pattern + of.rank) * of.size + _sum_of_ranks(of),
+        expected=lambda of: (of.pattern + of.world.rank) * of.world.size + _sum_of_ranks(of),
         bandwidth=_parts,
     ),
     "all-to-all": Kind(
-        run=lambda of: dist.all_to_all_single(of.other, of.large, group=of.group),
-        fill=lambda of: of.large.copy_(of.by_rank(lambda part: of.pattern + part + of.rank)),
+        run=lambda of: dist.all_to_all_single(of.other, of.large, group=of.world.group),
+        fill=_fill_large,
         result=lambda of: of.other,
-        expected=lambda of: of.by_rank(lambda part: of.pattern + of.rank + part),
+        expected=lambda of: of.by_rank(lambda part: of.pattern + of.world.rank + part),
         bandwidth=_parts,
     ),
     "broadcast": Kind(
-        run=lambda of: dist.broadcast(of.large, group=of.group, group_src=0),
-        fill=lambda of: of.large.copy_(of.by_rank(lambda part: of.pattern + part - of.rank)),
+        run=lambda of: dist.broadcast(of.large, group=of.world.group, group_src=0),
+        fill=lambda of: of.large.copy_(of.by_rank(lambda part: of.pattern + part - of.world.rank)),
         result=lambda of: of.large,
         expected=lambda of: of.by_rank(lambda part: of.pattern + part),
         bandwidth=_whole,
@@ -128,11 +130,8 @@ def measure(world: ProbeWorld) -> Collectives | None:
     if world.size < 2:
         raise Skip("there is only one rank, and no other to communicate with")
     places = world.places()
-    by_host: dict[str, list[int]] = {}
-    for place in places:
-        by_host.setdefault(place.host, []).append(place.rank)
     sweeps: list[Sweep] = []
-    for scope, parts in _scopes(list(by_host.values())).items():
+    for scope, parts in _scopes(list(by_host(places).values())).items():
         ranks = next((part for part in parts if world.rank in part and len(part) > 1), None)
         world.doing(f"joining the groups of the scope: {scope}")
         whole = ranks is not None and len(ranks) == world.size
@@ -172,25 +171,18 @@ def _sweep(
     top = size_sweep.largest(world.memory() // 4)
     points: list[SweepPoint] = []
     wrong: tuple[WrongValue, ...] = ()
+    refused = ""
     for size, left in size_sweep.sizes(world, points, first=SMALLEST, top=top, seconds=SECONDS):
         buffers = _buffers(world, size)
-        if not points:
-            refused = _refusal(partial(kind.run, buffers))
-            if refused:
-                return Sweep(
-                    collective=collective,
-                    scope=scope,
-                    host=host,
-                    ranks=tuple(ranks),
-                    skipped=refused,
-                )
+        if not points and (refused := _refusal(partial(kind.run, buffers))):
+            break
         points.append(
             size_sweep.point(
                 world,
                 f"{collective}, {scope},",
                 partial(kind.run, buffers),
                 size=buffers.large.nbytes,
-                bandwidth=lambda size, seconds: kind.bandwidth(size, seconds, world.size),
+                bandwidth=kind.bandwidth,
                 seconds=left,
             )
         )
@@ -202,6 +194,7 @@ def _sweep(
         ranks=tuple(ranks),
         points=tuple(points),
         wrong=wrong,
+        skipped=refused,
     )
 
 
@@ -213,9 +206,7 @@ def _buffers(world: ProbeWorld, size: int) -> Buffers:
         large=large,
         other=other,
         small=torch.zeros(part, device=world.device),
-        rank=world.rank,
-        size=world.size,
-        group=world.group,
+        world=world,
     )
 
 
@@ -237,13 +228,5 @@ def _verify(
     kind.fill(buffers)
     world.doing(f"collective of {buffers.large.nbytes} bytes, to verify its values")
     kind.run(buffers)
-    expected, got = kind.expected(buffers).float(), kind.result(buffers)
-    mine = None
-    if not torch.equal(expected, got):
-        at = int((expected != got).nonzero()[0])
-        mine = (float(expected[at]), float(got[at]))
-    return tuple(
-        WrongValue(rank=ranks[index], bytes=buffers.large.nbytes, expected=found[0], got=found[1])
-        for index, found in enumerate(world.gather(mine))
-        if found is not None
-    )
+    mine = first_difference(kind.expected(buffers).float(), kind.result(buffers))
+    return world.wrong_values(buffers.large.nbytes, mine, ranks)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from threading import Thread
 
 from ddoctor.collect.network import interfaces
-from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
-from ddoctor.probing.world import ProbeWorld, Skip
+from ddoctor.evidence.cluster_probes import InterfaceRate, InterfaceRates
+from ddoctor.probing.world import ProbeWorld, Skip, by_host
 
 USES_DEVICE = False
 SPANS_HOSTS = True
@@ -26,10 +26,7 @@ CHUNK = bytes(2**20)
 
 def measure(world: ProbeWorld) -> InterfaceRates | None:
     """The first rank of every host sends to the next host, and receives from the previous one."""
-    hosts: dict[int, str] = {}
-    for place in world.places():
-        if place.host not in hosts.values():
-            hosts[place.rank] = place.host
+    hosts = {ranks[0]: host for host, ranks in by_host(world.places()).items()}
     if len(hosts) < 2:
         raise Skip("there is only one host")
     told = world.gather(dict(_addresses()) if world.rank in hosts else {})

@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from ddoctor.evidence.probes import Matmul, WrongValue
-from ddoctor.probing.world import ProbeWorld
+from ddoctor.evidence.probes import Matmul
+from ddoctor.probing.world import ProbeWorld, first_difference
 
 SECONDS = 2.0
 
@@ -32,11 +32,7 @@ def measure(world: ProbeWorld) -> Matmul | None:
     rates = world.rates(2 * size**3 / 1e12, seconds)
     world.doing("matmul, to verify its values")
     mine = _first_wrong(left, right, product, generator)
-    wrong = tuple(
-        WrongValue(rank=rank, bytes=product.nbytes, expected=found[0], got=found[1])
-        for rank, found in enumerate(world.gather(mine))
-        if found is not None
-    )
+    wrong = world.wrong_values(product.nbytes, mine)
     if world.rank > 0:
         return None
     return Matmul(dtype=str(dtype).removeprefix("torch."), size=size, rates=rates, wrong=wrong)
@@ -57,7 +53,6 @@ def _first_wrong(
         rows = slice(start, start + CHUNK)
         expected = left[rows, :depth].float() @ inner
         got = product[rows].float() @ signs
-        if not torch.equal(expected, got):
-            at = int((expected != got).nonzero()[0])
-            return float(expected[at]), float(got[at])
+        if (found := first_difference(expected, got)) is not None:
+            return found
     return None

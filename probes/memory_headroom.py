@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from msgspec.structs import replace
@@ -11,9 +12,8 @@ from msgspec.structs import replace
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.memory_headroom import Longest, MemoryHeadroom
 from ddoctor.memory_sweep import devices, shards, work
-from ddoctor.memory_sweep.exchange import Exchange, NoExchange
-from ddoctor.memory_sweep.lines import MemoryLines
-from ddoctor.memory_sweep.replicas import Replicas
+from ddoctor.memory_sweep.exchange import Exchange, Replicas
+from ddoctor.memory_sweep.search import MemoryLines
 from ddoctor.memory_sweep.sweep import TIMED, MemorySweep
 from ddoctor.memory_sweep.training import TrainingSteps, out_of_memory
 from ddoctor.probing.sweep_request import SweepRequest
@@ -67,7 +67,7 @@ def _built(world: ProbeWorld, request: SweepRequest) -> Exchange | None:
             return shards.ShardedExchange(world, made)
         with world.device:
             found = made()
-        return Replicas(world, found) if world.size > 1 else NoExchange(found)
+        return Replicas(world, found) if world.size > 1 else Exchange(found)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -76,10 +76,7 @@ def _built(world: ProbeWorld, request: SweepRequest) -> Exchange | None:
 
 def _run(sweep: MemorySweep, training: TrainingSteps, request: SweepRequest) -> None:
     """Search the largest micro-batch, and measure its speed."""
-
-    def shape(samples: int) -> work.Shape:
-        return work.Shape(samples, request.sequence)
-
+    shape = partial(work.Shape, tokens=request.sequence)
     _search(sweep, training, shape)
     largest, safe, current = sweep.largest, sweep.safe(), request.micro_batch or 0
     for size in sorted({current if current <= largest else 0, safe or largest} - {0}):
@@ -91,7 +88,7 @@ def _run(sweep: MemorySweep, training: TrainingSteps, request: SweepRequest) -> 
 
 def _longest(
     world: ProbeWorld,
-    device: devices.SimulatedMemory | devices.GpuMemory,
+    device: devices.DeviceMemory,
     training: TrainingSteps,
     request: SweepRequest,
     current: int,
@@ -99,7 +96,7 @@ def _longest(
     """Search the longest sequence, with the current micro-batch or one sample."""
     samples, training.lines = request.micro_batch or 1, MemoryLines()
     sweep = MemorySweep(world, device, training.lines, workload=request.workload, current=current)
-    _search(sweep, training, lambda tokens: work.Shape(samples, tokens))
+    _search(sweep, training, partial(work.Shape, samples))
     return Longest(
         samples=samples,
         current=current,
@@ -115,7 +112,7 @@ def _search(
     while True:
         while (size := sweep.next()) is not None:
             sweep.take(size, training.alone(shape(size), size), exchange=False)
-            sweep.foretell()
+            sweep.extrapolate()
         largest = sweep.largest
         if not largest or sweep.take(largest, training.together(shape(largest)), exchange=True):
             return

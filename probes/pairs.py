@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from ddoctor.analysis import slow_rails
 from ddoctor.analysis.slow_links import Analysis
-from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
+from ddoctor.evidence.cluster_probes import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Unseen
 from ddoctor.probing.pair_schedule import Pair, first_rounds, further_rounds, slots
-from ddoctor.probing.world import ProbeWorld, Skip
+from ddoctor.probing.world import ProbeWorld, Skip, by_host
 
 SPANS_HOSTS = True
 
@@ -99,12 +99,9 @@ def measure(world: ProbeWorld) -> Pairs | None:
 
 def _lanes(places: Sequence[RankPlace]) -> list[list[int]]:
     """All ranks of a single host; of several hosts rank i of each, if all have as many."""
-    hosts: dict[str, list[int]] = {}
-    for place in places:
-        hosts.setdefault(place.host, []).append(place.rank)
-    if len(hosts) == 1:
-        return list(hosts.values())
-    ranks = list(hosts.values())
+    ranks = list(by_host(places).values())
+    if len(ranks) == 1:
+        return ranks
     as_many = len({len(members) for members in ranks}) == 1
     return [[members[rail] for members in ranks] for rail in range(len(ranks[0]) if as_many else 1)]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.probing.world import ProbeWorld, Skip
+from ddoctor.probing.world import ProbeWorld, Skip, by_host
 
 USES_DEVICE = False
 
@@ -48,10 +48,8 @@ def measure(world: ProbeWorld) -> StorageRead | None:
 
     It only reads: existing files, dropped from the page cache first.
     """
-    readers: dict[str, int] = {}
-    for place in world.places():
-        readers.setdefault(place.host, place.rank)
-    reads = readers[world.host] == world.rank
+    readers = by_host(world.places())
+    reads = readers[world.host][0] == world.rank
     world.doing(f"listing {world.data}")
     files = list(_files(world.data)) if reads else []
     large = [path for size, path in sorted(files, reverse=True) if size >= LARGE_FROM]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ddoctor import engine
+from ddoctor import check_catalog, engine
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.models import Finding
 from tests.driver import PlayedDriver
@@ -28,7 +28,7 @@ def findings() -> Findings:
     """Run one check by its cause on the sections given; a check that cannot run fails the test."""
 
     def run(cause: str, *sections: Section) -> tuple[Finding, ...]:
-        results = engine.diagnose(Evidence(sections), [engine.load(cause)])
+        results = engine.diagnose(Evidence(sections), [check_catalog.load(cause)])
         assert not [result.crashed for result in results if result.crashed], results
         assert any(result.skipped is None for result in results), results
         return tuple(finding for result in results for finding in result.findings)

@@ -10,12 +10,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ddoctor.evidence.environment import Environment
+from ddoctor.evidence.cluster_probes import End, Flow, Pairs
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Clock, Cpus, Memory, SharedMemory
-from ddoctor.evidence.interfaces import Address
-from ddoctor.evidence.network import Network, Rendezvous, ResolvedName, Route
-from ddoctor.evidence.pairs import End, Flow, Pairs
+from ddoctor.evidence.network import Address, Network, Rendezvous, ResolvedName, Route
 from ddoctor.evidence.probes import (
     AllReduce,
     HostToDevice,
@@ -29,7 +27,7 @@ from ddoctor.evidence.probes import (
     WrongValue,
 )
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.evidence.software import Software
+from ddoctor.evidence.software import Environment, Software
 from ddoctor.models import Finding
 from ddoctor.probing import pair_schedule
 from tests.healthy import healthy

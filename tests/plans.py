@@ -5,7 +5,8 @@ from __future__ import annotations
 from ddoctor.evidence.plan import Plan
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import PlannedGpu
-from ddoctor.forecast.planning import PlannedWork, plan
+from ddoctor.forecast.options import PlanRequest
+from ddoctor.forecast.planning import plan
 
 GB = 10**9
 
@@ -26,5 +27,5 @@ def planned(
         optimizer="adamw-fp32",
         activations=activations * GB,
     )
-    work = PlannedWork(host_memory=host and host * GB)
+    work = PlanRequest(host_memory=host and host * GB)
     return plan(model, PlannedGpu(name="T9", memory=gigabytes * GB), gpus, work)

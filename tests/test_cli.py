@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor import engine
+from ddoctor import check_catalog
 from ddoctor.evidence import bundle
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.section import Evidence
@@ -76,7 +76,7 @@ def test_explain_shows_the_page() -> None:
 def test_list_shows_every_cause_and_probe() -> None:
     run = ddoctor("list")
     assert run.returncode == 0
-    for name in (*engine.names(), "allreduce", "storage_read"):
+    for name in (*check_catalog.names(), "allreduce", "storage_read"):
         assert f"  {name} " in run.stdout
 
 

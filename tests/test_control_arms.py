@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.control_arms import MOST, Candidate, candidates, compared, proven, trial_candidates
-from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
+from ddoctor.evidence.cluster_probes import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import (

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from ddoctor import discovery, engine
+from ddoctor import check_catalog, discovery, engine
 from ddoctor.analysis.derived import Derived
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
@@ -60,7 +60,7 @@ def crashes(shared_memory: SharedMemory) -> Iterator[Finding]:
 
 
 def run(function: object, *sections: Section) -> list[Result]:
-    check = engine.read(module(**{"way": function}))
+    check = check_catalog.read(module(**{"way": function}))
     return list(engine.diagnose(Evidence(sections), [check]))
 
 
@@ -102,8 +102,10 @@ def test_what_explains_a_cause_is_said_on_either_side() -> None:
     one, other, third = module(way=on_each), module(way=on_each), module(way=on_each)
     one.EXPLAINS = ("b",)  # type: ignore[attr-defined]
     other.EXPLAINED_BY = ("a", "c")  # type: ignore[attr-defined]
-    checks = [engine.read(made, name) for made, name in ((one, "a"), (other, "b"), (third, "c"))]
-    assert engine.explains(checks) == {"a": {"b"}, "b": set(), "c": {"b"}}
+    checks = [
+        check_catalog.read(made, name) for made, name in ((one, "a"), (other, "b"), (third, "c"))
+    ]
+    assert check_catalog.explains(checks) == {"a": {"b"}, "b": set(), "c": {"b"}}
 
 
 def test_missing_evidence_is_a_reason_and_no_silence() -> None:
@@ -149,7 +151,7 @@ def test_a_reason_that_holds_everywhere_names_no_host() -> None:
 
 
 def test_a_crash_is_told_and_the_others_go_on() -> None:
-    check = engine.read(module(way=crashes, other=on_each))
+    check = check_catalog.read(module(way=crashes, other=on_each))
     crashed, fine = engine.diagnose(Evidence([shm("a")]), [check])
     assert crashed.findings == ()
     assert crashed.crashed == (
@@ -163,7 +165,7 @@ def test_a_parameter_that_is_no_evidence_is_refused() -> None:
         yield a_finding()
 
     with pytest.raises(TypeError, match="no type of evidence"):
-        engine.read(module(way=wrong))
+        check_catalog.read(module(way=wrong))
 
 
 def report(*findings: Finding, verdict: Verdict = Verdict.FINDINGS) -> Report:
@@ -231,7 +233,9 @@ CLOCKS = tuple(Clock(host=host, synchronised=True) for host in "ab")
 def test_what_is_derived_is_made_once_for_all_ways_and_hosts() -> None:
     Sizes.made = 0
     memories = [Memory(host=host, total=1, available=1) for host in "ab"]
-    check = engine.read(module(first=of_sizes_and_host, second=of_sizes_and_host, third=on_all))
+    check = check_catalog.read(
+        module(first=of_sizes_and_host, second=of_sizes_and_host, third=on_all)
+    )
     results = list(engine.diagnose(Evidence([*CLOCKS, *memories]), [check]))
     assert [f.where.hosts for r in results for f in r.findings] == [("a",), ("b",)] * 2 + [
         ("a", "b")
@@ -248,7 +252,7 @@ def test_other_sections_are_derived_from_again() -> None:
 
 
 def test_what_is_derived_needs_its_sections() -> None:
-    (way,) = engine.read(module(way=of_sizes_and_host)).ways
+    (way,) = check_catalog.read(module(way=of_sizes_and_host)).ways
     assert [(need.section, need.every_host, need.optional) for need in way.needs.values()] == [
         (Clock, True, False),
         (SharedMemory, False, True),

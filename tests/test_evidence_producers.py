@@ -17,7 +17,7 @@ from typing import get_args, get_type_hints
 import pytest
 import tomllib
 
-from ddoctor import engine
+from ddoctor import check_catalog
 from ddoctor.collect import collectors
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.probes import ProbeRuns
@@ -35,7 +35,7 @@ MAKERS: tuple[tuple[str, Command], ...] = (
     ("ddoctor/cluster", "probe"),
 )
 """The rooms that serve one command."""
-WAYS = [way for check in engine.discover() for way in check.ways]
+WAYS = [way for check in check_catalog.discover() for way in check.ways]
 
 
 def described(kind: type[Part] | type[Section]) -> Iterator[type[Part] | type[Section]]:
@@ -127,13 +127,14 @@ def test_every_field_has_a_producer(kind: type[Part] | type[Section]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.check)
-def test_one_command_makes_all_that_a_way_needs(way: engine.Way) -> None:
+def test_one_command_makes_all_that_a_way_needs(way: check_catalog.Way) -> None:
     together: set[Command] = set(get_args(Command))
     for need in way.needs.values():
         # What a way can do without may come with the bundle of another command.
         if not need.optional and not issubclass(need.section, Known):
             together &= set(need.section.commands)
-    assert together
+    needed = [need.section.__name__ for need in way.needs.values() if not need.optional]
+    assert together, f"{way.check}: no command makes {', '.join(needed)} together"
 
 
 def test_every_collector_and_probe_serves_the_commands_that_its_section_names() -> None:
@@ -215,6 +216,7 @@ NOT_ALWAYS = {"loader-curve", "trials", "memory-headroom", Absent.label()}
 """What only an option, or a slow loader, leads to."""
 
 
+@pytest.mark.ward
 def test_run_makes_the_sections_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     start = ("torchrun", "--nproc-per-node", "1", "train.py")

@@ -24,7 +24,7 @@ ALLOWED = {
 """What judges imports what is judged, and nothing that looks, measures or reports."""
 
 PURE = {"__future__", "ast", "collections", "dataclasses", "difflib", "functools", "itertools"}
-PURE |= {"math", "re", "statistics", "string", "typing"}
+PURE |= {"math", "re", "shlex", "statistics", "string", "typing"}
 
 
 def sources(place: str) -> list[Path]:
@@ -84,11 +84,17 @@ def test_checks_judge_and_do_nothing_else() -> None:
             assert top in PURE | {"ddoctor", "packaging"}, f"{path} imports {module}"
 
 
+def test_a_long_check_says_why() -> None:
+    for path in sources("checks"):
+        text = path.read_text()
+        assert ("\n# Above 150 lines: " in text) is (len(text.splitlines()) > 150), path
+
+
 def test_heavy_packages_are_imported_where_they_are_used() -> None:
     for place in ("ddoctor", "checks"):
         for path in sources(place):
             # It is loaded when the script itself has loaded torch, or where a model is at hand.
-            if path.parent.name in ("recorder", "memory_tracking", "model"):
+            if path.parent.name in ("recorder", "memory_sweep", "memory_tracking", "model"):
                 continue
             heavy = {module.partition(".")[0] for module in imports(path, at_import_time=True)}
             assert not heavy & HEAVY, f"{path} imports {heavy & HEAVY} at its top"

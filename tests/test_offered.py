@@ -85,7 +85,7 @@ BROKEN = {
     "compute-bound (acme-fans)": "ddoctor already offers this name",
     "fan-silent (acme-fans)": "",
     "fan-unknown (acme-fans)": "ModuleNotFoundError: No module named 'acme_fans.not_there'",
-    "fan-wrong (acme-fans)": "TypeError: acme_fans.wrong.wrong: <class 'int'> is no type",
+    "fan-wrong (acme-fans)": "TypeError: parameter number of acme_fans.wrong.wrong: <class 'int'>",
     "probe matmul (acme-fans)": "ddoctor already offers this name",
 }
 

@@ -20,7 +20,6 @@ USUAL = Loader(
     pin_memory=False,
     persistent_workers=False,
     context="fork",
-    drop_last=True,
     sampler="DistributedSampler",
 )
 

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from ddoctor import engine
+from ddoctor import check_catalog
 
 CHECK = '''"""Write here in one full sentence what is wrong.
 
@@ -52,7 +52,7 @@ def write(root: Path, name: str) -> tuple[Path, Path]:
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", name):
         raise ValueError(f"'{name}' is no valid name of a cause: use lower-case words with hyphens")
-    if name in engine.names():
+    if name in check_catalog.names():
         raise ValueError(f"a check with the name {name} already exists")
     module = name.replace("-", "_")
     files = {

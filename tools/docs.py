@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import get_args, get_type_hints
 
-from ddoctor import engine
+from ddoctor import check_catalog
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.section import Known, Part, Section
 from ddoctor.models import Command
@@ -53,7 +53,7 @@ def causes() -> str:
     """The page `causes.md`, which lists all causes of ddoctor."""
     return CAUSES + "".join(
         f"| `{check.name}` | {_cell(check.title)} | {_code(_commands(check))} |\n"
-        for check in engine.discover()
+        for check in check_catalog.discover()
         if not check.package
     )
 
@@ -82,10 +82,8 @@ def _section(kind: type[Section], users: dict[str, bool]) -> str:
     for part in _parts(kind):
         fields = _fields(part)
         rows += [f"**{part.__name__}**: {_summary(part)}\n"] * (part is not kind)
-        rows += ["| field | type | meaning |\n| --- | --- | --- |"] * bool(fields)
-        rows += [
-            f"| `{name}` | `{_cell(kept)}` | {_cell(doc)} |" for name, kept, doc in _fields(part)
-        ]
+        rows += ["| field or property | type | meaning |\n| --- | --- | --- |"] * bool(fields)
+        rows += [f"| `{name}` | `{_cell(kept)}` | {_cell(doc)} |" for name, kept, doc in fields]
         rows.append("")
     return "\n".join(rows)
 
@@ -105,7 +103,7 @@ def _parts(kind: object) -> dict[type[Part] | type[Section], None]:
 
 
 def _fields(kind: type) -> list[tuple[str, str, str]]:
-    """Name, type and docstring of each field, including inherited ones."""
+    """Name, type and docstring of each field and property, including inherited ones."""
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Part | Section) and base not in (Part, Section):
@@ -118,21 +116,35 @@ def _own_fields(kind: type) -> dict[str, tuple[str, str]]:
     assert isinstance(tree, ast.ClassDef)
     found = {}
     for line, after in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
+        if isinstance(line, ast.FunctionDef) and not line.name.startswith("_") and line.returns:
+            found[_called(line)] = (ast.unparse(line.returns), ast.get_docstring(line) or "")
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
         doc = ""
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             doc = inspect.cleandoc(str(after.value.value))
-        kept = ast.unparse(line.annotation)
+        default = f" = {ast.unparse(line.value)}" if line.value is not None else ""
+        kept = ast.unparse(line.annotation) + default
         if not kept.startswith("ClassVar"):
             found[line.target.id] = (kept, doc)
     return found
 
 
+def _called(function: ast.FunctionDef) -> str:
+    """How a property or a method is written: `count`, `share(*phases)`."""
+    decorators = [ast.unparse(one) for one in function.decorator_list]
+    if any(one in ("property", "cached_property") for one in decorators):
+        return function.name
+    function.args.args = function.args.args[1:]
+    for argument in (*function.args.args, *filter(None, [function.args.vararg])):
+        argument.annotation = None
+    return f"{function.name}({ast.unparse(function.args)})"
+
+
 def _users() -> dict[type[Section], dict[str, bool]]:
     """The checks that use each section, and whether the section is optional for each."""
     found: dict[type[Section], dict[str, bool]] = {}
-    for check in engine.discover():
+    for check in check_catalog.discover():
         for way in check.ways:
             for need in way.needs.values():
                 users = found.setdefault(need.section, {})
@@ -140,7 +152,7 @@ def _users() -> dict[type[Section], dict[str, bool]]:
     return found
 
 
-def _commands(check: engine.Check) -> tuple[Command, ...]:
+def _commands(check: check_catalog.Check) -> tuple[Command, ...]:
     possible: set[Command] = set()
     for way in check.ways:
         needed = [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
 from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.models import Confidence
 
 # gloo/transport/tcp/pair.cc, readBuildIov
 GLOO = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
@@ -18,28 +19,40 @@ FINGERPRINT = re.compile(
 )
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL's operator<<
 WATCHDOG = re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=(\d+)")
-# To these, all ranks pass the same number of elements; to all-to-all, say, they need not.
-ALIKE = ("allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "barrier")
+# To these, all ranks pass the same number of elements, under all names of torch's libraries. To
+# others, such as all-to-all, they need not.
+ALIKE = re.compile(
+    r"_?(all_?reduce|broadcast|reduce|all_?gather(_into_tensor)?|reduce_scatter(_tensor)?|barrier)"
+    r"(_base|_coalesced|_single)?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
-    """The tensor that one rank passed to a collective."""
+    """The tensors that some ranks passed to a collective."""
 
-    rank: int
+    ranks: tuple[int, ...]
     operation: str
     what: str = ""
     """Shape and type, or the number of elements; empty: not known."""
     place: str = ""
+    """The line of the call; empty: not known."""
+
+    def __str__(self) -> str:
+        of = f" of {self.what}" if self.what else ""
+        return f"{self.operation}{of}{f' at {self.place}' if self.place else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """The tensors that the ranks passed to the same collective, and the source of that."""
+    """What the ranks passed to the same collective, and the source of that."""
 
     brought: tuple[Brought, ...]
     told_by: str
     detail: str = ""
+    """What the source says of the collective, to precede the calls; may be empty."""
+    confidence: Confidence = Confidence.CERTAIN
 
     @property
     def same_call(self) -> bool:
@@ -47,13 +60,13 @@ class Mismatch:
         places = {one.place for one in self.brought} - {""}
         return len({one.operation for one in self.brought}) < 2 and len(places) < 2
 
+    @property
+    def place(self) -> str:
+        """The first line that is known; empty: none."""
+        return next((one.place for one in self.brought if one.place), "")
+
     def __str__(self) -> str:
-        return ", ".join(
-            f"rank {one.rank} called {one.operation}"
-            + (f" of {one.what}" if one.what else "")
-            + (f" at {one.place}" if one.place else "")
-            for one in self.brought
-        )
+        return ", ".join(f"{endings.ranks(one.ranks)} called {one}" for one in self.brought)
 
 
 def mismatch(run: TrainingRun) -> Mismatch | None:
@@ -64,9 +77,15 @@ def mismatch(run: TrainingRun) -> Mismatch | None:
     for one in failed:
         if size := GLOO.search(f"{one.message} {one.printed}"):
             return Mismatch(
-                brought=tuple(_last(run)),
+                # The collective that each rank was in at the end.
+                brought=tuple(
+                    Brought(ranks=(row.rank,), operation=row.doing, place=endings.place(row.place))
+                    for row in run.ranks
+                    if row.waits and row.doing
+                ),
                 told_by="gloo",
-                detail=(f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most"),
+                confidence=Confidence.LIKELY,
+                detail=f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most",
             )
     return _by_watchdog(failed)
 
@@ -80,19 +99,12 @@ def _fingerprints(failed: Sequence[RankEnding]) -> tuple[Brought, ...]:
             rank = int(number)
             rows = own if rank == one.rank else others
             rows[rank] = Brought(
-                rank=rank,
+                ranks=(rank,),
                 operation=operation.lower(),
                 what=f"[{shape}] {kind}" if kind else "",
                 place=endings.place(one.place) if rank == one.rank else "",
             )
     return tuple(row for _, row in sorted((others | own).items()))
-
-
-def _last(run: TrainingRun) -> Iterator[Brought]:
-    """The collective that each rank was in at the end."""
-    for one in run.ranks:
-        if one.waits and one.doing:
-            yield Brought(rank=one.rank, operation=one.doing, place=endings.place(one.place))
 
 
 def _by_watchdog(failed: Sequence[RankEnding]) -> Mismatch | None:
@@ -102,14 +114,14 @@ def _by_watchdog(failed: Sequence[RankEnding]) -> Mismatch | None:
             number, operation, given, _ = found.groups()
             rows.setdefault(number, []).append(
                 Brought(
-                    rank=one.rank,
+                    ranks=(one.rank,),
                     operation=operation.lower().strip("_").removesuffix("_base"),
                     what=f"{given} elements",
                     place=endings.place(one.place),
                 )
             )
     for several in rows.values():
-        alike = all(one.operation in ALIKE for one in several)
+        alike = all(ALIKE.fullmatch(one.operation) for one in several)
         if alike and len({(one.operation, one.what) for one in several}) > 1:
             return Mismatch(brought=tuple(several), told_by="NCCL's watchdog")
     return None

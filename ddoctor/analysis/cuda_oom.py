@@ -1,27 +1,27 @@
 """Ranks that ran out of GPU memory: the figures of the error, and the kind of the case.
 
 The text is that of torch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), up to torch 1.13 and
-from 2.0 on. Pure: a run's ending in, cases out.
+from 2.0 on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import MemoryNeed, expandable, remedies
-from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.plan import MemoryParts
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-GIB = 2**30
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZE = r"([\d.]+ (?:bytes|[KMG]iB))"
 # Until 2.1 it was spelt capacty.
@@ -69,14 +69,12 @@ Kind = Literal[
 ]
 """The reason that memory ran out.
 
-- ranks: other ranks of this run hold the memory.
-- others: processes outside this run hold it.
+- ranks, others: other ranks of this run, or processes outside this run, hold the memory.
 - loading: a rank loads a checkpoint onto the GPU of another rank.
 - state-dict: a rank gathers a sharded model.
 - evaluation: it failed outside a training step.
 - pieces: enough memory was unused, but not in one block.
-- narrow: it failed after many good steps.
-- too-much: it failed in the first steps.
+- narrow, too-much: it failed after many good steps, or in the first ones.
 """
 
 
@@ -219,57 +217,52 @@ def parts(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> MemoryPart
     return None if rest < 0 else msgspec.structs.replace(fixed, activations=rest)
 
 
-def sentence(case: Case, run: TrainingRun) -> str:
-    """The rank, GPU and place of the failure, and its figures, for a sentence."""
-    one, memory = case.rank, case.memory
-    place = endings.place(one.place)
-    return (
-        f"{endings.who(one)} ran out of memory on GPU {memory.device} {endings.when(run, one)}"
-        f"{f', at {place}' if place else ''}: it requested {memory.wanted / GIB:.2f} GiB, and "
-        f"{memory.free / GIB:.2f} of {memory.total / GIB:.1f} GiB were free"
-    )
-
-
-def held(case: Case, run: TrainingRun, wrapping: Wrapping | None) -> str:
-    """The memory already allocated, to follow a sentence; begins with a semicolon."""
-    memory, known = case.memory, parts(case, run, wrapping)
-    whole = f"; torch held {memory.allocated / GIB:.1f} GiB"
-    if known is None:
-        return whole
-    named = [
-        (known.parameters, "parameters"),
-        (known.gradients, "gradients"),
-        (known.optimizer, f"states of {run.optimizers[0]}" if run.optimizers else ""),
-        (known.activations, "activations and temporary tensors"),
-    ]
-    each = ", ".join(f"{size / GIB:.1f} {name}" for size, name in named if size)
-    return f"{whole}, about {each}"
-
-
-def fixes(
-    case: Case, run: TrainingRun, wrapping: Wrapping | None, environment: Environment | None
-) -> Iterator[Fix]:
-    """Fixes that make it fit, the cheapest first."""
-    grow = expandable(environment, case.memory.unused)
-    if grow is not None and case.memory.unused >= SPARE * case.memory.missing:
-        yield grow
-    models = wrapping.wrappers if wrapping is not None else ()
-    sharded = any(one.kind.startswith("fsdp") for one in models)
-    world = max(run.world, len(run.ranks))
-    yield from remedies(
-        MemoryNeed(
-            parts=parts(case, run, wrapping),
-            missing=case.memory.missing,
-            optimizer=run.optimizers[0] if run.optimizers else "",
-            checkpointed=any("utils/checkpoint" in frame.file for frame in case.rank.stack),
-            sharded=world if sharded else 1,
-            # A log does not show whether the model is sharded.
-            shards=0 if sharded or not models else max(2, world),
-        )
-    )
-
-
 def finding(
+    found: Sequence[Case],
+    run: TrainingRun,
+    more: str,
+    fixes: Iterable[Fix],
+    *,
+    confidence: Confidence = Confidence.CERTAIN,
+    cost: int | None = None,
+) -> Finding:
+    """The finding about the first case; ``more`` follows its sentence, ``cost`` is in bytes."""
+    case = found[0]
+    memory, place = case.memory, endings.place(case.rank.place)
+    figures = {
+        "requested": memory.wanted,
+        "free": memory.free,
+        "allocated by torch": memory.allocated,
+        "reserved, not allocated": memory.unused,
+        "used by other processes": sum(memory.others.values()),
+        "used by unnamed processes": memory.unnamed,
+    }
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=(
+            f"{endings.who(case.rank)} ran out of memory on GPU {memory.device} "
+            f"{endings.when(run, case.rank)}{f', at {place}' if place else ''}: it requested "
+            f"{memory.wanted / GIB:.2f} GiB, and {memory.free / GIB:.2f} of "
+            f"{memory.total / GIB:.1f} GiB were free{more}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=name, value=round(size / GIB, 2), unit="GiB", source="torch's allocator"
+            )
+            for name, size in figures.items()
+        ),
+        where=Where(
+            hosts=tuple(sorted({one.rank.host for one in found})),
+            ranks=tuple(one.rank.rank for one in found),
+            devices=tuple(sorted({f"cuda:{one.memory.device}" for one in found})),
+        ),
+        cost=Cost(value=round(cost / GIB, 2), unit="GiB") if cost is not None else None,
+        fixes=tuple(fixes),
+    )
+
+
+def needs_too_much(
     found: Sequence[Case],
     run: TrainingRun,
     wrapping: Wrapping | None,
@@ -280,37 +273,37 @@ def finding(
 ) -> Finding:
     """The finding that a step needs too much memory; ``more`` follows as a last clause."""
     case = found[0]
-    return Finding(
-        severity=Severity.ERROR,
-        confidence=confidence,
-        because=sentence(case, run) + held(case, run, wrapping) + more,
-        evidence=tuple(observations(case)),
-        where=where(found),
-        cost=Cost(value=round(case.memory.missing / GIB, 2), unit="GiB"),
-        fixes=tuple(fixes(case, run, wrapping, environment)),
+    memory, known = case.memory, parts(case, run, wrapping)
+    optimizer = run.optimizers[0] if run.optimizers else ""
+    held = f"; torch held {memory.allocated / GIB:.1f} GiB"
+    if known is not None:
+        named = {
+            "parameters": known.parameters,
+            "gradients": known.gradients,
+            f"states of {optimizer}": known.optimizer,
+            "activations and temporary tensors": known.activations,
+        }
+        each = (f"{size / GIB:.1f} {name}" for name, size in named.items() if size)
+        held += f", about {', '.join(each)}"
+    models = wrapping.wrappers if wrapping is not None else ()
+    sharded = any(one.kind.startswith("fsdp") for one in models)
+    world = max(run.world, len(run.ranks))
+    need = MemoryNeed(
+        parts=known,
+        missing=memory.missing,
+        optimizer=optimizer,
+        checkpointed=any("utils/checkpoint" in frame.file for frame in case.rank.stack),
+        sharded=world if sharded else 1,
+        # A log does not show whether the model is sharded.
+        shards=0 if sharded or not models else max(2, world),
     )
-
-
-def observations(case: Case) -> Iterator[Observation]:
-    """The allocator's figures."""
-    memory = case.memory
-    for name, size in (
-        ("requested", memory.wanted),
-        ("free", memory.free),
-        ("allocated by torch", memory.allocated),
-        ("reserved, not allocated", memory.unused),
-        ("used by other processes", sum(memory.others.values())),
-        ("used by unnamed processes", memory.unnamed),
-    ):
-        yield Observation(
-            name=name, value=round(size / GIB, 2), unit="GiB", source="torch's allocator"
-        )
-
-
-def where(found: Sequence[Case]) -> Where:
-    """The ranks of these cases, their hosts and GPUs."""
-    return Where(
-        hosts=tuple(sorted({one.rank.host for one in found})),
-        ranks=tuple(one.rank.rank for one in found),
-        devices=tuple(sorted({f"cuda:{one.memory.device}" for one in found})),
+    grow = expandable(environment, memory.unused)
+    fixes = [grow] if grow is not None and memory.unused >= SPARE * memory.missing else []
+    return finding(
+        found,
+        run,
+        held + more,
+        (*fixes, *remedies(need)),
+        confidence=confidence,
+        cost=memory.missing,
     )

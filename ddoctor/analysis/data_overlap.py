@@ -36,11 +36,9 @@ class Compared:
     @property
     def who(self) -> str:
         """The ranks with the same batches, to follow the word "to" in a sentence."""
-        return (
-            "all ranks"
-            if self.everyone
-            else ", as well as to ".join(map(endings.ranks, self.groups))
-        )
+        if self.everyone:
+            return "all ranks"
+        return ", as well as to ".join(map(endings.ranks, self.groups))
 
     def where(self, loaders: Iterable[Loader]) -> Where:
         """The ranks of all groups; empty if these are all ranks."""
@@ -85,7 +83,7 @@ def synchronised(wrapping: Wrapping | None, steps: Steps | None) -> bool | None:
     """Whether the ranks average their gradients into one model; None: not known."""
     if wrapping is not None and any(one.kind != "none" for one in wrapping.wrappers):
         return True
-    if steps is not None and any(sum(rank.synced_backwards) for rank in steps.ranks):
+    if steps is not None and steps.synced:
         return True
     return None if wrapping is None else False
 
@@ -112,13 +110,8 @@ def confidence(
 
 def place(ranks: Collection[int], loaders: Iterable[Loader]) -> Where:
     """These ranks and their hosts; empty if these are all ranks with the loader."""
-    hosts = {one.rank: one.host for one in loaders}
-    if set(ranks) == set(hosts):
-        return Where()
-    return Where(
-        hosts=tuple(sorted({hosts[rank] for rank in ranks if rank in hosts})),
-        ranks=tuple(sorted(ranks)),
-    )
+    every = {one.rank: one for one in loaders}
+    return Where.of([every[rank] for rank in ranks], every=every)
 
 
 def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sized
 
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.loading import Loading
@@ -19,9 +19,11 @@ def who(one: RankEnding) -> str:
     return f"rank {one.rank} ({process})"
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """Return ``rank 3``, or ``ranks 0-2, 5``."""
+def ranks(numbers: Iterable[int], *, every: Sized = ()) -> str:
+    """Return ``rank 3``, ``ranks 0-2, 5``, or ``all ranks`` if they are as many as ``every``."""
     several = sorted(numbers)
+    if 1 < len(several) == len(every):
+        return "all ranks"
     return f"rank{'s' if len(several) > 1 else ''} {cpu_list(several).replace(',', ', ')}"
 
 
@@ -85,12 +87,16 @@ def _state(one: RankEnding) -> str:
 
 def traceback(one: RankEnding) -> str:
     """The traceback as Python prints it, the innermost frame last."""
-    lines = [f"# rank {one.rank}"]
-    for frame in one.stack:
-        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
-        lines += [f"    {frame.text}"] if frame.text else []
     last = f"{one.exception}: {one.message}" if one.exception else one.words
-    return "\n".join([*lines, *([last] if last else [])])
+    return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
+
+
+def printed(stack: Iterable[Frame]) -> Iterator[str]:
+    """The lines of a stack as Python prints it, the innermost frame last."""
+    for frame in stack:
+        yield f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+        if frame.text:
+            yield f"    {frame.text}"
 
 
 def on_workers(one: RankEnding, loading: Loading | None) -> bool:

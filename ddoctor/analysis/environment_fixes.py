@@ -1,12 +1,18 @@
-"""Fixes that change the environment of the ranks."""
+"""Fixes and commands of several checks: variables, containers, GPUs, connections."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.variable_values import holds
+from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Kernel
-from ddoctor.models import Fix
+from ddoctor.evidence.known_software import KnownVariables, Setting
+from ddoctor.evidence.software import Environment
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+MEASURE = ". Compare a run with it and one without it to measure its cost"
 
 SCRIPTS = "do the same in the script, job file or profile that sets it"
 ADMINISTRATOR = "needs the rights of an administrator"
@@ -38,39 +44,85 @@ def raise_container_limit(
     return None
 
 
+def without(
+    gpus: Gpus,
+    *left_out: Gpu,
+    summary: str = "or run without this GPU",
+    caution: str = "start one rank per remaining GPU",
+) -> Fix:
+    """The fix that excludes these GPUs from a run."""
+    kept = ",".join(str(gpu.index) for gpu in gpus.answering if gpu not in left_out)
+    return Fix(
+        summary=summary,
+        paste=f"export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES={kept}",
+        caution=caution,
+    )
+
+
+def export(setting: str, summary: str, caution: str = "") -> Fix:
+    """The fix that sets a variable, given as NAME=value; a control run can try it."""
+    return Fix(summary=summary, paste=f"export {setting}", caution=caution, environment=(setting,))
+
+
+def connection_test(host: str, port: int | str) -> str:
+    """Commands that resolve a host, show the route to it, and open a connection."""
+    return (
+        f"getent ahosts {host}\n"
+        f"ip route get $(getent ahosts {host} | awk 'NR==1{{print $1}}')\n"
+        f"timeout 3 bash -c '</dev/tcp/{host}/{port}' && echo open"
+    )
+
+
 def unset(environment: Environment, name: str) -> Fix:
     """The fix that unsets a variable, in the shell or in the file that sets it."""
-    origin = environment.origin(name)
-    if not origin:
+    if origin := environment.origin(name):
         return Fix(
-            summary=f"unset {name}",
-            paste=f"unset {name}",
-            caution=SCRIPTS,
-            environment=(name,),
+            summary=f"remove {name} from {origin}",
+            paste=f"sed -i '/^{name}=/d' {origin}",
+            caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
         )
-    return Fix(
-        summary=f"remove {name} from {origin}",
-        paste=f"sed -i '/^{name}=/d' {origin}",
-        caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
-    )
+    return Fix(summary=f"unset {name}", paste=f"unset {name}", caution=SCRIPTS, environment=(name,))
 
 
 def rewrite(environment: Environment, name: str, new_name: str, value: str) -> Fix:
     """The fix that gives a variable another name or value."""
-    origin = environment.origin(name)
     setting = f"{new_name}={value}"
-    if not origin:
-        drop = f"unset {name}\n" if new_name != name else ""
-        quoted = shlex.quote(value)
+    if origin := environment.origin(name):
         return Fix(
-            summary=f"set {setting}",
-            paste=f"{drop}export {new_name}={quoted}",
-            caution=SCRIPTS,
+            summary=f"write {setting} in {origin}",
+            paste=f"-{name}={environment.get(name) or ''}\n+{setting}",
+            language="diff",
+            caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
         )
-    old = environment.get(name) or ""
+    drop = f"unset {name}\n" if new_name != name else ""
     return Fix(
-        summary=f"write {setting} in {origin}",
-        paste=f"-{name}={old}\n+{setting}",
-        language="diff",
-        caution=ADMINISTRATOR if origin.startswith("/etc/") else "",
+        summary=f"set {setting}",
+        paste=f"{drop}export {new_name}={shlex.quote(value)}",
+        caution=SCRIPTS,
     )
+
+
+def left_set(
+    environment: Environment,
+    known: KnownVariables,
+    setting: Setting,
+    confidence: Confidence,
+    more: str = "",
+) -> Iterator[Finding]:
+    """The finding that a variable still has one of the values that should not stay set."""
+    value = environment.get(setting.name)
+    if value is not None and holds(known, setting.name, value, setting.values):
+        yield Finding(
+            severity=Severity(setting.severity),
+            confidence=confidence,
+            because=f"{setting.name}={value} {setting.effect}{more}",
+            evidence=(
+                Observation(
+                    name=setting.name,
+                    value=value,
+                    expected="not set",
+                    source=known.sources[setting.source].text,
+                ),
+            ),
+            fixes=(unset(environment, setting.name),),
+        )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
-from ddoctor.evidence.burn import Burn
-from ddoctor.evidence.collectives import Collectives
-from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.cluster_probes import Collectives, Pairs
 from ddoctor.evidence.probes import (
     AllReduce,
+    Burn,
     HostToDevice,
     Matmul,
     MemoryBandwidth,
@@ -18,7 +17,7 @@ from ddoctor.evidence.probes import (
     StorageRead,
     SweepPoint,
 )
-from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import Steps
 
 
@@ -49,37 +48,50 @@ class MeasuredFigure:
 
 def figures(evidence: Evidence) -> Mapping[Figure, MeasuredFigure]:
     """All rates of these sections."""
-    return dict(_figures(evidence))
+    return dict(row for section in evidence for row in _figures(section))
 
 
-def _figures(evidence: Evidence) -> Iterator[tuple[Figure, MeasuredFigure]]:
-    for section in evidence:
-        match section:
-            case AllReduce():
-                name = f"all-reduce of {len(section.ranks)} ranks over {section.backend}"
-                yield from _sweep(name, section.host, section.points)
-            case Collectives():
-                for sweep in section.sweeps:
-                    who = f"{len(sweep.ranks)} ranks over {section.backend}"
-                    name = f"{sweep.collective} of {who} ({sweep.scope})"
-                    yield from _sweep(name, sweep.host, sweep.points)
-            case Pairs():
-                yield from _flows(section)
-            case Matmul():
-                name = f"matmul {section.dtype} {section.size}"
-                yield from _rates(name, "TFLOP/s", section.rates)
-            case Burn():
-                name = f"burn {section.dtype} {section.size}"
-                yield from _rates(name, "TFLOP/s", (rank.sustained for rank in section.ranks))
-            case MemoryBandwidth():
-                yield from _rates("memory copy", "GB/s", section.rates)
-            case HostToDevice():
-                yield from _rates("host to device", "GB/s", section.to_device)
-                yield from _rates("device to host", "GB/s", section.to_host)
-            case StorageRead(cold=cold) if cold is not False:  # else the page cache was measured
-                yield from _storage(section)
-            case Steps() if section.count:
-                yield _training(section)
+def _figures(section: Section) -> Iterator[tuple[Figure, MeasuredFigure]]:
+    match section:
+        case AllReduce():
+            name = f"all-reduce of {len(section.ranks)} ranks over {section.backend}"
+            yield from _sweep(name, section.host, section.points)
+        case Collectives():
+            for sweep in section.sweeps:
+                who = f"{len(sweep.ranks)} ranks over {section.backend}"
+                name = f"{sweep.collective} of {who} ({sweep.scope})"
+                yield from _sweep(name, sweep.host, sweep.points)
+        case Pairs():
+            yield from _flows(section)
+        case Matmul():
+            name = f"matmul {section.dtype} {section.size}"
+            yield from _rates(name, "TFLOP/s", section.rates)
+        case Burn():
+            name = f"burn {section.dtype} {section.size}"
+            yield from _rates(name, "TFLOP/s", (rank.sustained for rank in section.ranks))
+        case MemoryBandwidth():
+            yield from _rates("memory copy", "GB/s", section.rates)
+        case HostToDevice():
+            yield from _rates("host to device", "GB/s", section.to_device)
+            yield from _rates("device to host", "GB/s", section.to_host)
+        case StorageRead(cold=cold) if cold is not False:  # else the page cache was measured
+            together = f", {section.readers} hosts at once" if section.readers > 1 else ""
+            where = f"from {section.path}{together}"
+            for name, unit, rate in (
+                ("one stream", "MB/s", section.sequential),
+                ("small files", "files/s", section.small_files),
+            ):
+                if rate is not None:
+                    figure = Figure(name=f"{name} {where}", unit=unit, host=section.host)
+                    yield figure, MeasuredFigure(rate=rate)
+        case Steps() if section.count:
+            each = zip(*(rank.seconds for rank in section.ranks), strict=False)
+            rates = [1 / fmean(seconds) for seconds in each]
+            name = f"training on {len(section.ranks)} rank{'s' * (len(section.ranks) != 1)}"
+            yield (
+                Figure(name=name, unit="steps/s", host=section.host),
+                MeasuredFigure(rate=1 / section.step, best=max(rates), spread=_spread(rates)),
+            )
 
 
 def _sweep(
@@ -106,8 +118,7 @@ def _flows(pairs: Pairs) -> Iterator[tuple[Figure, MeasuredFigure]]:
             device="" if one_each else f"rank {sender.rank}",
             bytes=flow.bytes,
         )
-        low, _, high = quantiles(flow.rates, n=4) if len(flow.rates) > 1 else (0.0, 0.0, 0.0)
-        yield figure, MeasuredFigure(rate=median(flow.rates), spread=high - low)
+        yield figure, MeasuredFigure(rate=median(flow.rates), spread=_spread(flow.rates))
 
 
 def _rates(
@@ -122,25 +133,6 @@ def _rates(
         )
 
 
-def _training(steps: Steps) -> tuple[Figure, MeasuredFigure]:
-    each = zip(*(rank.seconds for rank in steps.ranks), strict=False)
-    rates = [1 / fmean(seconds) for seconds in each]
+def _spread(rates: Sequence[float]) -> float:
     low, _, high = quantiles(rates, n=4) if len(rates) > 1 else (0.0, 0.0, 0.0)
-    name = f"training on {len(steps.ranks)} rank{'s' * (len(steps.ranks) != 1)}"
-    return (
-        Figure(name=name, unit="steps/s", host=steps.host),
-        MeasuredFigure(rate=1 / steps.step, best=max(rates), spread=high - low),
-    )
-
-
-def _storage(section: StorageRead) -> Iterator[tuple[Figure, MeasuredFigure]]:
-    rows = (
-        ("one stream", "MB/s", section.sequential),
-        ("small files", "files/s", section.small_files),
-    )
-    for name, unit, rate in rows:
-        if rate is not None:
-            together = f", {section.readers} hosts at once" if section.readers > 1 else ""
-            name = f"{name} from {section.path}{together}"
-            figure = Figure(name=name, unit=unit, host=section.host)
-            yield figure, MeasuredFigure(rate=rate)
+    return high - low

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState, hung
+from ddoctor.analysis.collective_mismatch import ALIKE, Brought, Mismatch
+from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
 from ddoctor.models import Confidence, Observation
 
-# To these, all ranks pass the same number of elements, under all names of torch's libraries. To
-# others, such as all-to-all, they need not.
-ALIKE = re.compile(
-    r"_?(all_?reduce|broadcast|reduce|all_?gather(_into_tensor)?|reduce_scatter(_tensor)?)"
-    r"(_base|_coalesced|_single)?",
-    re.IGNORECASE,
-)
 RECORDER = "torch's flight recorder"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Differing:
-    """The first recorded collective of a group in which the calls of the ranks do not match."""
-
-    group: str
-    number: int
-    brought: Mapping[str, Sequence[int]]
-    """The ranks by their call: operation, number of elements, type, and the line if known."""
-    same_call: bool
-    """Whether all ranks called the same operation, at the same line."""
-    place: str
-    """That line; empty: not known, or different lines."""
-    confidence: Confidence
-
-    def __str__(self) -> str:
-        calls = ", ".join(
-            f"{endings.ranks(rows)} called {what}" for what, rows in self.brought.items()
-        )
-        return f"in collective {self.number} of the group {self.group}, {calls}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +29,12 @@ class Awaited:
     """The last collective of that group that the first of these ranks called."""
 
 
-def differing(live: LiveState, records: Sequence[FlightRecords]) -> Differing | None:
+def differing(live: LiveState, records: Sequence[FlightRecords]) -> Mismatch | None:
     """The collective in which the ranks differ; None: none, or the run may still move."""
     if not stands_still(live, records):
         return None
+    # Another job of the same user may have written a file with that name.
+    own = all(one.told_by == "control socket" for section in records for one in section.ranks)
     for group, rows in _groups(records).items():
         calls = {rank: {one.number: one for one in row.calls} for rank, row in rows.items()}
         # A collective that all ranks completed did no harm.
@@ -68,7 +42,7 @@ def differing(live: LiveState, records: Sequence[FlightRecords]) -> Differing | 
         for number in sorted({number for row in calls.values() for number in row}):
             met = {rank: row[number] for rank, row in calls.items() if number in row}
             if number <= waited and _differ(list(met.values())):
-                return _differing(group, met, _places(met, rows, live), records)
+                return _mismatch(group, met, _places(met, rows, live), own=own)
     return None
 
 
@@ -112,7 +86,7 @@ def stands_still(live: LiveState, records: Sequence[FlightRecords]) -> bool:
         return True
     known = {one.rank: one for section in records for one in section.ranks}
     return bool(live.ranks) and all(
-        one.seconds >= SHORTEST_SECONDS and (hung([one]) or _idle(one, known.get(one.rank)))
+        one.seconds >= SHORTEST_SECONDS and (one.hung or _idle(one, known.get(one.rank)))
         for one in live.ranks
     )
 
@@ -126,9 +100,12 @@ def by_nccl(records: Sequence[FlightRecords] | None) -> Iterator[Observation]:
 
 def named(call: Call) -> str:
     """Return ``all_reduce of 1000 Float``."""
+    return str(Brought(ranks=(), operation=call.operation, what=_what(call)))
+
+
+def _what(call: Call) -> str:
     elements = sum(map(prod, call.sizes))
-    types = ", ".join(dict.fromkeys(call.types))
-    return f"{call.operation} of {elements} {types}" if call.sizes else call.operation
+    return f"{elements} {', '.join(dict.fromkeys(call.types))}" if call.sizes else ""
 
 
 def _idle(one: LiveRankState, record: RankRecords | None) -> bool:
@@ -153,29 +130,23 @@ def _differ(calls: Sequence[Call]) -> bool:
     return ALIKE.fullmatch(calls[0].operation) is not None and len(set(map(named, calls))) > 1
 
 
-def _differing(
-    group: str,
-    met: Mapping[int, Call],
-    places: Mapping[int, str],
-    records: Sequence[FlightRecords],
-) -> Differing:
-    brought: dict[str, list[int]] = {}
+def _mismatch(
+    group: str, met: Mapping[int, Call], places: Mapping[int, str], *, own: bool
+) -> Mismatch:
+    """The calls of one collective; ``own``: the ranks themselves handed out the records."""
+    brought: dict[tuple[str, str, str], list[int]] = {}
     for rank, call in sorted(met.items()):
-        at = f" at {places[rank]}" if rank in places else ""
-        brought.setdefault(f"{named(call)}{at}", []).append(rank)
-    operations = {one.operation for one in met.values()}
-    lines = set(places.values())
-    same = len(operations) == 1 and len(lines) < 2
-    # Another job of the same user may have written a file with that name.
-    own = all(one.told_by == "control socket" for section in records for one in section.ranks)
+        key = (call.operation, _what(call), places.get(rank, ""))
+        brought.setdefault(key, []).append(rank)
     # With the same operation, only the line separates one call from another.
-    certain = own and (len(operations) > 1 or bool(lines))
-    return Differing(
-        group=group,
-        number=next(iter(met.values())).number,
-        brought=brought,
-        same_call=same,
-        place=lines.pop() if same and lines else "",
+    certain = own and (len({one.operation for one in met.values()}) > 1 or bool(places))
+    return Mismatch(
+        brought=tuple(
+            Brought(ranks=tuple(ranks), operation=operation, what=what, place=place)
+            for (operation, what, place), ranks in brought.items()
+        ),
+        told_by=RECORDER,
+        detail=f"in collective {next(iter(met.values())).number} of the group {group}",
         confidence=Confidence.CERTAIN if certain else Confidence.LIKELY,
     )
 

@@ -1,21 +1,19 @@
-"""Settings that the hosts of one run should share, as text that can be compared."""
+"""Settings that the hosts of one run should share, as text, and where hosts differ in them."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
-from ddoctor.evidence.job import Job
 from ddoctor.evidence.network import Network, Rdma
 from ddoctor.evidence.section import Section
-from ddoctor.evidence.software import Software
+from ddoctor.evidence.software import Environment, Job, Software
 
 Kind = Literal["version", "package", "variable", "limit", "kernel", "gpus", "firmware", "job"]
 
@@ -38,8 +36,8 @@ OWN = {
     "NODE_RANK",
     "NCCL_HOSTID",
     "TMPDIR",
+    "CUDA_VISIBLE_DEVICES",
 }
-DEVICES = "CUDA_VISIBLE_DEVICES"
 # The place of a process, and the report files of ddoctor, which one rank writes.
 OWN_OPTIONS = re.compile(r"--((local|node|machine)[-_]rank|json|markdown|html|bundle)(=.*)?")
 
@@ -68,7 +66,7 @@ class Settings:
 
     host: str
     values: Mapping[HostSetting, str]
-    complete: frozenset[str]
+    complete: frozenset[Kind]
     """The kinds that are fully known: a missing setting of them does not exist."""
     names: frozenset[str]
     """Names and addresses of the host itself."""
@@ -90,45 +88,26 @@ def settings(sections: Iterable[Section]) -> tuple[Settings, ...]:
 
 def _of(host: str, sections: Iterable[Section]) -> Settings:
     values: dict[HostSetting, str] = {}
-    complete: set[str] = set()
+    complete: set[Kind] = set()
     names = {host}
     for section in sections:
+        for kind, name, value in _settings(section):
+            if value is not None:
+                values[HostSetting(kind=kind, name=name)] = value
         match section:
             case Software():
                 complete.add("package")
-                values |= {HostSetting(kind="version", name=n): v for n, v in _versions(section)}
-                values |= {
-                    HostSetting(kind="package", name=one.name): one.version
-                    for one in section.packages
-                    if "nccl" not in one.name
-                }
             case Environment():
                 complete.add("variable")
-                values |= {HostSetting(kind="variable", name=n): v for n, v in _variables(section)}
-            case Limits():
-                values |= {HostSetting(kind="limit", name=n): v for n, v in _limits(section)}
-            case Kernel():
-                values[HostSetting(kind="kernel", name="kernel")] = section.release
-                if section.command_line is not None:
-                    words = " ".join(sorted(section.command_line.split())) or "none"
-                    values[HostSetting(kind="kernel", name="kernel parameters")] = words
-            case Gpus():
-                values |= {HostSetting(kind="gpus", name=n): v for n, v in _gpus(section)}
-            case Rdma():
-                values |= {HostSetting(kind="firmware", name=n): v for n, v in _firmware(section)}
-            case Job():
-                values |= {HostSetting(kind="job", name=n): v for n, v in _job(section)}
             case Network():
-                names |= {section.own_name.name, section.announced_name}
+                names |= {section.own_name.name, section.announced_name} - {""}
                 names |= {
                     address.address
                     for interface in section.interfaces
                     if interface.kind != "loopback"
                     for address in interface.addresses
                 }
-    return Settings(
-        host=host, values=values, complete=frozenset(complete), names=frozenset(filter(None, names))
-    )
+    return Settings(host=host, values=values, complete=frozenset(complete), names=frozenset(names))
 
 
 def without_names(value: str, names: Collection[str]) -> str:
@@ -143,64 +122,106 @@ def without_names(value: str, names: Collection[str]) -> str:
     return WORD.sub(replaced, value)
 
 
-def _versions(software: Software) -> Iterator[tuple[str, str]]:
-    yield "Python", software.python
-    torch = software.torch
-    if torch is None:
-        if software.torch_error:
-            yield "torch", "cannot be imported"
-        return
-    versions = (
-        ("torch", torch.version),
-        ("torch's CUDA", torch.cuda),
-        ("torch's ROCm", torch.hip),
-        ("cuDNN", torch.cudnn),
-    )
-    yield from ((name, version) for name, version in versions if version is not None)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drift:
+    """One setting that hosts do not share."""
+
+    setting: HostSetting
+    hosts: Mapping[str, tuple[str, ...]]
+    """The hosts by their value, the most common value first."""
+
+    @property
+    def usual(self) -> str | None:
+        """The value of more than half of the hosts; None: there is no majority."""
+        value, hosts = next(iter(self.hosts.items()))
+        return value if 2 * len(hosts) > self.total else None
+
+    @property
+    def total(self) -> int:
+        """The number of hosts with a known value."""
+        return sum(map(len, self.hosts.values()))
 
 
-def _variables(environment: Environment) -> Iterator[tuple[str, str]]:
-    for one in environment.variables:
-        if one.name not in OWN | {DEVICES} and not one.name.startswith(PLACES):
-            yield one.name, one.value
+def drifts(every: Sequence[Settings]) -> Iterator[Drift]:
+    """The settings that differ between hosts; unknown values are left out."""
+    known = dict.fromkeys(setting for one in every for setting in one.values)
+    names = frozenset[str]().union(*(one.names for one in every))
+    for setting in known:
+        values = {one.host: one.get(setting) for one in every}
+        hosts = _grouped(values)
+        if len(hosts) > 1 and setting.own_words:
+            # A path may contain the name of each host, or of one host on all others.
+            general = {
+                host: value and without_names(value, names) for host, value in values.items()
+            }
+            hosts = _grouped(general)
+        total = sum(map(len, hosts.values()))
+        by_design = setting.own_words and total > 2 and len(hosts) == total
+        if len(hosts) > 1 and not by_design:
+            yield Drift(setting=setting, hosts=hosts)
 
 
-def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Without the number of processes: the kernel derives it from the exact memory size."""
-    yield "open files", _amount(limits.open_files)
-    if not limits.locks_without_limit:
-        yield "locked memory", _amount(limits.locked_memory)
+def _grouped(values: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, list[str]] = {}
+    for host, value in values.items():
+        if value is not None:
+            groups.setdefault(value, []).append(host)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return {value: tuple(hosts) for value, hosts in ordered}
+
+
+def _settings(section: Section) -> Iterator[tuple[Kind, str, str | None]]:
+    """The kind, name and value of each setting in a section; None: not known."""
+    match section:
+        case Software(torch=torch):
+            yield "version", "Python", section.python
+            if torch is not None:
+                yield "version", "torch", torch.version
+                yield "version", "torch's CUDA", torch.cuda
+                yield "version", "torch's ROCm", torch.hip
+                yield "version", "cuDNN", torch.cudnn
+            elif section.torch_error:
+                yield "version", "torch", "cannot be imported"
+            for package in section.packages:
+                if "nccl" not in package.name:
+                    yield "package", package.name, package.version
+        case Environment():
+            for variable in section.variables:
+                if variable.name not in OWN and not variable.name.startswith(PLACES):
+                    yield "variable", variable.name, variable.value
+        case Limits():
+            # Without the number of processes: the kernel derives it from the exact memory size.
+            yield "limit", "open files", _amount(section.open_files)
+            if not section.locks_without_limit:
+                yield "limit", "locked memory", _amount(section.locked_memory)
+        case Kernel(command_line=options):
+            yield "kernel", "kernel", section.release
+            if options is not None:
+                yield "kernel", "kernel parameters", " ".join(sorted(options.split())) or "none"
+        case Gpus():
+            yield "gpus", "driver", section.driver
+            yield "gpus", "number of GPUs", str(len(section.gpus))
+            if len(section.answering) == len(section.gpus):
+                models = ", ".join(sorted({gpu.name for gpu in section.gpus}))
+                yield "gpus", "GPU models", models or "none"
+            if section.peers:
+                paths = Counter(peer.path for peer in section.peers)
+                topology = ", ".join(f"{number} × {path}" for path, number in sorted(paths.items()))
+                yield "gpus", "GPU topology", topology
+        case Rdma():
+            # By model, since hosts may have different devices or more of them.
+            known = [one for one in section.devices if one.board and one.firmware]
+            for board in dict.fromkeys(one.board for one in known):
+                versions = sorted({one.firmware for one in known if one.board == board})
+                yield "firmware", f"firmware of {board}", ", ".join(versions)
+        case Job(arguments=arguments):
+            if arguments is not None:
+                yield "job", "arguments", shlex.join(_shared(arguments)) or "none"
+            yield "job", "code commit", section.commit
 
 
 def _amount(limit: Limit) -> str:
     return "unlimited" if limit.soft is None else str(limit.soft)
-
-
-def _gpus(section: Gpus) -> Iterator[tuple[str, str]]:
-    yield "driver", section.driver
-    yield "number of GPUs", str(len(section.gpus))
-    if len(section.answering) == len(section.gpus):
-        yield "GPU models", ", ".join(sorted({gpu.name for gpu in section.gpus})) or "none"
-    if section.peers:
-        paths = Counter(peer.path for peer in section.peers)
-        yield "GPU topology", ", ".join(f"{n} × {path}" for path, n in sorted(paths.items()))
-
-
-def _firmware(rdma: Rdma) -> Iterator[tuple[str, str]]:
-    """By model, since hosts may have different devices or more of them."""
-    versions: dict[str, set[str]] = {}
-    for device in rdma.devices:
-        if device.board and device.firmware:
-            versions.setdefault(device.board, set()).add(device.firmware)
-    for board, some in versions.items():
-        yield f"firmware of {board}", ", ".join(sorted(some))
-
-
-def _job(job: Job) -> Iterator[tuple[str, str]]:
-    if job.arguments is not None:
-        yield "arguments", shlex.join(_shared(job.arguments)) or "none"
-    if job.commit is not None:
-        yield "code commit", job.commit
 
 
 def _shared(arguments: Iterable[str]) -> Iterator[str]:

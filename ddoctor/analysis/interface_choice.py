@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 
-from ddoctor.evidence.interfaces import Address, Interface
-from ddoctor.evidence.network import Network
+from ddoctor.evidence.network import Address, Interface, Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +33,17 @@ def nccl_choice(network: Network) -> Choice:
     if ifname is not None and len(ifname) > 1:
         found = _matching(interfaces, ifname, family)
         return Choice(interfaces=found, rule=f"NCCL_SOCKET_IFNAME={ifname}")
-    if found := _matching(interfaces, "ib", family):
-        return Choice(interfaces=found, rule="names that begin with ib come first")
-    if comm_id is not None and (found := _in_subnet(interfaces, comm_id)):
-        return Choice(interfaces=found, rule=f"it is in the subnet of NCCL_COMM_ID={comm_id}")
-    if found := _matching(interfaces, "^docker,lo,virbr", family):
-        return Choice(interfaces=found, rule="all but docker*, lo* and virbr*")
-    for pattern in ("docker", "lo", "virbr"):
-        if found := _matching(interfaces, pattern, family):
-            return Choice(interfaces=found, rule=f"only {pattern}* is up and has an address")
-    return Choice(interfaces=(), rule="no interface is up and has an address")
+    ways = (
+        ("names that begin with ib come first", _matching(interfaces, "ib", family)),
+        (f"it is in the subnet of NCCL_COMM_ID={comm_id}", _in_subnet(interfaces, comm_id)),
+        ("all but docker*, lo* and virbr*", _matching(interfaces, "^docker,lo,virbr", family)),
+        *(
+            (f"only {prefix}* is up and has an address", _matching(interfaces, prefix, family))
+            for prefix in ("docker", "lo", "virbr")
+        ),
+    )
+    first = (Choice(interfaces=found, rule=rule) for rule, found in ways if found)
+    return next(first, Choice(interfaces=(), rule="no interface is up and has an address"))
 
 
 def gloo_choice(network: Network) -> Choice:
@@ -114,8 +114,8 @@ def _is_of(address: Address, family: str | None) -> bool:
     return {"AF_INET": 4, "AF_INET6": 6}.get(family or "", ip.version) == ip.version
 
 
-def _in_subnet(interfaces: tuple[Interface, ...], comm_id: str) -> tuple[str, ...]:
-    host = comm_id.rpartition(":")[0].strip("[]").partition("%")[0]
+def _in_subnet(interfaces: tuple[Interface, ...], comm_id: str | None) -> tuple[str, ...]:
+    host = (comm_id or "").rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         wanted = ip_address(host)
     except ValueError:

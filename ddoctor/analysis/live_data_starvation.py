@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.training import Frame
 
 # Share of the samples: a loader that keeps up takes far less than half of the time.
@@ -22,7 +21,8 @@ MOST = 0.5
 
 def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
     """The straggler that waits for data, or all ranks if all do; empty: neither, or not known."""
-    if not live.moves or any(map(_unseen, live.ranks)):
+    workers = [one.seen.workers for one in live.ranks if one.seen.workers]
+    if not live.moves or not all(any(row.stack for row in rows) for rows in workers):
         return ()
     found = live.straggler
     if found is not None:
@@ -30,14 +30,15 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
     return live.ranks if all(at_the_loader(one) >= STARVED for one in live.ranks) else ()
 
 
-def _unseen(one: LiveRankState) -> bool:
-    """Whether it has workers, and none of their stacks is known."""
-    return bool(one.seen.workers) and not any(worker.stack for worker in one.seen.workers)
-
-
 def at_the_loader(one: LiveRankState) -> float:
     """The share of the time that it waited for a batch or made one itself, 0 to 1."""
     return sum(one.seen.share(name) for name in LOADING)
+
+
+def line(rows: Sequence[LiveRankState]) -> Frame | None:
+    """The line at which the first of them takes its batches; None: not known."""
+    met = rows[0].seen.activities
+    return next((row.line for row in met if row.name in LOADING and row.line), None)
 
 
 def again(rows: Iterable[LiveRankState]) -> bool:
@@ -50,10 +51,8 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
     """The collate function, if it takes the time and not the items; else None."""
     at_work: list[Frame | None] = []
     for one in rows:
-        makers: Sequence[LiveWorker | LiveRankState] = one.seen.workers or (one,)
-        for maker in makers:
-            stack = maker.stack if isinstance(maker, LiveWorker) else maker.seen.stack
-            called = _called_by_fetch(stack)
+        stacks = [worker.stack for worker in one.seen.workers] or [one.seen.stack]
+        for called in map(_called_by_fetch, stacks):
             if called is not None:
                 dataset = called.function.rpartition(".")[2] in OF_THE_DATASET
                 at_work.append(None if dataset else called)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings, gpu_lines
 from ddoctor.evidence.live import Activity, Block, LiveRank
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import Frame
-from ddoctor.models import Fix
+from ddoctor.models import Fix, Observation
 
 # Below that it may be one slow step: ranks of ordinary training move within a second or two.
 SHORTEST_SECONDS = 3.0
@@ -87,6 +87,12 @@ class LiveRankState:
         return self.seen.main_cpu_seconds > WORKS * self.seconds
 
     @property
+    def hung(self) -> bool:
+        """Whether it is held from outside, or was sampled at one place only, without progress."""
+        long = self.seconds >= SHORTEST_SECONDS and not self.ended
+        return long and (bool(self.held) or (self.seen.still and not self.moves))
+
+    @property
     def moves(self) -> bool:
         """Whether it makes progress at its place: it computes, reads, writes or gets batches."""
         return (self.works and not self.waits) or self.seen.moved >= LEAST_MIB or self.gets_batches
@@ -101,13 +107,18 @@ class LiveRankState:
         """Whether it waits for other ranks, as far as its stack shows."""
         if self.held:
             return False
-        asleep = self.in_reduction and not self.works
+        # In native code of the backward pass, DDP waits for gradients.
+        asleep = self.doing == IN_ENGINE and not self.works
         return self.doing in FOR_OTHERS or asleep or self.at_gpu
 
     @property
     def at_gpu(self) -> bool:
         """Whether it waits for its GPU, which in a stuck run waits for other ranks."""
         return self.seen.on_gpu and gpu_lines.waits(self.seen.stack)
+
+    def share(self, counts: Callable[[Activity], bool]) -> float:
+        """The share of the time in these activities, 0 to 1."""
+        return sum(row.samples for row in self.seen.activities if counts(row)) / self.seen.samples
 
     @property
     def waiting(self) -> float:
@@ -128,11 +139,6 @@ class LiveRankState:
         """The share of the time that it slept in the backward pass, 0 to 1."""
         asleep = self.seen.asleep if self.seen.asleep is not None else 1.0
         return min(self.seen.share(IN_ENGINE), asleep)
-
-    @property
-    def in_reduction(self) -> bool:
-        """Whether it is in native code of the backward pass, where DDP waits for gradients."""
-        return self.doing == IN_ENGINE
 
     @property
     def doing(self) -> str:
@@ -188,8 +194,9 @@ class LiveRankState:
         """The collective or the phase that it is in."""
         if self.doing == "collective":
             for frame in reversed(self.seen.stack):
-                if frame.file.endswith("distributed_c10d.py") and _name(frame) not in WRAPPERS:
-                    return _name(frame)
+                name = frame.function.rpartition(".")[2]
+                if frame.file.endswith("distributed_c10d.py") and name not in WRAPPERS:
+                    return name
         if self.doing == "joining":
             return "init_process_group"
         if self.doing.startswith("backward"):
@@ -236,26 +243,6 @@ def phase(activity: str) -> str:
 WRAPPERS = ("wrapper",)
 
 
-def hung(every: Sequence[LiveRankState]) -> bool:
-    """Whether nothing moved: each rank was sampled at one place only, or is held from outside.
-
-    A rank that computes, reads or writes at that place moves. So does a run with ranks that were
-    not seen.
-    """
-    return bool(every) and all(
-        one.seconds >= SHORTEST_SECONDS
-        and not one.ended
-        and (one.held or (one.seen.still and not one.moves))
-        for one in every
-    )
-
-
-def moves(every: Sequence[LiveRankState]) -> bool:
-    """Whether the run makes progress, and each rank has enough samples to judge it."""
-    seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in every)
-    return seen and not hung(every)
-
-
 def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankState]]:
     """The ranks by where they are."""
     groups: dict[str, list[LiveRankState]] = {}
@@ -264,22 +251,33 @@ def places(every: Iterable[LiveRankState]) -> Mapping[str, Sequence[LiveRankStat
     return groups
 
 
-def verb(rows: Sequence[LiveRankState]) -> str:
-    """The verb for what these ranks do, to go before where they are."""
-    if all(one.waits for one in rows):
-        return "wait" if len(rows) > 1 else "waits"
-    return "are" if len(rows) > 1 else "is"
+def standing(rows: Sequence[LiveRankState]) -> str:
+    """Return ``ranks 0-2 wait in all_reduce at train.py:30`` of ranks at one place."""
+    one, several = ("waits", "wait") if all(row.waits for row in rows) else ("is", "are")
+    return f"{named(rows)} {several if len(rows) > 1 else one} {rows[0].where}"
 
 
-def others(every: Sequence[LiveRankState], named_before: Sequence[LiveRankState]) -> str:
-    """What the other ranks do, to follow a sentence with a semicolon; empty: there are none."""
-    rest = [one for one in every if one not in named_before]
-    return "".join(f"; {named(rows)} {verb(rows)} {where}" for where, rows in places(rest).items())
+def subject(rows: Sequence[LiveRankState]) -> str:
+    """A single rank with its process and host, or the numbers of several."""
+    return rows[0].who if len(rows) == 1 else named(rows)
 
 
 def named(rows: Sequence[LiveRankState]) -> str:
     """Return ``rank 3``, or ``ranks 0-2, 5``."""
     return endings.ranks(one.rank for one in rows)
+
+
+def at_places(*groups: Sequence[LiveRankState]) -> tuple[Observation, ...]:
+    """Where each group of ranks is, as evidence."""
+    return tuple(Observation(name=named(rows), value=rows[0].where) for rows in groups)
+
+
+def shares(what: str, rows: Mapping[LiveRankState, float]) -> tuple[Observation, ...]:
+    """The share of the time, 0 to 1, that each of these ranks spends so, as evidence."""
+    return tuple(
+        Observation(name=f"{what}, rank {one.rank}", value=round(100 * share), unit="% of time")
+        for one, share in rows.items()
+    )
 
 
 def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]:
@@ -289,12 +287,5 @@ def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]
 
 def stack(one: LiveRankState, frames: Sequence[Frame] = ()) -> str:
     """These frames, or the whole stack of the rank, as Python prints it, the innermost last."""
-    lines = [f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"]
-    for frame in frames or one.seen.stack:
-        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
-        lines += [f"    {frame.text}"] if frame.text else []
-    return "\n".join(lines)
-
-
-def _name(frame: Frame) -> str:
-    return frame.function.rpartition(".")[2]
+    title = f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"
+    return "\n".join([title, *endings.printed(frames or one.seen.stack)])

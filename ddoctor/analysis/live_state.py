@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from ddoctor.analysis import live_ranks
 from ddoctor.analysis.derived import Derived
-from ddoctor.analysis.live_ranks import FEWEST_SAMPLES, MOSTLY, LiveRankState, named, places, verb
+from ddoctor.analysis.live_ranks import (
+    FEWEST_SAMPLES,
+    MOSTLY,
+    LiveRankState,
+    named,
+    places,
+    standing,
+)
 from ddoctor.analysis.live_stragglers import LiveStraggler, straggler
 from ddoctor.evidence.live import LiveLook
 
@@ -29,7 +35,7 @@ class LiveState(Derived):
     """The ranks of a job, from the samples of all hosts."""
 
     looks: tuple[LiveLook, ...]
-    """One a host."""
+    """One a host; all have the job's name, its command and its number of ranks."""
     ranks: tuple[LiveRankState, ...]
     """All that were seen, in order."""
 
@@ -47,16 +53,6 @@ class LiveState(Derived):
     def world(self) -> int:
         """How many ranks the job has, seen or not."""
         return self.looks[0].world
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-        return self.looks[0].job
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """What each rank runs: the script and its arguments."""
-        return self.looks[0].command
 
     @property
     def seconds(self) -> float:
@@ -80,13 +76,14 @@ class LiveState(Derived):
 
     @cached_property
     def hung(self) -> bool:
-        """Whether nothing moves: each rank was seen at one place only, or is held from outside."""
-        return live_ranks.hung(self.ranks)
+        """Whether nothing moves: each rank was sampled, and is blocked at one place."""
+        return bool(self.ranks) and all(one.hung for one in self.ranks)
 
     @cached_property
     def moves(self) -> bool:
-        """Whether the run makes progress, and enough was seen of each rank to judge how."""
-        return live_ranks.moves(self.ranks)
+        """Whether the run makes progress, and each rank has enough samples to judge it."""
+        seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in self.ranks)
+        return seen and not self.hung
 
     @cached_property
     def blocked(self) -> bool:
@@ -96,7 +93,12 @@ class LiveState(Derived):
     @cached_property
     def straggler(self) -> LiveStraggler | None:
         """The rank that keeps the others waiting; None: there is none, or the run is stuck."""
-        return straggler(self.ranks)
+        return straggler(self.ranks) if self.moves else None
+
+    def others(self, named_before: Sequence[LiveRankState]) -> str:
+        """What the other ranks do, to follow a sentence with a semicolon; empty: there are none."""
+        rest = [one for one in self.ranks if one not in named_before]
+        return "".join(f"; {standing(rows)}" for rows in places(rest).values())
 
     @cached_property
     def together(self) -> float:
@@ -129,9 +131,7 @@ def unjudged(live: LiveState) -> str:
         return f"{wait}, and {_away(away)}" if away > 0 and least >= MOSTLY else ""
     if any(one.held for one in every):
         return ""
-    stuck = "the run is stuck: " + " and ".join(
-        f"{named(rows)} {verb(rows)} {where}" for where, rows in places(every).items()
-    )
+    stuck = "the run is stuck: " + " and ".join(map(standing, places(every).values()))
     if away > 0:
         return f"{stuck}, and {_away(away)}"
     if not all(one.waits for one in every):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import (
     AGAIN,
     FOR_OTHERS,
@@ -13,8 +14,8 @@ from ddoctor.analysis.live_ranks import (
     IN_ENGINE,
     LiveRankState,
     collects_by_itself,
-    moves,
     named,
+    shares,
 )
 from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix, Observation
@@ -37,6 +38,7 @@ class LiveStraggler:
     """A rank for which the others wait, while it does something else."""
 
     rank: LiveRankState
+    others: Sequence[LiveRankState]
     lost: float
     """The share of the time, 0 to 1, that the others wait longer than it does."""
     activity: str
@@ -47,8 +49,11 @@ class LiveStraggler:
     """The user's frames with the most samples beyond those of the others; the innermost last."""
     line: Frame | None
     """The innermost of these frames that the others hardly run; else the last one."""
-    often: bool = False
-    """Whether the others wait again and again, not once for long."""
+
+    @property
+    def at(self) -> str:
+        """Return `` at train.py:30 in main (`save()`)``; empty: not known."""
+        return endings.at(self.line) + endings.quoted(self.line)
 
     @property
     def again(self) -> bool:
@@ -56,7 +61,12 @@ class LiveStraggler:
 
         If the rank is hardly ever elsewhere, the waits of the others show it.
         """
-        return self.often or self.rank.seen.visits(self.activity) >= AGAIN
+        often = all(
+            one.seen.longest_sleep is not None
+            and AGAIN * one.seen.longest_sleep <= one.waiting * one.seconds
+            for one in self.others
+        )
+        return often or self.rank.seen.visits(self.activity) >= AGAIN
 
     @property
     def in_model(self) -> bool:
@@ -64,9 +74,9 @@ class LiveStraggler:
         return self.activity in IN_MODEL
 
     @property
-    def beside_the_training(self) -> bool:
-        """Whether it is rank 0 with work that no other rank does."""
-        return self.rank.rank == 0 and self.activity in OUTSIDE_THE_STEP
+    def extra_work(self) -> bool:
+        """Whether it is rank 0 with work that no other rank does, again and again."""
+        return self.rank.rank == 0 and self.activity in OUTSIDE_THE_STEP and self.again
 
     @property
     def collects_by_itself(self) -> bool:
@@ -75,10 +85,28 @@ class LiveStraggler:
             map(collects_by_itself, self.rank.seen.activities)
         )
 
+    @property
+    def never_arrives(self) -> bool:
+        """Whether all others wait for it during all samples."""
+        waits = min(one.waiting for one in self.others)
+        return self.rank.waiting <= NEVER and waits >= ALWAYS
+
+    @property
+    def others_wait(self) -> str:
+        """Return ``while ranks 0, 2 wait for it 60% of the time``."""
+        verb = "wait" if len(self.others) > 1 else "waits"
+        return f"while {named(self.others)} {verb} for it {self.lost:.0%} of the time"
+
+    @property
+    def waits(self) -> tuple[Observation, ...]:
+        """The share of the time that each rank waited for others, as evidence."""
+        every = sorted((self.rank, *self.others), key=lambda one: one.rank)
+        return shares("waiting", {one: one.waiting for one in every})
+
 
 def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
-    """The rank that keeps the others waiting; None: there is none, or the run is stuck."""
-    if len(every) < 2 or not moves(every):
+    """The rank that keeps the others waiting in a run that moves; None: there is none."""
+    if len(every) < 2:
         return None
     least = min(every, key=lambda one: one.waiting)
     others = [one for one in every if one is not least]
@@ -94,19 +122,13 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     calls = _beyond(others, least, activity)
     return LiveStraggler(
         rank=least,
+        others=others,
         lost=usual - least.waiting,
         activity=activity if more.get(activity, 0.0) >= NOTABLE / 2 else IN_ENGINE,
         share=more.get(activity, 0.0),
         calls=calls,
         line=_parting(others, least, calls),
-        often=all(map(_waits_often, others)),
     )
-
-
-def _waits_often(one: LiveRankState) -> bool:
-    """Whether it waits many times, and no single wait is most of its waiting time."""
-    longest = one.seen.longest_sleep
-    return longest is not None and AGAIN * longest <= one.waiting * one.seconds
 
 
 def _parting(
@@ -115,8 +137,7 @@ def _parting(
     """The frame at which the straggler leaves the path of the others."""
 
     def share(one: LiveRankState, frame: Frame) -> float:
-        met = sum(row.samples for row in one.seen.activities if frame in row.calls)
-        return met / one.seen.samples
+        return one.share(lambda row: frame in row.calls)
 
     usual = {frame: median(share(one, frame) for one in others) for frame in calls}
     # Deeper frames may be in functions that all ranks call.
@@ -133,9 +154,7 @@ def _beyond(
     """The frames where the straggler spends more of the time in this activity than the others."""
 
     def share(one: LiveRankState, calls: tuple[Frame, ...]) -> float:
-        every = one.seen.activities
-        met = sum(row.samples for row in every if (row.name, row.calls) == (activity, calls))
-        return met / one.seen.samples
+        return one.share(lambda row: (row.name, row.calls) == (activity, calls))
 
     more = {
         row.calls: share(late, row.calls) - median(share(one, row.calls) for one in others)
@@ -145,36 +164,34 @@ def _beyond(
     return max(more, key=lambda calls: more[calls], default=())
 
 
-def keeps_all_waiting(one: LiveRankState, every: Sequence[LiveRankState]) -> bool:
-    """Whether all others wait for this rank during all samples, and it never arrives."""
-    waits = min(row.waiting for row in every if row is not one)
-    return one.waiting <= NEVER and waits >= ALWAYS
-
-
-def others_wait(one: LiveStraggler, every: Sequence[LiveRankState]) -> str:
-    """Return ``while ranks 0, 2 wait for it 60% of the time``."""
-    rest = [row for row in every if row is not one.rank]
-    verb = "wait" if len(rest) > 1 else "waits"
-    return f"while {named(rest)} {verb} for it {one.lost:.0%} of the time"
-
-
-def waits(every: Sequence[LiveRankState]) -> tuple[Observation, ...]:
-    """The share of the time that each rank waited for others, as evidence."""
-    return tuple(
-        Observation(
-            name=f"waiting, rank {one.rank}", value=round(100 * one.waiting), unit="% of time"
-        )
-        for one in every
-    )
-
-
 def longer_limit() -> Fix:
     """The fix that raises the timeout of the process group."""
-    return Fix(
+    return Fix.python(
         summary="raise the timeout of the process group",
         paste=(
             "from datetime import timedelta\n\ndist.init_process_group(timeout=timedelta(hours=2))"
         ),
-        language="python",
         caution="a dead rank is then noticed only after that time, too",
+    )
+
+
+def save_asynchronously(expected_gain: str | None = None) -> Fix:
+    """The fix that stops the training only for the copy of a checkpoint to the host."""
+    return Fix.python(
+        summary="save asynchronously on all ranks; only the copy to the host stops the training",
+        paste=(
+            "import torch.distributed.checkpoint as dcp\n"
+            "\n"
+            "saved = None\n"
+            "# in the loop, on every rank, at the steps that save now:\n"
+            "if saved is not None:\n"
+            "    saved.result()\n"
+            'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}\n'
+            'saved = dcp.async_save(state, checkpoint_id=f"checkpoints/{step}")'
+        ),
+        caution=(
+            'needs a process group for the CPU: init_process_group("cpu:gloo,cuda:nccl"); holds '
+            "the state in memory twice"
+        ),
+        expected_gain=expected_gain,
     )

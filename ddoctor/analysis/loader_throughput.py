@@ -164,7 +164,7 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     per_step = loader.taken / count
     seconds = rank.by_name.get("loader", (0.0,) * count)
     waits = _without_edges(seconds, loader)
-    edges = (sum(seconds) - sum(waits)) / count
+    edges, extra = (sum(seconds) - sum(waits)) / count, edge(loader)
     stretches = _stretches(waits, loader)
     loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
     cpu = fmean(rank.cpu) - loaded if rank.cpu else need
@@ -178,7 +178,7 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
         wait=median(stretches),
         least=sorted(stretches)[len(stretches) // STRETCHES],
         edges=edges,
-        restarts=edges * restart(loader) / edge(loader) if edges else 0.0,
+        restarts=edges * restart(loader) / extra if extra else 0.0,
         in_main=loader.collate_in_main * per_step,
         # A thread that waits for a GPU or a peer may spin, and then less in a shorter step.
         main_cpu=min(max(cpu, 0.0), need),
@@ -186,16 +186,11 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
 
 
 def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
-    """The seconds in the loader, with usual values for the first steps of epochs.
-
-    The recording does not mark these steps: they are among the longest, one per epoch.
-    """
-    waits, extra = list(seconds), edge(loader)
-    longest = sorted(range(len(waits)), key=lambda step: -waits[step])
-    usual = median(waits)
-    for step in longest[: len(loader.first_waits)]:
-        if extra and waits[step] >= extra / 2:
-            waits[step] = usual
+    """The seconds in the loader, with usual values for the steps that begin an epoch."""
+    waits, usual = list(seconds), median(seconds)
+    for batch in loader.first_batches:
+        step = loader.wait_steps[batch]
+        waits[step] = min(waits[step], usual)
     return waits
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
+from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
@@ -21,7 +22,6 @@ ON_A_CPU = 0.5
 BEYOND = 2
 # torch's own default (torch.utils.data.DataLoader).
 PREFETCH = 2
-MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ def advise(
     )
 
 
-def worker_fix(feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None) -> Fix:
-    """The change of ``num_workers``; ``sharing`` is how many ranks of the host make it."""
+def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRun | None) -> Fix:
+    """The change of ``num_workers``, which all starved ranks of the host make."""
     loader = feed.loader
     # Its workers would be started again and again: an epoch ended within the few steps seen.
     persistent = bool(loader.epoch_batches) and loader.kind == "map"
@@ -92,31 +92,53 @@ def worker_fix(feed: Feed, advice: Advice, sharing: int, run: TrainingRun | None
     settings = [f"loader.num_workers={advice.workers}"]
     if persistent and not loader.persistent_workers:
         settings.append("loader.persistent_workers=true")
-    return Fix(
+    sharing = sum(other.host == feed.host for other in late)
+    every = advice.workers * sharing
+    who = f"{every} workers on a host" if sharing > 1 else f"{every} workers"
+    ahead = every * (loader.prefetch_factor or PREFETCH) * (loader.batch_bytes or 0) / MIB
+    memory = every * (loader.worker_memory or 0) / 1024
+    cautions = (
+        f"{who} take about {memory:.2g} GiB of host memory" if memory else "",
+        f"{who} hold up to {ahead:.0f} MiB of batches in /dev/shm" if ahead >= 1 else "",
+        f"each worker iterates over all of {loader.dataset}, unless its __iter__ takes a share by "
+        "torch.utils.data.get_worker_info()"
+        if loader.kind == "iterable"
+        else "",
+    )
+    return Fix.python(
         summary=f"set num_workers to {advice.workers}",
         paste="\n".join(lines),
-        language="python",
-        caution="; ".join(_cautions(feed, advice.workers, sharing)),
+        caution="; ".join(filter(None, cautions)),
         expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s per step"
         + (", measured with the loader alone" if advice.measured else ", by the time for a batch"),
         settings=tuple(settings),
     )
 
 
-def _cautions(feed: Feed, workers: int, sharing: int) -> Iterator[str]:
-    loader = feed.loader
-    every = workers * sharing
-    who = f"{every} workers on a host" if sharing > 1 else f"{every} workers"
-    if loader.worker_memory:
-        yield f"{who} take about {every * loader.worker_memory / 1024:.2g} GiB of host memory"
-    ahead = every * (loader.prefetch_factor or PREFETCH) * (loader.batch_bytes or 0) / MIB
-    if ahead >= 1:
-        yield f"{who} hold up to {ahead:.0f} MiB of batches in /dev/shm"
-    if loader.kind == "iterable":
-        yield (
-            f"each worker iterates over all of {loader.dataset}, unless its __iter__ takes a share "
-            "by torch.utils.data.get_worker_info()"
-        )
+def start_workers_with(context: str) -> Fix:
+    """The fix for locks and CUDA contexts that forked workers inherit."""
+    return Fix.python(
+        summary=f"start the workers with {context}, so that they inherit no locks",
+        paste=f'DataLoader(…, multiprocessing_context="{context}", persistent_workers=True)',
+        caution=(
+            "the dataset must be picklable, workers take seconds to start, and the script needs "
+            'if __name__ == "__main__":'
+        ),
+    )
+
+
+def computed_once(summary: str, what: str, more: str = "") -> Fix:
+    """The fix that saves the items of a dataset before the run; ``more`` follows in the script."""
+    return Fix.python(
+        summary=summary,
+        paste=(
+            f"# once: {what}\n"
+            'torch.save([dataset[index] for index in range(len(dataset))], "items.pt")\n'
+            "# in the training script, instead of that dataset\n"
+            f'dataset = torch.load("items.pt", mmap=True){more}'
+        ),
+        caution="random augmentation must stay in __getitem__; the file must fit on a local disk",
+    )
 
 
 def _rates(feed: Feed, points: Sequence[CurvePoint]) -> dict[int, float]:

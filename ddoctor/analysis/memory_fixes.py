@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from ddoctor.evidence.environment import Environment
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.plan import MemoryParts, Remedy
-from ddoctor.models import Fix
+from ddoctor.evidence.software import Environment
+from ddoctor.models import Fix, Observation
 
-GIB = 2**30
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The newer name comes first, as in torch since 2.9."""
 EXPANDS = "expandable_segments:True"
@@ -38,6 +38,15 @@ class MemoryNeed:
     """Bytes that fixes save according to a forecast, instead of an estimate from the parts."""
 
 
+def contents(parts: MemoryParts, source: str) -> tuple[Observation, ...]:
+    """The contents of a GPU's memory, as evidence."""
+    return tuple(
+        Observation(name=name, value=round(size / GIB, 1), unit="GiB", source=source)
+        for name, size in parts.named()
+        if size
+    )
+
+
 def remedies(need: MemoryNeed) -> Iterator[Fix]:
     """Fixes, the cheapest first, without those already applied or with hardly any gain."""
     for fix, gain, at_most in _known(need):
@@ -54,7 +63,7 @@ def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
     """Each fix with the bytes it saves (None: not known), and whether that is an upper limit."""
     parts, forecast = need.parts, need.gains
     activations = parts.activations if parts is not None else None
-    whole = parts.parameters + parts.gradients + parts.optimizer if parts is not None else None
+    whole = parts.model if parts is not None else None
     if activations != 0:
         gain = forecast.get("smaller batch", _share(activations, 1 / 2))
         yield _SMALLER_BATCH, gain, False
@@ -65,7 +74,12 @@ def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
         states = parts.optimizer if parts is not None else None
         yield _EIGHT_BITS, forecast.get("8 bits", _share(states, 1 - SMALLER_STATES)), False
     if need.shards > need.sharded:
-        yield _sharding(need.shards), _share(whole, 1 - need.sharded / need.shards), False
+        sharding = Fix(
+            summary=f"shard parameters, gradients and states over {need.shards} GPUs with FSDP",
+            paste=f"accelerate launch --use_fsdp --num_processes {need.shards} train.py",
+            caution="transfers the parameters of each layer in every step; needs fast links",
+        )
+        yield sharding, _share(whole, 1 - need.sharded / need.shards), False
     if need.sharded > 1 or "offload" in forecast:
         yield _OFFLOAD, forecast.get("offload", whole), "offload" not in forecast
 
@@ -74,40 +88,28 @@ def _share(size: int | None, share: float) -> int | None:
     return None if size is None else round(size * share)
 
 
-_SMALLER_BATCH = Fix(
+_SMALLER_BATCH = Fix.python(
     summary="halve the micro-batch and double gradient accumulation: the training stays the same",
     paste=(
         "DataLoader(..., batch_size=batch_size // 2)\n"
         "# and gradient accumulation × 2: zero_grad() and step() after every second backward()"
     ),
-    language="python",
 )
-_CHECKPOINTING = Fix(
+_CHECKPOINTING = Fix.python(
     summary="use gradient checkpointing, which recomputes activations instead of storing them",
     paste="model.gradient_checkpointing_enable()  # of transformers; else torch.utils."
     "checkpoint.checkpoint(block, x, use_reentrant=False)",
-    language="python",
     caution="runs the forward pass of each layer twice: up to a third more time",
 )
-_EIGHT_BITS = Fix(
+_EIGHT_BITS = Fix.python(
     summary="use an optimizer with 8-bit states",
     paste='optim = "adamw_bnb_8bit"  # of TrainingArguments, with bitsandbytes',
-    language="python",
 )
-_OFFLOAD = Fix(
+_OFFLOAD = Fix.python(
     summary="keep parameters and optimizer states, and the optimizer step, on the CPU",
     paste="fully_shard(block, offload_policy=CPUOffloadPolicy())",
-    language="python",
     caution="makes the optimizer step several times slower",
 )
-
-
-def _sharding(gpus: int) -> Fix:
-    return Fix(
-        summary=f"shard parameters, gradients and states over {gpus} GPUs with FSDP",
-        paste=f"accelerate launch --use_fsdp --num_processes {gpus} train.py",
-        caution="transfers the parameters of each layer in every step; needs fast links",
-    )
 
 
 def expandable(environment: Environment | None, unused: int) -> Fix | None:

@@ -1,9 +1,29 @@
-"""The median of the other members of a group, to compare one member with."""
+"""Members of a group, each compared with the median of the others."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Row = TypeVar("Row")
+
+
+def with_peers(
+    rows: Iterable[Row], *, group: Callable[[Row], Any], value: Callable[[Row], float]
+) -> Iterator[tuple[Row, float, int]]:
+    """Each row, the median value of the others of its group, and the number of these others.
+
+    Rows without peers are left out.
+    """
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(group(row), []).append(row)
+    for name in sorted(groups):
+        members = groups[name]
+        ordered = sorted(map(value, members))
+        for row in members if len(members) > 1 else ():
+            yield row, median_of_others(ordered, value(row)), len(members) - 1
 
 
 def median_of_others(ordered: Sequence[float], value: float) -> float:

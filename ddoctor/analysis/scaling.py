@@ -11,8 +11,10 @@ CPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import ceil, exp, log, log2, sqrt
 from statistics import fmean
@@ -45,34 +47,14 @@ class Scaled:
     """Recorded seconds of the step on this number of ranks."""
 
     @property
-    def step(self) -> float:
-        """Seconds: as recorded, or else the middle of the prediction."""
-        return self.measured if self.measured is not None else (self.best + self.worst) / 2
-
-    @property
-    def steps_per_second(self) -> float:
-        """Steps per second of the whole job."""
-        return 1 / self.step
-
-    @property
-    def efficiency(self) -> float:
-        """The share of the step in which the ranks do their own work, 0 to 1."""
-        return self.alone / self.step
-
-    @property
     def lowest_efficiency(self) -> float:
-        """The efficiency in the predicted worst case."""
-        return self.alone / self.worst
+        """The share of the step for the ranks' own work, 0 to 1: as recorded, else at worst."""
+        return self.alone / (self.measured or self.worst)
 
     @property
     def highest_efficiency(self) -> float:
-        """The efficiency in the predicted best case."""
-        return self.alone / self.best
-
-    @property
-    def speed_up(self) -> float:
-        """The factor of samples per second, compared to one rank."""
-        return self.ranks * self.efficiency
+        """The same, as recorded, else at best."""
+        return self.alone / (self.measured or self.best)
 
 
 def predict(
@@ -86,12 +68,13 @@ def predict(
     if not steps.count or not models:
         return ()
     alone = fmean(fmean(rank.local) for rank in steps.ranks)
-    local = max(1, max(_on_each_host(steps)))
+    local = max(Counter(rank.place.host for rank in steps.ranks).values())
+    seen, away = _apart(steps)
     rows = []
     numbers = {here, *(2**power for power in range(ceil(log2(max(UP_TO, 4 * here))) + 1))}
     for ranks in sorted(numbers):
         transfers = [seconds for model in models for seconds in model(ranks)]
-        waits = _waiting(steps, ranks)
+        waits = _waiting(seen, away, here, ranks)
         apart = 1 + ACROSS_NODES if ranks > local else 1.0
         rows.append(
             Scaled(
@@ -105,47 +88,50 @@ def predict(
     return tuple(rows)
 
 
-class _AsSeen:
-    """The recorded transfer time, scaled to another number of ranks."""
+def _models(
+    steps: Steps, wrapper: Wrapper | None, sweep: AllReduce | None
+) -> Iterator[Callable[[int], tuple[float, float]]]:
+    """Functions from a number of ranks to the least and most seconds of exposed transfers."""
+    here = len(steps.ranks)
+    if here > 1:
+        seen = fmean(rank.total("transfer") for rank in steps.ranks) / max(1, steps.count)
+        yield partial(_as_seen, seen, here)
+    if sweep is not None and wrapper is not None and wrapper.kind in ("none", "ddp"):
+        backward = fmean(rank.typical("backward") for rank in steps.ranks)
+        points = sorted((point.bytes, point.p50) for point in sweep.points)
+        if wrapper.trainable_bytes:
+            yield partial(_overlapped, backward, [*_buckets(wrapper)], points, len(sweep.ranks))
 
-    def __init__(self, seconds: float, ranks: int) -> None:
-        self._seconds, self._ranks = seconds, ranks
 
-    def __call__(self, ranks: int) -> tuple[float, float]:
-        bytes_alone = _share(ranks) / _share(self._ranks)
-        latency = log2(ranks) / log2(self._ranks)
-        return self._seconds * bytes_alone, self._seconds * max(bytes_alone, latency)
+def _as_seen(seconds: float, here: int, ranks: int) -> tuple[float, float]:
+    """The recorded transfer time, in proportion to the bytes, or to the latency of a tree."""
+    by_bytes = _share(ranks) / _share(here)
+    return seconds * by_bytes, seconds * max(by_bytes, log2(ranks) / log2(here))
 
 
-class _Overlapped:
-    """Buckets of gradients that become ready during the backward pass, one after the other."""
+def _overlapped(
+    backward: float,
+    buckets: Sequence[float],
+    points: Sequence[tuple[float, float]],
+    swept: int,
+    ranks: int,
+) -> tuple[float, float]:
+    """Buckets that get ready in the backward pass, and are sent one by one by tree or ring."""
+    if ranks == 1:
+        return 0.0, 0.0
+    low, high = sorted((log2(ranks) / log2(swept), (ranks - 1) / (swept - 1)))
 
-    def __init__(self, backward: float, wrapper: Wrapper, sweep: AllReduce) -> None:
-        self._backward = backward
-        self._buckets = list(_buckets(wrapper))
-        self._points = [(point.bytes, point.p50) for point in sweep.points]
-        self._points.sort()
-        self._ranks = len(sweep.ranks)
+    def exposed(latency: float, contention: float) -> float:
+        whole, ready, end = sum(buckets), 0.0, 0.0
+        for size in buckets:
+            ready += backward * size / whole
+            together = interpolated(points, size)
+            least = min(points[0][1], together)
+            by_bytes = (together - least) * _share(ranks) / _share(swept)
+            end = max(ready, end) + contention * (least * latency + by_bytes)
+        return max(0.0, end - backward)
 
-    def __call__(self, ranks: int) -> tuple[float, float]:
-        if ranks == 1:
-            return 0.0, 0.0
-        tree, ring = log2(ranks) / log2(self._ranks), (ranks - 1) / (self._ranks - 1)
-        low, high = sorted((tree, ring))
-        return self._exposed(ranks, low), self._exposed(ranks, high, CONTENTION)
-
-    def _exposed(self, ranks: int, latency: float, contention: float = 1.0) -> float:
-        whole, ready, end = sum(self._buckets), 0.0, 0.0
-        for size in self._buckets:
-            ready += self._backward * size / whole
-            end = max(ready, end) + contention * self._seconds(size, ranks, latency)
-        return max(0.0, end - self._backward)
-
-    def _seconds(self, size: float, ranks: int, latency: float) -> float:
-        """Seconds of the sweep for this size: latency by the route, bytes by the ring."""
-        together = interpolated(self._points, size)
-        least = min(self._points[0][1], together)
-        return least * latency + (together - least) * _share(ranks) / _share(self._ranks)
+    return exposed(low, 1.0), exposed(high, CONTENTION)
 
 
 def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
@@ -160,18 +146,6 @@ def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
             part = log(size / smaller) / log(larger / smaller)
             return exp(log(low) + part * log(high / low))
     return points[-1][1] * size / points[-1][0]
-
-
-def _models(
-    steps: Steps, wrapper: Wrapper | None, sweep: AllReduce | None
-) -> Iterator[_AsSeen | _Overlapped]:
-    if len(steps.ranks) > 1:
-        seen = fmean(rank.total("transfer") for rank in steps.ranks) / max(1, steps.count)
-        yield _AsSeen(seen, len(steps.ranks))
-    if sweep is not None and wrapper is not None and wrapper.kind in ("none", "ddp"):
-        backward = fmean(rank.typical("backward") for rank in steps.ranks)
-        if wrapper.trainable_bytes:
-            yield _Overlapped(backward, wrapper, sweep)
 
 
 def _buckets(wrapper: Wrapper) -> Iterator[float]:
@@ -192,28 +166,31 @@ def _share(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _waiting(steps: Steps, ranks: int) -> tuple[float, float]:
+def _apart(steps: Steps) -> tuple[float, Sequence[float]]:
+    """Seconds that the mean rank waited for the last one, and how far work was from its mean.
+
+    The distances are those of all ranks in all steps, sorted.
+    """
+    here, count = len(steps.ranks), steps.count
+    each = list(zip(*(rank.local[:count] for rank in steps.ranks), strict=True))
+    means = [fmean(step) for step in each]
+    seen = fmean(max(step) - mean for step, mean in zip(each, means, strict=True))
+    # The mean of a few values is nearer to each of them than the true mean.
+    wider = sqrt(here / max(1, here - 1))
+    away = [wider * (own - mean) for step, mean in zip(each, means, strict=True) for own in step]
+    return seen, sorted(away)
+
+
+def _waiting(seen: float, away: Sequence[float], here: int, ranks: int) -> tuple[float, float]:
     """The least and most seconds that the mean rank waits for the last one.
 
     The most assumes that the spread of the recorded work is random, again in each step.
     """
-    here = len(steps.ranks)
     if ranks == 1 or here == 1:
         return 0.0, 0.0
-    rows = [rank.local[: steps.count] for rank in steps.ranks]
-    away = [own - fmean(step) for step in zip(*rows, strict=True) for own in step]
-    # The mean of a few values is nearer to each of them than the true mean.
-    wider = sqrt(here / (here - 1))
-    ordered = sorted(wider * one for one in away)
-    count = len(ordered)
+    count = len(away)
     last = sum(
         one * (((place + 1) / count) ** ranks - (place / count) ** ranks)
-        for place, one in enumerate(ordered)
+        for place, one in enumerate(away)
     )
-    seen = fmean(max(step) - fmean(step) for step in zip(*rows, strict=True))
     return (min(seen, last), max(seen, last)) if ranks >= here else (0.0, max(0.0, last))
-
-
-def _on_each_host(steps: Steps) -> list[int]:
-    hosts = [rank.place.host for rank in steps.ranks]
-    return [hosts.count(host) for host in dict.fromkeys(hosts)]

@@ -19,7 +19,7 @@ from math import ceil
 from statistics import median
 from typing import Literal
 
-from ddoctor.evidence.pairs import Flow
+from ddoctor.evidence.cluster_probes import Flow
 
 What = Literal["host", "sending", "receiving", "link", "path", "rail"]
 """What is slow.
@@ -66,6 +66,17 @@ class Slow:
     """GB/s, the best of all repeats."""
     repeats: int
 
+    @classmethod
+    def of(cls, what: What, ranks: tuple[int, ...], rates: Sequence[float]) -> Slow:
+        """Make it from the rates of all its transfers; a host and a link have two directions."""
+        directions = 2 if what in ("host", "link") else 1
+        return cls(
+            what=what,
+            ranks=ranks,
+            rate=max(rates, default=0.0),
+            repeats=len(rates) // directions,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
@@ -101,12 +112,15 @@ def analyse(flows: Iterable[Flow], *, repeats: int = REPEATS) -> Analysis:
         if _is_structure(blame, best):
             sound += blame.paths
         usual = median(best[key] for key in sound)
-        floor = min(
-            usual * (1 - _margin([best[key] for key in sound])),
-            _low([rate for key in sound for rate in rates[key]]),
-        )
-    blame = _blame(best, floor)
-    return Analysis(slow=tuple(_named(blame, rates, repeats)), usual=usual, floor=floor)
+        repeats_of_sound = sorted(rate for key in sound for rate in rates[key])
+        at_worst = repeats_of_sound[ceil(len(repeats_of_sound) * PEERS_AT_WORST) - 1]
+        floor = min(usual * (1 - _margin([best[key] for key in sound])), at_worst)
+    found = (
+        Slow.of(what, ranks, [rate for key in keys for rate in rates[key]])
+        for what, ranks, keys in _named(_blame(best, floor), best)
+    )
+    slow = tuple(one for one in found if one.repeats >= repeats)
+    return Analysis(slow=slow, usual=usual, floor=floor)
 
 
 @dataclass(frozen=True)
@@ -132,10 +146,6 @@ def _is_structure(blame: _Blame, keys: Collection[Key]) -> bool:
     return len(blame.paths) > max(2, STRUCTURE * len(keys))
 
 
-def _low(rates: Sequence[float]) -> float:
-    return sorted(rates)[ceil(len(rates) * PEERS_AT_WORST) - 1]
-
-
 def _blame(best: Mapping[Key, float], floor: float) -> _Blame:
     slow = frozenset(key for key, rate in best.items() if rate < floor)
     fast = [key for key in best if key not in slow]
@@ -159,37 +169,25 @@ def _blame(best: Mapping[Key, float], floor: float) -> _Blame:
 
 
 def _named(
-    blame: _Blame,
-    rates: Mapping[Key, Sequence[float]],
-    repeats: int,
-) -> Iterator[Slow]:
-    both = blame.senders & blame.receivers
-    for rank in sorted(blame.senders | blame.receivers):
-        out = [key for key in rates if key[0] == rank and key[1] not in blame.receivers]
-        into = [key for key in rates if key[1] == rank and key[0] not in blame.senders]
-        if rank in both:
-            yield from _slow("host", [rank], [*out, *into], rates, repeats)
-        elif rank in blame.senders:
-            yield from _slow("sending", [rank], out, rates, repeats)
-        else:
-            yield from _slow("receiving", [rank], into, rates, repeats)
-    if _is_structure(blame, rates):
-        return
-    for a, b in sorted(blame.paths):
+    blame: _Blame, keys: Collection[Key]
+) -> Iterator[tuple[What, tuple[int, ...], list[Key]]]:
+    """What is slow, with its ranks, and the flows that show it."""
+    senders, receivers = blame.senders, blame.receivers
+    for rank in sorted(senders | receivers):
+        sends, receives = rank in senders, rank in receivers
+        what: What = "host" if sends and receives else "sending" if sends else "receiving"
+        yield (
+            what,
+            (rank,),
+            [
+                (a, b)
+                for a, b in keys
+                if (sends and a == rank and b not in receivers)
+                or (receives and b == rank and a not in senders)
+            ],
+        )
+    for a, b in () if _is_structure(blame, keys) else sorted(blame.paths):
         if (b, a) not in blame.paths:
-            yield from _slow("path", [a, b], [(a, b)], rates, repeats)
+            yield "path", (a, b), [(a, b)]
         elif a < b:
-            yield from _slow("link", [a, b], [(a, b), (b, a)], rates, repeats)
-
-
-def _slow(
-    what: What,
-    ranks: Sequence[int],
-    keys: Sequence[Key],
-    rates: Mapping[Key, Sequence[float]],
-    repeats: int,
-) -> Iterator[Slow]:
-    directions = 2 if what in ("host", "link") else 1
-    seen = [rate for key in keys for rate in rates[key]]
-    if len(seen) >= repeats * directions:
-        yield Slow(what=what, ranks=tuple(ranks), rate=max(seen), repeats=len(seen) // directions)
+            yield "link", (a, b), [(a, b), (b, a)]

@@ -12,7 +12,7 @@ from statistics import median
 
 from ddoctor.analysis import slow_links
 from ddoctor.analysis.slow_links import Analysis, Slow
-from ddoctor.evidence.pairs import End, Flow
+from ddoctor.evidence.cluster_probes import End, Flow
 
 # GPUs that reach their NIC over another socket or a shared PCIe switch are slower on every host by
 # design. A broken rail falls to the next slower generation, which is half (InfiniBand's 400, 200
@@ -50,10 +50,7 @@ def analyse(flows: Iterable[Flow], ends: Sequence[End]) -> Analysis:
 def _whole(flows: Sequence[Flow]) -> Slow:
     ranks = tuple(sorted({rank for flow in flows for rank in (flow.sender, flow.receiver)}))
     rates = [rate for flow in flows for rate in flow.rates]
-    what: slow_links.What = "rail" if len(ranks) >= A_RAIL_FROM else "link"
-    return Slow(
-        what=what, ranks=ranks, rate=max(rates), repeats=len(rates) // (2 if what == "link" else 1)
-    )
+    return Slow.of("rail" if len(ranks) >= A_RAIL_FROM else "link", ranks, rates)
 
 
 def _together(rails: Mapping[int, Analysis], host: Mapping[int, str]) -> Iterator[Slow]:

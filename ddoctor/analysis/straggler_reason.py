@@ -1,7 +1,4 @@
-"""Why a rank is slower than the others, by what is known of its host and its lines.
-
-Pure: recorded steps in, words out.
-"""
+"""Why a rank is slower than the others, by what is known of its host and its lines."""
 
 from __future__ import annotations
 
@@ -16,29 +13,18 @@ from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankHost, RankUse
 
 Kind = Literal[
-    "line",
-    "mask",
-    "throttled",
-    "busy",
-    "slower",
-    "queued",
-    "crowded",
-    "blocked",
-    "device",
+    "line",  # that only this rank runs
+    "mask",  # it may use fewer CPUs
+    "throttled",  # the quota of its cgroup
+    "busy",  # it was on a CPU all the time
+    "slower",  # the same, and equally in each part of the model
+    "queued",  # other processes had its CPU
+    "crowded",  # they also had the CPUs of the other ranks
+    "blocked",  # it did not want a CPU
+    "device",  # its GPU
     "unknown",
 ]
-"""The kind of reason.
-
-- line: a line that only this rank runs.
-- mask: it may use fewer CPUs.
-- throttled: the quota of its cgroup.
-- busy: it was on a CPU all the time.
-- slower: the same, and equally in each part of the model.
-- queued: other processes had its CPU.
-- crowded: they also had the CPUs of the other ranks.
-- blocked: it did not want a CPU.
-- device: its GPU.
-"""
+"""The kind of reason."""
 
 # CPUThrottlingHigh of kubernetes-mixin (cpuThrottlingPercent: 25), which clusters alert on.
 THROTTLED = 0.25
@@ -46,7 +32,7 @@ THROTTLED = 0.25
 ALIKE = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reason:
     """The reason, as part of a sentence."""
 
@@ -60,31 +46,26 @@ def why(one: Straggler, steps: Steps, lines: Lines | None, use: RankUse | None) 
     rank, share = one.place.rank, one.seconds / steps.step
     line = own_line(lines, rank, PARTS[one.part], share)
     if line is not None:
-        words = f"it is often at {line.file}:{line.line}, `{line.text}`, where the others are not"
-        return Reason(kind="line", words=words, line=line)
+        where = f"it is often at {line.file}:{line.line}, `{line.text}`, where the others are not"
+        return Reason("line", where, line)
     if one.place.device != "cpu":
         words = "it runs the same lines as the others, so its GPU, or the path to it, is slower"
-        return Reason(kind="device", words=words)
+        return Reason("device", words)
     hosts = {host.rank: host for host in use.hosts} if use is not None else {}
     host = hosts.pop(rank, None)
-    if host is not None:
-        limited = _limited(host, list(hosts.values()))
-        if limited is not None:
-            return limited
+    limited = _limited(host, list(hosts.values())) if host is not None else None
     others = [other.waited for other in hosts.values() if other.waited is not None]
-    waited = host.waited if host is not None else None
-    return _by_its_cpu(one, steps, waited, others)
+    return limited or _by_its_cpu(one, steps, host.waited if host is not None else None, others)
 
 
 def _limited(host: RankHost, others: list[RankHost]) -> Reason | None:
+    usual = min((len(other.affinity) for other in others), default=0)
     if others and len(host.affinity) < median(len(other.affinity) for other in others):
-        usual = len(min(others, key=lambda other: len(other.affinity)).affinity)
-        words = f"it may use only CPU {cpu_list(host.affinity)}, while the others have {usual} CPUs"
-        return Reason(kind="mask", words=words)
+        mask = cpu_list(host.affinity)
+        return Reason("mask", f"it may use only CPU {mask}, while the others have {usual} CPUs")
     share = _throttled(host)
     if share >= THROTTLED and all(_throttled(other) < share / 2 for other in others):
-        words = f"its cgroup was throttled in {share:.0%} of the periods"
-        return Reason(kind="throttled", words=words)
+        return Reason("throttled", f"its cgroup was throttled in {share:.0%} of the periods")
     return None
 
 
@@ -95,28 +76,22 @@ def _throttled(host: RankHost) -> float:
 def _by_its_cpu(
     one: Straggler, steps: Steps, waited: float | None, others: Sequence[float]
 ) -> Reason:
-    share = one.seconds / steps.step
     if one.on_cpu is None:
-        return Reason(kind="unknown", words="its CPU time is not known")
-    if one.on_cpu >= one.seconds / 2 and _slower_in_all(one, steps):
-        words = (
-            "it was on a CPU for that time, and in forward and backward alike: its core is slower"
-        )
-        return Reason(kind="slower", words=words)
+        return Reason("unknown", "its CPU time is not known")
     if one.on_cpu >= one.seconds / 2:
-        words = "it was on a CPU for that time, so it computes more, or its core is slower"
-        return Reason(kind="busy", words=words)
-    if waited is not None and waited < share / 2:
-        words = "it needed no CPU for that time: it slept, or waited for a disk"
-        return Reason(kind="blocked", words=words)
+        on_a_cpu = "it was on a CPU for that time, "
+        if _slower_in_all(one, steps):
+            return Reason(
+                "slower", f"{on_a_cpu}and in forward and backward alike: its core is slower"
+            )
+        return Reason("busy", f"{on_a_cpu}so it computes more, or its core is slower")
+    if waited is not None and waited < one.seconds / steps.step / 2:
+        return Reason("blocked", "it needed no CPU for that time: it slept, or waited for a disk")
     queued = f", and waited in the run queue for {waited:.0%} of the time" if waited else ""
     if waited and others and median(others) >= waited / 2:
-        words = (
-            f"it got too little CPU time{queued}, while the usual rank waited {median(others):.0%}"
-        )
-        return Reason(kind="crowded", words=words)
-    words = f"it was on no CPU for that time{queued}: another process had its core"
-    return Reason(kind="queued", words=words)
+        usual = f"while the usual rank waited {median(others):.0%}"
+        return Reason("crowded", f"it got too little CPU time{queued}, {usual}")
+    return Reason("queued", f"it was on no CPU for that time{queued}: another process had its core")
 
 
 def _slower_in_all(one: Straggler, steps: Steps) -> bool:

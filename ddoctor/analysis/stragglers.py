@@ -1,7 +1,5 @@
 """Which rank the others wait for, in which part of its step, and the cost.
 
-Pure: recorded steps in, names out.
-
 In synchronous training a step takes equally long on all ranks, and so does its backward pass. What
 differs is the own work of a rank before it enters the collective. Each part of that work is
 compared to the same part on the usual rank, step by step, so that noise on all ranks has no effect.
@@ -11,7 +9,7 @@ Analysis", OSDI'25): the step time minus the step time with this rank as fast as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import Literal
@@ -23,11 +21,11 @@ from ddoctor.analysis.work_imbalance import (
     Workload,
     clock_of_cpu,
     on_cpu,
-    spent,
     workload,
 )
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
+from ddoctor.models import Observation
 
 Part = Literal["loading", "computing", "checkpoint", "evaluation", "gc", "rest"]
 
@@ -90,24 +88,31 @@ class Straggler:
     """Seconds of the whole part on the usual rank."""
     behind: int
     """The number of steps in which it was slower."""
-    steps: int
     on_cpu: float | None = None
     """Seconds of the loss that its main thread was on a CPU; None: not known, or it uses a GPU."""
     cost: float = 0.0
     """The share of the step, 0 to 1, that is saved if it is as fast as the others."""
 
+    def observation(self, steps: Steps) -> Observation:
+        """The seconds of this part on this rank and on the usual rank, as evidence."""
+        return Observation(
+            name=f"{self.part} in a step, rank {self.place.rank}",
+            value=round(1000 * (self.usual + self.seconds), 1),
+            unit="ms",
+            expected=round(1000 * self.usual, 1),
+            source=f"usual value of {len(steps.ranks)} ranks",
+        )
 
-def stragglers(
-    steps: Steps, *, as_given: bool = False, by: float = SLOWER_BY
-) -> tuple[Straggler, ...]:
+
+def stragglers(steps: Steps, *, by: float = SLOWER_BY) -> tuple[Straggler, ...]:
     """Ranks and parts that delay the others by this share of the step, the costliest first.
 
-    Time that different amounts of work explain is left out, unless ``as_given`` is set.
+    Time that different amounts of work explain is left out.
     """
     if not comparable(steps):
         return ()
-    least = by * typical_step(steps)
-    work = None if as_given else workload(steps)
+    least = by * median(steps.seconds)
+    work = workload(steps)
     rows = {part: _spent_on(part, steps, work) for part in PARTS}
     more = {part: _more(one) for part, one in rows.items()}
     cpus = on_cpu(steps)
@@ -131,7 +136,6 @@ def stragglers(
                     seconds=seconds,
                     usual=fmean(map(median_low, zip(*rows[part], strict=True))),
                     behind=behind,
-                    steps=steps.count,
                     on_cpu=usually(cpu) if cpu else None,
                 )
     paid = _paid(steps, {(index, part): more[part][index] for index, part in found})
@@ -165,29 +169,30 @@ def comparable(steps: Steps) -> bool:
     return min(seconds) >= TOGETHER * max(seconds)
 
 
-def typical_step(steps: Steps) -> float:
-    """Seconds of the median step."""
-    rows = (rank.seconds[: steps.count] for rank in steps.ranks)
-    return median(map(fmean, zip(*rows, strict=True)))
-
-
-def saving(rank: RankSteps, count: int) -> tuple[float, ...]:
+def saving(rank: RankSteps) -> tuple[float, ...]:
     """Seconds of each step for a checkpoint, with the work around it."""
-    written = spent(rank, ("checkpoint",), count)
-    beside = beside_saving(rank, count)
+    written, beside = rank.spent("checkpoint"), _beside_saving(rank)
     return tuple(a + b for a, b in zip(written, beside, strict=True))
 
 
-def beside_saving(rank: RankSteps, count: int) -> tuple[float, ...]:
+def _beside_saving(rank: RankSteps) -> tuple[float, ...]:
     """Extra seconds of the rest of each step with a checkpoint, compared to steps without one.
 
     The script copies states before it writes them, and flushes files to the disk afterwards.
     """
-    written, rest = spent(rank, ("checkpoint",), count), spent(rank, ("rest",), count)
+    written, rest = rank.spent("checkpoint"), rank.spent("rest")
     others = [one for one, second in zip(rest, written, strict=True) if not second]
     usual = median(others) if others else max(rest)
     return tuple(
         max(0.0, one - usual) if second else 0.0 for one, second in zip(rest, written, strict=True)
+    )
+
+
+def most_affected(steps: Steps, rows: Rows) -> tuple[RankPlace, ...]:
+    """The ranks with at least half of the seconds of the rank that has the most."""
+    most = max(map(sum, rows))
+    return tuple(
+        rank.place for rank, row in zip(steps.ranks, rows, strict=True) if sum(row) >= most / 2
     )
 
 
@@ -207,25 +212,17 @@ def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float
     mine = looks.pop(rank, None)
     if mine is None or not looks:
         return None
-
-    def often(of: int, wanted: HotLine) -> float:
-        same = (
-            line.samples
-            for line in looks[of].lines
-            if (line.file, line.line) == (wanted.file, wanted.line)
-        )
-        return sum(same) / looks[of].samples
-
     for line in sorted(mine.lines, key=lambda line: -line.samples):
         here = line.samples / mine.samples
         if line.phase not in phases or line.samples < ENOUGH_LOOKS or here < share / 2:
             continue
-        if OWN_LINE * median_low(often(other, line) for other in looks) <= here:
+        if OWN_LINE * median_low(one.share(line) for one in looks.values()) <= here:
             return line
     return None
 
 
-def _without(rows: Rows, parts: Rows) -> Rows:
+def without(rows: Rows, parts: Rows) -> Rows:
+    """The rows less these parts of them."""
     return tuple(
         tuple(a - b for a, b in zip(row, part, strict=True))
         for row, part in zip(rows, parts, strict=True)
@@ -233,12 +230,11 @@ def _without(rows: Rows, parts: Rows) -> Rows:
 
 
 def _spent_on(part: Part, steps: Steps, work: Workload | None) -> Rows:
-    count = steps.count
-    rows = tuple(spent(rank, PARTS[part], count) for rank in steps.ranks)
     if part == "checkpoint":
-        rows = tuple(saving(rank, count) for rank in steps.ranks)
-    elif part == "rest":
-        rows = _without(rows, tuple(beside_saving(rank, count) for rank in steps.ranks))
+        return tuple(map(saving, steps.ranks))
+    rows = tuple(rank.spent(*PARTS[part]) for rank in steps.ranks)
+    if part == "rest":
+        rows = without(rows, tuple(map(_beside_saving, steps.ranks)))
     return work.without(rows) if work is not None and part in WITH_THE_WORK else rows
 
 
@@ -261,7 +257,7 @@ def _more_on_cpu(
     own = tuple(tuple(clock * second for second in row) for row in longer)
     for other in ON_CPU:
         if other != part:
-            own = _without(own, tuple(tuple(max(0.0, one) for one in row) for row in more[other]))
+            own = without(own, tuple(tuple(max(0.0, one) for one in row) for row in more[other]))
     return own
 
 
@@ -298,16 +294,9 @@ def _paid(
     steps: Steps, later: Mapping[tuple[int, Part], Sequence[float]]
 ) -> Mapping[tuple[int, Part], float]:
     """The share of the step that each slow part costs, if it is the only one."""
-
-    def without_delays() -> Iterator[list[float]]:
-        for index, rank in enumerate(steps.ranks):
-            own = list(rank.local[: steps.count])
-            for (late_index, _), more in later.items():
-                if late_index == index:
-                    own = [a - max(b, 0.0) for a, b in zip(own, more, strict=True)]
-            yield own
-
-    own = list(without_delays())
+    own = [list(rank.local) for rank in steps.ranks]
+    for (index, _), more in later.items():
+        own[index] = [a - max(b, 0.0) for a, b in zip(own[index], more, strict=True)]
     last = [max(step) for step in zip(*own, strict=True)]
     return {
         (index, part): fmean(

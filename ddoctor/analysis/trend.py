@@ -14,6 +14,8 @@ FEWEST_STEPS = 10
 # An amount that settles with a time constant as long as all samples grows 0.61 times as fast in the
 # second half as in the first; one that settles sooner grows even slower.
 GOES_ON = 2 / 3
+# Growth must exceed the variation between steps by this factor.
+OVER_SWING = 5.0
 # The number of pairs grows with the square of the points; this many give a good slope.
 MOST_POINTS = 64
 
@@ -31,9 +33,15 @@ class Trend:
     steady: bool
     """Whether it grew from each quarter to the next, and hardly slower at the end."""
 
+    def proves(self, least: float = 0.0) -> bool:
+        """Whether it grew steadily, by at least this amount and far more than it varies."""
+        return self.steady and self.growth >= max(least, OVER_SWING * self.swing)
+
 
 def trend(steps: Sequence[int], amounts: Sequence[float]) -> Trend | None:
-    """How the amounts grew with the steps; None: too few samples or steps."""
+    """How the amounts grew with the steps; None: too few samples or steps, or not the same."""
+    if len(steps) != len(amounts):
+        return None
     every = -(-len(steps) // MOST_POINTS) or 1
     points = list(zip(steps, amounts, strict=True))[::every]
     if len(points) < FEWEST_LOOKS or points[-1][0] - points[0][0] < FEWEST_STEPS:

@@ -1,13 +1,14 @@
-"""How the reader of an environment variable interprets its value."""
+"""How the reader of an environment variable interprets its value, and which name was meant."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
 
-from ddoctor.analysis.misspelling import intended
-from ddoctor.evidence.known_variables import KnownVariable, KnownVariables
+from ddoctor.evidence.known_software import KnownVariable, KnownVariables
 
 TRUE = ("1", "y", "yes", "t", "true")
 FALSE = ("0", "n", "no", "f", "false")
@@ -17,6 +18,11 @@ BOOLEANS: Mapping[str, tuple[str, ...]] = {
     "torch-boolean": (*TRUE, *FALSE),
     "accelerate-boolean": (*TRUE, "on", *FALSE, "off"),
 }
+# The names of one library resemble each other: of those in variables.toml one in six has a sibling
+# that difflib rates 0.88 similar, so a new name would often look like a misspelt old one. Compared
+# word by word, as here, it is one in sixty (tests/knowledge/test_variables.py).
+SIMILAR = 0.75
+ABBREVIATED = 0.8
 UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -39,17 +45,14 @@ def misread(variable: KnownVariable, value: str, reader: str) -> Misread | None:
             return _misread_number(variable, value, reader) if value else None
         case "torch-integer":
             if re.match(r"\s*[+-]?\d", value):
-                return _out_of_bounds(variable, c_integer(value)[0], reader, fatal=True)
+                return _out_of_bounds(variable, c_integer(value)[0], reader)
             return Misread(happens=f"{reader} expects a number and raises an error", fatal=True)
-        case "torch-boolean" | "accelerate-boolean":
-            return _not_one_of(variable, BOOLEANS[variable.kind], value, reader, fatal=True)
+        case "torch-boolean" | "accelerate-boolean" | "choice" | "exact":
+            return _not_one_of(variable, value, reader)
         case "counts":
             if all(re.fullmatch(r"\s*0*[1-9]\d*\s*", one) for one in value.split(",")):
                 return None
             return Misread(happens=f"{reader} expects positive numbers and ignores it")
-        case "choice" | "exact":
-            fatal = variable.otherwise == "fails"
-            return _not_one_of(variable, variable.values, value, reader, fatal=fatal)
         case "list" | "per-function-list":
             return _misread_list(variable, value, reader)
         case _:
@@ -69,9 +72,8 @@ def _misread_number(variable: KnownVariable, value: str, reader: str) -> Misread
     return _out_of_bounds(variable, taken, reader)
 
 
-def _out_of_bounds(
-    variable: KnownVariable, taken: int, reader: str, *, fatal: bool = False
-) -> Misread | None:
+def _out_of_bounds(variable: KnownVariable, taken: int, reader: str) -> Misread | None:
+    fatal = variable.kind == "torch-integer"
     if variable.minimum is not None and taken < variable.minimum:
         return Misread(happens=f"{reader} expects at least {variable.minimum}", fatal=fatal)
     if variable.maximum is not None and taken > variable.maximum:
@@ -79,13 +81,12 @@ def _out_of_bounds(
     return None
 
 
-def _not_one_of(
-    variable: KnownVariable, values: tuple[str, ...], value: str, reader: str, *, fatal: bool
-) -> Misread | None:
-    exact = variable.kind == "exact"
-    if value in values or (not exact and value.lower() in [one.lower() for one in values]):
-        return None
+def _not_one_of(variable: KnownVariable, value: str, reader: str) -> Misread | None:
+    values = BOOLEANS.get(variable.kind, variable.values)
     meant = next((one for one in values if one.lower() == value.lower()), None)
+    if value in values or (meant is not None and variable.kind != "exact"):
+        return None
+    fatal = variable.kind in BOOLEANS or variable.otherwise == "fails"
     return Misread(
         happens=f"{reader} accepts {', '.join(values)}, and "
         + ("raises an error for any other value" if fatal else "ignores any other value"),
@@ -146,3 +147,31 @@ def c_integer(text: str) -> tuple[int, str]:
     digits = number[2].lower()
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
     return int(number[1] + digits, base), text[number.end() :]
+
+
+@cache
+def intended(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name that differs by a typo in one word, the order of words or a ``_``.
+
+    The hosts of a cluster share variable names, so the result is cached.
+    """
+    candidates = sorted(_likenesses(name.upper(), known), reverse=True)
+    return candidates[0][1] if candidates else None
+
+
+def _likenesses(name: str, known: Iterable[str]) -> Iterator[tuple[float, str]]:
+    words = name.split("_")
+    for other in known:
+        others = other.split("_")
+        if sorted(words) == sorted(others) or name.replace("_", "") == other.replace("_", ""):
+            yield 1.0, other
+        elif len(words) == len(others):
+            slips = [_likeness(a, b) for a, b in zip(words, others, strict=True) if a != b]
+            if len(slips) == 1 and slips[0] >= SIMILAR:
+                yield slips[0], other
+
+
+def _likeness(word: str, other: str) -> float:
+    ratio = SequenceMatcher(None, word, other).ratio()
+    short, long = sorted((word, other), key=len)
+    return max(ratio, ABBREVIATED) if len(short) > 1 and long.startswith(short) else ratio

@@ -1,7 +1,5 @@
 """How much of the ranks' different times comes from different amounts of work.
 
-Pure: recorded steps in, figures out.
-
 The amount of input of the model (tokens, pixels, samples) is compared to the time, within each
 step, so that a slowdown of all ranks has no effect. The slope is the cost of one more unit. If the
 amounts change from step to step, each rank is also compared to itself. So a rank that is slow with
@@ -11,11 +9,11 @@ processes on the host lengthen the wall-clock time only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low
 
-from ddoctor.evidence.steps import RankSteps, Steps
+from ddoctor.evidence.steps import Steps
 
 Rows = tuple[tuple[float, ...], ...]
 """One value per rank and step."""
@@ -49,8 +47,7 @@ class Workload:
     def ratio(self) -> float:
         """How much more the rank with the most had than the usual rank, in the median step; 0.5 is
         half as much more."""
-        steps: Iterator[tuple[float, ...]] = zip(*self.amounts, strict=True)
-        return median(map(_most, steps))
+        return median(_most(step) for step in zip(*self.amounts, strict=True))
 
     @property
     def lost(self) -> float:
@@ -60,8 +57,8 @@ class Workload:
     @property
     def longer(self) -> float:
         """Seconds by which the rank with the most computes longer than the usual rank."""
-        steps: Iterator[tuple[float, ...]] = zip(*self.amounts, strict=True)
-        return self.seconds_each * fmean(max(step) - median_low(step) for step in steps)
+        more = (max(step) - median_low(step) for step in zip(*self.amounts, strict=True))
+        return self.seconds_each * fmean(more)
 
     def heaviest(self, rank: int) -> float:
         """The share of the steps, 0 to 1, in which the rank at this index had the most."""
@@ -77,17 +74,10 @@ class Workload:
         )
 
 
-def spent(rank: RankSteps, phases: Sequence[str], count: int) -> tuple[float, ...]:
-    """Seconds of these phases together, for each of the first ``count`` steps."""
-    rows = [rank.by_name[phase][:count] for phase in phases if phase in rank.by_name]
-    return tuple(map(sum, zip(*rows, strict=True))) if rows else (0.0,) * count
-
-
 def on_cpu(steps: Steps) -> Rows:
     """CPU seconds of each rank and step; empty: not known, or the ranks work on GPUs."""
-    rows = tuple(rank.cpu[: steps.count] for rank in steps.ranks)
-    of_cpus = all(rank.place.device == "cpu" for rank in steps.ranks)
-    return rows if of_cpus and all(len(row) == steps.count for row in rows) else ()
+    known = all(rank.cpu and rank.place.device == "cpu" for rank in steps.ranks)
+    return tuple(rank.cpu for rank in steps.ranks) if known else ()
 
 
 def clock_of_cpu(steps: Steps) -> float:
@@ -95,19 +85,17 @@ def clock_of_cpu(steps: Steps) -> float:
 
     A rank may also use a CPU outside these phases.
     """
-    count = steps.count
-    rows = (spent(rank, COMPUTING, count) for rank in steps.ranks)
+    rows = (rank.spent(*COMPUTING) for rank in steps.ranks)
     cpu = fmean(map(max, zip(*on_cpu(steps), strict=True)))
     return max(1.0, fmean(map(max, zip(*rows, strict=True))) / cpu) if cpu else 1.0
 
 
 def workload(steps: Steps) -> Workload | None:
     """The unit of work that explains the times; None: equal amounts, or no relation."""
-    count = steps.count
-    if len(steps.ranks) < 2 or not count:
+    if len(steps.ranks) < 2 or not steps.count:
         return None
     cpu = on_cpu(steps)
-    rows = cpu or tuple(spent(rank, COMPUTING, count) for rank in steps.ranks)
+    rows = cpu or tuple(rank.spent(*COMPUTING) for rank in steps.ranks)
     scale = clock_of_cpu(steps) if cpu else 1.0
     units = {
         # First, since as many numbers go with as many samples.
@@ -116,10 +104,8 @@ def workload(steps: Steps) -> Workload | None:
     }
     found = None
     for unit, counted in units.items():
-        if any(len(row) < count for row in counted):
-            continue
-        amounts = tuple(tuple(map(float, row[:count])) for row in counted)
-        if fmean(map(_most, zip(*amounts, strict=True))) < UNEVEN:
+        amounts = tuple(tuple(map(float, row)) for row in counted)
+        if not all(amounts) or fmean(map(_most, zip(*amounts, strict=True))) < UNEVEN:
             continue
         slope, explained = _fit(amounts, rows)
         work = Workload(unit=unit, amounts=amounts, seconds_each=scale * slope)

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ddoctor.cluster.measurement import SILENT, Limits, MeasurementRun
 from ddoctor.cluster.probe_series import ProbeSeries, skipped
-from ddoctor.cluster.store import (
-    FINISHED,
-    HEARTBEAT,
-    JOINED,
-    ClusterStore,
-    FoundProcess,
-    Order,
-    RankInfo,
-    StoreLost,
-    found_key,
-    host_key,
-    order_key,
-    rank_key,
-    tick_seconds,
-)
-from ddoctor.cluster.supervisor import collect_host, find_processes, unpack
+from ddoctor.cluster.store import FINISHED, JOINED, ClusterStore, Order, RankInfo, StoreLost, key
+from ddoctor.cluster.supervisor import answer, unpack
 from ddoctor.control_arms import Candidate, Measured, compared
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.arms import ControlArm, ControlArms
+from ddoctor.evidence.cluster_probes import ControlArm, ControlArms
 from ddoctor.evidence.joining import Joining, JoiningRank
-from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.probes import AllReduce, ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Absence, Absent, Evidence, Section
 
 # The limit of all collectors, and the time to send their sections.
 COLLECT_SECONDS = 45.0
-FIND_SECONDS = 5.0
+FIND_SECONDS = 10.0
 FINISH_SECONDS = 5.0
 LIMIT_SECONDS = 280.0
 """Limit for all probes except a burn; it keeps a full run under five minutes."""
@@ -59,26 +46,22 @@ class Coordinator:
         self,
         store: ClusterStore,
         me: RankInfo,
-        *,
         data: Path,
         join_limit: float,
-        burn: float = 0.0,
+        burn: float,
     ) -> None:
         self._store, self._me, self._data = store, me, data
         self.options: Sequence[str] = ()
         """Options for the measuring processes."""
         self._join_limit = join_limit
         self._limit = LIMIT_SECONDS + burn
-        self._tick_seconds = tick_seconds(me.world_size)
-        self._number = -1
         self._ranks: list[RankInfo] = []
         self._missing: tuple[int, ...] = ()
         self._sections: list[Section] = []
         self._absences: list[Absence] = []
-        self._runs: list[ProbeRun] = []
-        """Results of probes that no rank began, because ranks are missing."""
-        self._series: ProbeSeries | None = None
-        self._found: tuple[FoundProcess, ...] = ()
+        self._series = ProbeSeries(store, [me], self._ranks)
+        self._found: list[JoiningRank] = []
+        """Processes of the missing ranks."""
         self._backend = ""
         self._gpus_in_use = ""
         self._deadline = time.monotonic() + self._limit
@@ -89,21 +72,27 @@ class Coordinator:
         Raises:
             DoctorError: the probes cannot run on these hosts; the message says why.
         """
-        try:
+        with self._keeping_results():
             self._wait_for_ranks(started)
             self._collect(started)
             if self._missing:
-                self._find_missing()
+                order = Order(kind="find", missing=self._missing)
+                answers = self._ask_hosts(order, tuple[JoiningRank, ...], FIND_SECONDS)
+                self._found = [one for found in answers.values() for one in found]
                 why = f"{_listed(self._missing)} did not join within {self._join_limit:.0f} s"
-                self._runs = [ProbeRun(probe=probes[0], outcome="hung", reason=why)]
-                self._runs += skipped(probes[1:], why)
+                hung = ProbeRun(probe=probes[0], outcome="hung", reason=why)
+                self._series.runs += [hung, *skipped(probes[1:], why)]
             else:
                 self._measure(probes, started)
-        except KeyboardInterrupt:
-            self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
-        except StoreLost as error:
-            self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
         return Evidence(self._all())
+
+    @contextmanager
+    def _keeping_results(self) -> Iterator[None]:
+        try:
+            yield
+        except (KeyboardInterrupt, StoreLost) as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+            self._absences.append(Absence(section="the rest", why=why, crashed=True))
 
     def prove(self, candidates: Sequence[Candidate], started: Callable[[str], None]) -> Evidence:
         """Run control runs: alternately without and with each change (A B A B), while time is left.
@@ -113,7 +102,7 @@ class Coordinator:
         """
         whole = not self._missing and not any(one.crashed for one in self._absences)
         arms: list[ControlArm] = []
-        try:
+        with self._keeping_results():
             for candidate in candidates if whole else ():
                 without, with_it = [], []
                 for turn in range(TURNS):
@@ -123,17 +112,13 @@ class Coordinator:
                 if time.monotonic() > self._deadline:
                     break
                 arms.append(compared(candidate, without, with_it))
-        except KeyboardInterrupt:
-            self._absences.append(Absence(section="the rest", why="interrupted", crashed=True))
-        except StoreLost as error:
-            self._absences.append(Absence(section="the rest", why=str(error), crashed=True))
         if arms:
             self._sections.append(ControlArms(arms=tuple(arms)))
         return Evidence(self._all())
 
     def _turn(self, candidate: Candidate | None) -> Measured:
-        number, order = self._order_probes((ARM,), candidate)
-        measurement = MeasurementRun(self._store, [self._me], number, order, self._ranks)
+        order = self._order((ARM,), candidate)
+        measurement = MeasurementRun(self._store, [self._me], order, self._ranks)
         join = min(self._join_limit, ARM_JOIN_SECONDS)
         limits = Limits(deadline=self._deadline, join=join)
         measurement.watch(self._data, limits, lambda name: None)
@@ -149,25 +134,24 @@ class Coordinator:
     def finish(self) -> None:
         """Order all other ranks to end, and wait until they have."""
         # torchrun waits minutes for the other hosts, unless a rank on its host has failed.
-        code = 1 if self._missing or any(one.status for one in self._states.values()) else 0
+        code = 1 if self._missing or any(one.status for one in self._series.states.values()) else 0
         try:
-            self._order(Order(kind="finish", code=code))
+            self._store.give(Order(kind="finish", code=code))
             # A missing rank may still join: not every launcher ends the others.
             others = (len(self._ranks) or self._me.world_size) - 1
-            self._store.wait_until(
-                FINISHED, others, seconds=FINISH_SECONDS, tick=self._tick_seconds
-            )
+            self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS)
         except StoreLost:
             return
 
-    def _order(self, order: Order) -> int:
-        self._number += 1
-        self._store.set(order_key(self._number), order)
-        return self._number
-
-    def _tick(self) -> None:
-        self._store.add(HEARTBEAT)
-        time.sleep(self._tick_seconds)
+    def _ask_hosts(self, order: Order, kind: Any, seconds: float) -> dict[int, Any]:
+        """The answers of all hosts that answer within ``seconds``, by the host's first rank."""
+        deadline = time.monotonic() + seconds
+        number = self._store.give(order)
+        others = [one.rank for one in self._ranks if one.leads and one.rank != self._me.rank]
+        own = answer(order, self._me)
+        keys = {rank: key("answer", number, rank) for rank in others}
+        left = deadline - time.monotonic()
+        return {self._me.rank: own, **self._store.wait_for(keys, kind, seconds=left)}
 
     def _wait_for_ranks(self, started: Callable[[str], None]) -> None:
         size = self._me.world_size
@@ -175,15 +159,14 @@ class Coordinator:
         infos: dict[int, RankInfo] = {}
         while True:
             called = range(1, self._store.add(JOINED, 0) + 1)
-            keys = {rank_key(one): one for one in called if one not in infos}
-            for key, info in self._store.get_all(keys, RankInfo).items():
-                infos[keys[key]] = info
+            keys = {one: key("rank", one) for one in called if one not in infos}
+            infos |= self._store.get_all(keys, RankInfo)
             came = {one.rank for one in infos.values()}
             if len(came) >= size or time.monotonic() > deadline:
                 break
             started(f"{len(came)} of {size} ranks have joined")
-            self._tick()
-        self._ranks = sorted(infos.values(), key=lambda one: one.rank)
+            self._store.beat()
+        self._ranks += sorted(infos.values(), key=lambda one: one.rank)
         self._missing = tuple(sorted(set(range(size)) - came))
         self._check_ranks()
 
@@ -199,31 +182,16 @@ class Coordinator:
 
     def _collect(self, started: Callable[[str], None]) -> None:
         leaders = [one for one in self._ranks if one.leads]
-        self._order(Order(kind="collect", peers=tuple(leaders)))
         started(f"collecting from {len(leaders)} hosts")
-        deadline = time.monotonic() + COLLECT_SECONDS
-        found = {host_key(self._me.rank): collect_host(leaders, self._me)}
-        others = {host_key(one.rank) for one in leaders} - found.keys()
-        left = deadline - time.monotonic()
-        found |= self._store.wait_for(others, str, seconds=left, tick=self._tick_seconds)
+        order = Order(kind="collect", peers=tuple(leaders))
+        found = self._ask_hosts(order, str, COLLECT_SECONDS)
         for one in leaders:
-            if packed := found.get(host_key(one.rank)):
+            if packed := found.get(one.rank):
                 self._sections += unpack(packed)
             else:
                 why = f"{one.host} did not answer within {COLLECT_SECONDS:.0f} s"
                 absence = Absence(section="everything", why=why, crashed=True)
                 self._sections.append(Absent(host=one.host, sections=(absence,)))
-
-    def _find_missing(self) -> None:
-        self._order(Order(kind="find", missing=self._missing))
-        found = find_processes(self._missing, self._me.host)
-        keys = [
-            found_key(one.rank) for one in self._ranks if one.leads and one.rank != self._me.rank
-        ]
-        answers = self._store.wait_for(
-            keys, tuple[FoundProcess, ...], seconds=FIND_SECONDS, tick=self._tick_seconds
-        )
-        self._found = tuple(chain(found, *answers.values()))
 
     def _measure(self, probes: Sequence[str], started: Callable[[str], None]) -> None:
         self._deadline = time.monotonic() + self._limit
@@ -235,19 +203,16 @@ class Coordinator:
         gpus = not self._gpus_in_use and all(one.visible_gpus for one in self._ranks)
         self._backend = "nccl" if gpus else "gloo"
         limits = Limits(deadline=self._deadline, join=self._join_limit)
-        self._series = series = ProbeSeries(self._store, [self._me], self._ranks)
-        series.measure(
+        self._series.measure(
             probes,
-            self._order_probes,
+            self._order,
             self._data,
             limits,
             lambda name: started(f"measuring {name}"),
         )
 
-    def _order_probes(
-        self, probes: Sequence[str], candidate: Candidate | None = None
-    ) -> tuple[int, Order]:
-        order = Order(
+    def _order(self, probes: Sequence[str], candidate: Candidate | None = None) -> Order:
+        return Order(
             kind="measure",
             probes=tuple(probes),
             gpus_in_use=self._gpus_in_use,
@@ -255,32 +220,22 @@ class Coordinator:
             environment=candidate.changes if candidate else {},
             hosts=candidate.hosts if candidate else (),
         )
-        return self._order(order), order
-
-    @property
-    def _states(self) -> Mapping[int, RankState]:
-        return self._series.states if self._series else {}
 
     def _all(self) -> tuple[Section, ...]:
-        ended, sections = (self._series.runs, self._series.sections) if self._series else ([], [])
         hosts = sorted({one.host for one in self._ranks})
         common = hosts[0] if len(hosts) == 1 else ""
         runs = ProbeRuns(
             host=common,
-            runs=(*self._runs, *ended),
+            runs=tuple(self._series.runs),
             backend=self._backend,
             world_size=self._me.world_size,
         )
-        here = Absent(host=common, sections=tuple(self._absences))
-        collected = next(
-            (one for one in self._sections if isinstance(one, Absent) and one.host == common),
-            None,
-        )
-        if collected is not None:
-            here = msgspec.structs.replace(here, sections=(*collected.sections, *here.sections))
+        collected = Evidence(self._sections).of(Absent, common)
+        absences = (*(collected.sections if collected else ()), *self._absences)
+        here = Absent(host=common, sections=absences)
         measured = (
             one if one.host else msgspec.structs.replace(one, host=common)
-            for one in (*self._sections, *sections)
+            for one in (*self._sections, *self._series.sections)
         )
         return (*measured, self._joining(), runs, *([here] if here.sections else []))
 
@@ -290,16 +245,13 @@ class Coordinator:
             endpoint=f"{self._store.address}:{self._store.port}",
             limit=self._join_limit,
             world_size=self._me.world_size,
-            ranks=(
-                *(self._came(one) for one in self._ranks),
-                *(self._did_not_come(rank) for rank in self._missing),
-            ),
+            ranks=(*map(self._came, self._ranks), *map(self._did_not_come, self._missing)),
             launched=int(os.environ[name]) if name else None,
             launched_by=name,
         )
 
     def _came(self, info: RankInfo) -> JoiningRank:
-        state = self._states.get(info.rank)
+        state, joined = self._series.states.get(info.rank), self._series.joined
         return JoiningRank(
             rank=info.rank,
             host=info.host,
@@ -310,24 +262,14 @@ class Coordinator:
             visible_gpus=info.visible_gpus,
             visible_devices=info.visible_devices,
             came=True,
-            joined=info.rank in self._series.joined if self._series else None,
+            joined=None if joined is None else info.rank in joined,
             last=state.last if state else "",
             age=state.age if state else None,
             status=state.status if state else "",
         )
 
     def _did_not_come(self, rank: int) -> JoiningRank:
-        found = next((one for one in self._found if one.rank == rank), None)
-        if found is not None:
-            return JoiningRank(
-                rank=rank,
-                host=found.host,
-                pid=found.pid,
-                last="starting" if found.pid else "",
-                age=found.age,
-                status=found.status,
-            )
-        return JoiningRank(rank=rank)
+        return next((one for one in self._found if one.rank == rank), JoiningRank(rank=rank))
 
 
 def _listed(ranks: Sequence[int]) -> str:

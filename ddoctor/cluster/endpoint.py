@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -158,6 +157,8 @@ def _number(name: str, text: str, least: int, most: int | None = None) -> int:
 
 def is_here(address: str) -> bool:
     """Whether a name or address belongs to this host, so that a socket can bind to it."""
+    import socket
+
     for found in resolved(address):
         family = socket.AF_INET6 if ":" in found else socket.AF_INET
         with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -168,6 +169,8 @@ def is_here(address: str) -> bool:
 
 def resolved(name: str) -> tuple[str, ...]:
     """The addresses of a name on this host; empty: it does not resolve."""
+    import socket
+
     try:
         rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -39,11 +40,11 @@ class LaunchedRank:
     world_size: int
     local_rank: int
     local_size: int
-    address: str
-    port: int
+    address: str = "localhost"
+    port: int = 0
     hosts_store: bool
     """Whether this rank opens the store: rank 0, unless torchrun has opened one."""
-    run: str
+    run: str = ""
     """Name that separates this run from others that use the same store."""
 
 
@@ -134,10 +135,6 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int | None = N
 
 def explain_failure(message: str) -> None:
     """Write a message for torchrun, which prints it for a rank whose exit code is not 0."""
-    import json
-    import time
-    from contextlib import suppress
-
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         with suppress(OSError):

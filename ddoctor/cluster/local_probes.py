@@ -10,11 +10,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import msgspec
 
@@ -22,10 +19,11 @@ from ddoctor.cluster.measurement import Limits
 from ddoctor.cluster.measuring import TAG
 from ddoctor.cluster.probe_series import ProbeSeries, skipped
 from ddoctor.cluster.store import ClusterStore, MemoryStore, Order, RankInfo, free_port
+from ddoctor.collect import host
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Section
-from ddoctor.probing.usable_gpus import UsableGpus
-from ddoctor.proc import cgroup, processes
+from ddoctor.probing.gpu_users import UsableGpus
+from ddoctor.proc import processes
 
 # Probes stop within 8 s; a loaded machine may need longer.
 PROBE_LIMIT_SECONDS = 15.0
@@ -59,43 +57,43 @@ def measure(
     the rest of the probes count as interrupted.
     """
     deadline = time.monotonic() + limit
-    host = socket.gethostname()
     ranks: list[RankInfo] = []
-    series: ProbeSeries | None = None
-    runs: list[ProbeRun] = []
+    series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK), ranks, ranks)
     backend = ""
     try:
         gpus = _usable_gpus(deadline)
         in_use = "" if force else gpus.in_use
         backend = "nccl" if gpus.count and not in_use else "gloo"
         size = 1 if in_use else gpus.count or RANKS_WITHOUT_GPU
-        ranks = [_rank_info(rank, size, host) for rank in range(size)]
-        series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK, 0), ranks, ranks)
-        numbers = count()
+        ranks += [
+            RankInfo(rank=rank, local_rank=rank, local_size=size, world_size=size, address=LOOPBACK)
+            for rank in range(size)
+        ]
 
-        def give_order(probes: Sequence[str]) -> tuple[int, Order]:
+        def order(probes: Sequence[str]) -> Order:
             environment = {
                 # Rank 0 opens the store.
                 "TORCHELASTIC_USE_AGENT_STORE": "False",
                 "MASTER_PORT": str(free_port()),
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", _threads(size)),
             }
-            order = Order(
+            return Order(
                 kind="measure", probes=tuple(probes), gpus_in_use=in_use, environment=environment
             )
-            return next(numbers), order
 
         limits = Limits(deadline=deadline, probe=PROBE_LIMIT_SECONDS, relaunch=RELAUNCH_SECONDS)
-        series.measure(names, give_order, data, limits, started)
+        series.measure(names, order, data, limits, started)
     except _CannotStart as error:
-        runs.append(ProbeRun(probe=names[0], outcome=error.args[0], reason=error.args[1]))
-        runs += skipped(names[1:], f"the ranks could not start, see {names[0]}")
+        series.runs.append(ProbeRun(probe=names[0], outcome=error.args[0], reason=error.args[1]))
+        series.runs += skipped(names[1:], f"the ranks could not start, see {names[0]}")
     except KeyboardInterrupt:
-        missing = names[len(series.runs) if series else 0 :]
-        runs += [ProbeRun(probe=name, outcome="interrupted") for name in missing]
-    ended, sections = (series.runs, series.sections) if series else ([], [])
-    ending = ProbeRuns(runs=(*ended, *runs), backend=backend, world_size=len(ranks))
-    return tuple(msgspec.structs.replace(section, host=host) for section in (*sections, ending))
+        missing = names[len(series.runs) :]
+        series.runs += [ProbeRun(probe=name, outcome="interrupted") for name in missing]
+    ending = ProbeRuns(runs=tuple(series.runs), backend=backend, world_size=len(ranks))
+    sections = (*series.sections, ending)
+    return tuple(
+        msgspec.structs.replace(section, host=socket.gethostname()) for section in sections
+    )
 
 
 def _usable_gpus(deadline: float) -> UsableGpus:
@@ -105,52 +103,32 @@ def _usable_gpus(deadline: float) -> UsableGpus:
     if not any(map(os.path.exists, GPU_DEVICES)):
         return UsableGpus(count=0, in_use="")
     tag = {TAG: uuid.uuid4().hex}
-    with TemporaryFile() as output, TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ddoctor.probing.usable_gpus"],
-            # Python 3.10 imports from the working folder whatever PYTHONSAFEPATH says.
-            cwd="/",
-            env=os.environ | tag | {"PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            why = "the ranks did not start in time (importing torch from a slow disk?)"
-            raise _CannotStart("hung", why) from None
-        finally:
-            processes.end(0.0, **tag)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-        for file in (output, errors):
-            file.seek(0)
-        if code:
-            lines = errors.read().decode(errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
-            raise _CannotStart("crashed", f"torch cannot be imported: {last.strip()}")
-        return msgspec.json.decode(output.read().splitlines()[-1], type=UsableGpus)
-
-
-def _rank_info(rank: int, size: int, host: str) -> RankInfo:
-    return RankInfo(
-        rank=rank,
-        local_rank=rank,
-        local_size=size,
-        world_size=size,
-        host=host,
-        pid=os.getpid(),
-        version=version("ddoctor"),
-        address=LOOPBACK,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddoctor.probing.gpu_users"],
+        # Python 3.10 imports from the working folder whatever PYTHONSAFEPATH says.
+        cwd="/",
+        env=os.environ | tag | {"PYTHONSAFEPATH": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
+    try:
+        output, errors = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        why = "the ranks did not start in time (importing torch from a slow disk?)"
+        raise _CannotStart("hung", why) from None
+    finally:
+        processes.end(0.0, **tag)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    if code := process.returncode:
+        lines = [line for line in errors.decode(errors="replace").split("\n") if line.strip()]
+        last = lines[-1].strip() if lines else f"exit code {code}"
+        raise _CannotStart("crashed", f"torch cannot be imported: {last}")
+    return msgspec.json.decode(output.splitlines()[-1], type=UsableGpus)
 
 
 def _threads(ranks: int) -> str:
     """OMP_NUM_THREADS of each rank: an equal share of the usable CPUs."""
-    allowed = float(len(os.sched_getaffinity(0)))
-    groups = cgroup.controller("cpu")
-    quota = cgroup.quota(groups) if groups is not None else None
-    cpus = allowed if quota is None else min(allowed, quota.cpus)
-    return str(max(1, int(cpus / ranks)))
+    return str(max(1, int(host.cpus(look_seconds=0.0).usable / ranks)))

@@ -6,26 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import inf
-from operator import or_
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ddoctor.cluster.failure_reasons import why_crashed, why_hung
 from ddoctor.cluster.measuring import Measuring
-from ddoctor.cluster.store import (
-    HEARTBEAT,
-    ClusterStore,
-    Order,
-    RankInfo,
-    RankProgress,
-    progress_key,
-    section_key,
-    stop_key,
-    tick_seconds,
-)
-from ddoctor.evidence.bundle import section_types
+from ddoctor.cluster.store import ClusterStore, Order, RankInfo, RankProgress, key
+from ddoctor.evidence.bundle import any_section
 from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
 
@@ -48,8 +36,6 @@ class Limits:
     """End of all probes on the monotonic clock."""
     join: float = inf
     """Limit until all ranks have joined."""
-    stall: float = STALL_SECONDS
-    """Limit between two steps of any rank."""
     probe: float = inf
     """Limit of one probe."""
     relaunch: float = STALL_SECONDS
@@ -63,12 +49,11 @@ class MeasurementRun:
         self,
         store: ClusterStore,
         here: Sequence[RankInfo],
-        number: int,
         order: Order,
         ranks: Sequence[RankInfo],
     ) -> None:
-        self._store, self._here, self._number, self._order = store, here, number, order
-        self._tick_seconds = tick_seconds(len(ranks))
+        self._store, self._here, self._order = store, here, order
+        self._number = store.give(order)
         self._hosts = {one.rank: one.host for one in ranks}
         self._progress: dict[int, RankProgress] = {}
         self._heard: dict[int, float] = {}
@@ -89,18 +74,16 @@ class MeasurementRun:
         """
         moved = begun = time.monotonic()
         died: float | None = None
-        announced = 0
         try:
             with Measuring(self._store, self._here, self._number, self._order, data) as measuring:
                 while True:
-                    self._store.add(HEARTBEAT)
                     measuring.tick()
                     now = time.monotonic()
+                    known = len(self.began)
                     if self._read_progress():
                         moved = now
-                    for name in list(self.began)[announced:]:
+                    for name in list(self.began)[known:]:
                         started(name)
-                    announced = len(self.began)
                     self.pending = self._pending()
                     if self.pending is None:
                         self.outcome = "completed"
@@ -111,15 +94,15 @@ class MeasurementRun:
                         self.outcome = "crashed"
                         break
                     complete = len(self.joined) == len(self._hosts)
-                    limit = moved + limits.stall if complete else begun + limits.join
+                    limit = moved + STALL_SECONDS if complete else begun + limits.join
                     probe_limit = self.began.get(self.pending, inf) + limits.probe
                     if now > min(limit, probe_limit, limits.deadline):
                         self.outcome = "hung"
                         break
-                    time.sleep(self._tick_seconds)
+                    self._store.beat()
                 self._stop(measuring)
         except KeyboardInterrupt:
-            self._store.set(stop_key(self._number), True)
+            self._store.set(key("stop", self._number), True)
             self._read_progress()
             self.pending = self._pending()
         self.states = {} if self.outcome == "completed" else self._rank_states()
@@ -149,24 +132,22 @@ class MeasurementRun:
 
     def sections(self) -> list[Section]:
         """All measured sections."""
-        kinds: Any = reduce(or_, section_types())
-        keys = [
-            section_key(self._number, rank, name)
+        keys = {
+            (rank, name): key("section", self._number, rank, name)
             for rank, progress in self._progress.items()
             for name, end in progress.ended.items()
             if end.section
-        ]
-        return list(self._store.get_all(keys, kinds).values())
+        }
+        return list(self._store.get_all(keys, any_section()).values())
 
     def _read_progress(self) -> bool:
         """Read the progress of all ranks; return whether any rank has made a step."""
-        keys = {progress_key(self._number, rank): rank for rank in self._hosts}
+        keys = {rank: key("progress", self._number, rank) for rank in self._hosts}
         moved = False
         now = time.monotonic()
-        for key, progress in self._store.get_all(keys, RankProgress).items():
-            rank = keys[key]
+        for rank, progress in self._store.get_all(keys, RankProgress).items():
             earlier = self._progress.get(rank)
-            if earlier is not None and earlier.beat == progress.beat:
+            if earlier == progress:
                 continue
             moved = moved or earlier is None or earlier.steps != progress.steps
             self._progress[rank] = progress
@@ -185,14 +166,14 @@ class MeasurementRun:
     def _dead(self) -> bool:
         everything = len(self._order.probes)
         return any(
-            progress.error or (progress.over and len(progress.ended) < everything)
+            progress.words or (progress.over and len(progress.ended) < everything)
             for progress in self._progress.values()
         )
 
     def _stop(self, measuring: Measuring) -> None:
         """End every process, and wait for the final reports."""
         if self.outcome != "completed":
-            self._store.set(stop_key(self._number), True)
+            self._store.set(key("stop", self._number), True)
             measuring.end()
         deadline = time.monotonic() + FINAL_REPORT_SECONDS
         while time.monotonic() < deadline:
@@ -200,28 +181,26 @@ class MeasurementRun:
             self._read_progress()
             if sum(progress.over for progress in self._progress.values()) == len(self._hosts):
                 return
-            self._store.add(HEARTBEAT)
-            time.sleep(self._tick_seconds)
-        self._store.set(stop_key(self._number), True)
+            self._store.beat()
+        self._store.set(key("stop", self._number), True)
 
     def _rank_states(self) -> dict[int, RankState]:
         now = time.monotonic()
-        return {
-            rank: RankState(
+        states = {}
+        for rank, host in self._hosts.items():
+            progress = self._progress.get(rank, RankProgress(rank=rank, host=host))
+            states[rank] = RankState(
                 rank=rank,
                 host=host,
-                last=progress.doing,
-                age=progress.age + now - self._heard[rank],
+                last=progress.last,
+                age=progress.age + now - self._heard.get(rank, now),
                 steps=progress.steps,
                 pid=progress.pid,
                 status=progress.status if progress.over else SILENT,
                 exit_code=progress.exit_code,
-                words=progress.error,
+                words=progress.words,
             )
-            if (progress := self._progress.get(rank)) is not None
-            else RankState(rank=rank, host=host, last="starting", age=0.0, status=SILENT)
-            for rank, host in self._hosts.items()
-        }
+        return states
 
     def _ended(self, name: str) -> ProbeRun:
         ends = [self._progress[rank].ended[name] for rank in sorted(self._progress)]

@@ -19,8 +19,7 @@ from ddoctor.cluster.store import (
     ProbeEnd,
     RankInfo,
     RankProgress,
-    progress_key,
-    section_key,
+    key,
 )
 from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
@@ -66,7 +65,7 @@ class Measuring:
                 environment = _environment(self._store, rank, self._order) | self._tag
                 self._processes.append(
                     _MeasuringProcess(
-                        self._store, rank.rank, self._number, self._folder, options, environment
+                        self._store, rank, self._number, self._folder, options, environment
                     )
                 )
         except BaseException:
@@ -122,24 +121,17 @@ class _MeasuringProcess:
     def __init__(
         self,
         store: ClusterStore,
-        rank: int,
+        info: RankInfo,
         number: int,
         folder: Path,
         options: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        self._store, self.rank, self._number = store, rank, number
-        self._errors = folder / f"errors-{rank}.txt"
-        self._follower = Follower(folder, rank)
-        self._born = time.monotonic()
-        self._last: JournalLine | None = None
-        self._steps = 0
-        self._joined = False
-        self._began: dict[str, float] = {}
-        self._ended: dict[str, ProbeEnd] = {}
+        self._store, self.rank, self._number = store, info.rank, number
+        self._errors = folder / f"errors-{info.rank}.txt"
+        self._follower = Follower(folder, info.rank)
+        self._last_step = time.monotonic()
         self._reported = 0.0
-        self._beat = 0
-        self.over = False
         with self._errors.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ddoctor.probing.worker", *options],
@@ -152,6 +144,12 @@ class _MeasuringProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self._progress = RankProgress(rank=info.rank, host=info.host, pid=self.pid)
+
+    @property
+    def over(self) -> bool:
+        """Whether the final report has been sent."""
+        return self._progress.over
 
     @property
     def exit_code(self) -> int | None:
@@ -172,70 +170,50 @@ class _MeasuringProcess:
         survivors: tuple[int, ...] = (),
     ) -> None:
         """Send the final report once the process has ended."""
-        self.over = True
         self._process.poll()
         self._read()
-        self._report(status=status, code=code, why=why, survivors=survivors)
+        progress = self._progress
+        progress.over, progress.status, progress.survivors = True, status, survivors
+        progress.exit_code = code or None
+        if not progress.words:
+            progress.words = last_line(self._errors) if code else why
+        self._report()
 
     def _read(self) -> bool:
-        before = self._steps
+        before = self._progress.steps
         for line in self._follower.new_lines():
-            self._last = line
-            self._steps += 1
-            self._joined = self._joined or line.doing == "joined"
-            if line.probe:
-                self._began.setdefault(line.probe, line.time)
-            if line.outcome in ("completed", "skipped"):
-                self._take_end(line)
-        return self._steps > before
+            self._take(line)
+        return self._progress.steps > before
 
-    def _take_end(self, line: JournalLine) -> None:
-        holds = bytes(line.section) != b"null"
-        if holds:
-            self._store.set(section_key(self._number, self.rank, line.probe), line.section)
-        self._ended[line.probe] = ProbeEnd(
-            outcome="skipped" if line.outcome == "skipped" else "completed",
-            reason=line.reason,
-            seconds=line.time - self._began[line.probe],
-            section=holds,
-        )
+    def _take(self, line: JournalLine) -> None:
+        progress = self._progress
+        progress.last, self._last_step = line.doing, line.time
+        progress.steps += 1
+        progress.joined = progress.joined or line.doing == "joined"
+        if line.probe:
+            progress.began.setdefault(line.probe, line.time)
+        if line.outcome == "failed":
+            progress.words = line.reason
+        elif line.outcome:
+            holds = bytes(line.section) != b"null"
+            if holds:
+                self._store.set(key("section", self._number, self.rank, line.probe), line.section)
+            progress.ended[line.probe] = ProbeEnd(
+                outcome=line.outcome,
+                reason=line.reason,
+                seconds=line.time - progress.began[line.probe],
+                section=holds,
+            )
 
-    def _report(
-        self,
-        *,
-        status: str = "",
-        code: int | None = None,
-        why: str = "",
-        survivors: tuple[int, ...] = (),
-    ) -> None:
-        self._beat += 1
-        self._reported = now = time.monotonic()
-        error = why
-        if self._last is not None and self._last.outcome == "failed":
-            error = self._last.reason
-        elif code:
-            error = last_line(self._errors)
-        progress = RankProgress(
-            beat=self._beat,
-            pid=self.pid,
-            doing=self._last.doing if self._last else "starting",
-            age=now - (self._last.time if self._last else self._born),
-            steps=self._steps,
-            joined=self._joined,
-            began=tuple(self._began),
-            ended=self._ended,
-            over=self.over,
-            status=status,
-            exit_code=code or None,
-            error=error,
-            survivors=survivors,
-        )
-        self._store.set(progress_key(self._number, self.rank), progress)
+    def _report(self) -> None:
+        self._reported = time.monotonic()
+        self._progress.age = self._reported - self._last_step
+        self._store.set(key("progress", self._number, self.rank), self._progress)
 
 
 def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, str]:
     """The environment of a measuring process: torch uses the open store, as under torchrun."""
-    variables = {
+    variables: dict[str, str | None] = {
         "RANK": str(me.rank),
         "LOCAL_RANK": str(me.local_rank),
         "WORLD_SIZE": str(me.world_size),
@@ -246,8 +224,8 @@ def _environment(store: ClusterStore, me: RankInfo, order: Order) -> dict[str, s
         # A queue.py in the user's folder must not be imported instead of Python's own. Python 3.10
         # does not know the variable; there, the temporary working folder prevents it.
         "PYTHONSAFEPATH": "1",
+        "TORCHELASTIC_ERROR_FILE": None,
     }
-    changes = order.environment if me.host in (order.hosts or [me.host]) else {}
-    changed: dict[str, str | None] = {**os.environ, "TORCHELASTIC_ERROR_FILE": None, **variables}
-    changed.update(changes)
-    return {name: value for name, value in changed.items() if value is not None}
+    if me.host in (order.hosts or [me.host]):
+        variables |= order.environment
+    return {name: value for name, value in (os.environ | variables).items() if value is not None}

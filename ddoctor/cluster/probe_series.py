@@ -12,9 +12,6 @@ from ddoctor.cluster.store import ClusterStore, Order, RankInfo
 from ddoctor.evidence.probes import ProbeRun, RankState
 from ddoctor.evidence.section import Section
 
-GiveOrder = Callable[[Sequence[str]], tuple[int, Order]]
-"""Orders every rank to run these probes; returns the order's number and the order."""
-
 
 class ProbeSeries:
     """Runs probes and keeps their results so far."""
@@ -25,19 +22,20 @@ class ProbeSeries:
         self._store, self._here, self._ranks = store, here, ranks
         self.runs: list[ProbeRun] = []
         self.sections: list[Section] = []
-        self.joined: set[int] = set()
+        self.joined: set[int] | None = None
+        """Ranks that joined a process group; None: no attempt was made."""
         self.states: dict[int, RankState] = {}
         """States of all ranks when the last probe hung or crashed."""
 
     def measure(
         self,
         probes: Sequence[str],
-        give_order: GiveOrder,
+        order: Callable[[Sequence[str]], Order],
         data: Path,
         limits: Limits,
         started: Callable[[str], None],
     ) -> None:
-        """Run the probes.
+        """Run the probes; ``order`` makes the order to run some of them.
 
         Raises:
             KeyboardInterrupt: the user interrupted; earlier results are kept.
@@ -45,12 +43,11 @@ class ProbeSeries:
         """
         waiting = list(probes)
         while waiting:
-            number, order = give_order(waiting)
-            run = MeasurementRun(self._store, self._here, number, order, self._ranks)
+            run = MeasurementRun(self._store, self._here, order(waiting), self._ranks)
             try:
                 run.watch(data, limits, started)
             finally:
-                self.joined |= run.joined
+                self.joined = (self.joined or set()) | run.joined
                 self.states = run.states or self.states
                 ended = run.runs()
                 self.runs += ended

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.metadata import version
 
 from ddoctor import engine
 from ddoctor.cluster.coordinator import Coordinator
@@ -17,9 +14,18 @@ from ddoctor.cluster.launcher_environment import (
     leave_it_to_rank_0,
     place,
 )
-from ddoctor.cluster.reachability import listen, own_address
-from ddoctor.cluster.store import JOINED, ClusterStore, RankInfo, StoreLost, connect, rank_key
+from ddoctor.cluster.reachability import listen
+from ddoctor.cluster.store import (
+    JOINED,
+    ClusterStore,
+    RankInfo,
+    StoreLost,
+    connect,
+    import_quiet_torch,
+    key,
+)
 from ddoctor.cluster.supervisor import CoordinatorLost, serve
+from ddoctor.collect.network import own_address
 from ddoctor.control_arms import candidates
 from ddoctor.errors import DoctorError
 from ddoctor.options import parse
@@ -53,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
-    _quieten_torch()
+    import_quiet_torch()
     try:
         store = connect(
             launched.address,
@@ -61,6 +67,7 @@ def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
             host_it=launched.hosts_store,
             limit=options.join_timeout,
             prefix=launched.run,
+            ranks=launched.world_size,
         )
         me = _join(launched, store, options)
         if launched.rank:
@@ -68,16 +75,6 @@ def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
         return _lead(store, me, options)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {launched.rank}: {error}") from error
-
-
-def _quieten_torch() -> None:
-    """Silence torch's C++ log, which prints a stack for every failed connection to a store."""
-    name = "TORCH_CPP_LOG_LEVEL"
-    if name not in os.environ:
-        # torch reads it once, at import; the measuring process must see the user's environment.
-        os.environ[name] = "FATAL"
-        import_module("torch")
-        del os.environ[name]
 
 
 def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) -> RankInfo:
@@ -91,9 +88,6 @@ def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) ->
         local_rank=launched.local_rank,
         local_size=launched.local_size,
         world_size=launched.world_size,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        version=version("ddoctor"),
         address=address,
         port=listen(address) if leads and address else 0,
         visible_gpus=count,
@@ -101,7 +95,7 @@ def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) ->
         gpus_in_use=occupied() if leads and count and not options.force else "",
         unfit=unfit,
     )
-    store.set(rank_key(store.add(JOINED)), me)
+    store.set(key("rank", store.add(JOINED)), me)
     return me
 
 
@@ -112,22 +106,13 @@ def _lead(store: ClusterStore, me: RankInfo, options: ProbeOptions) -> int:
     if options.workload and "memory_headroom" not in names:
         names.append("memory_headroom")
     burn = (options.burn or BURN_SECONDS) if "burn" in names else 0.0
-    coordinator = Coordinator(
-        store,
-        me,
-        data=options.data,
-        join_limit=options.join_timeout,
-        burn=burn,
-    )
+    coordinator = Coordinator(store, me, options.data, options.join_timeout, burn)
     try:
         outputs = options.outputs()
         probes = catalog.choose(names)
         sweep = sweep_request.asked(options, probes)
-        coordinator.options = (
-            *(["--quick"] if options.quick else []),
-            *([f"--burn={burn}"] if burn else []),
-            *([f"--headroom={sweep}"] if sweep else []),
-        )
+        settings = {"--quick": options.quick, f"--burn={burn}": burn, f"--headroom={sweep}": sweep}
+        coordinator.options = tuple(word for word, given in settings.items() if given)
         with progress() as started:
             evidence = coordinator.examine(probes, started)
             report = engine.examine(evidence, "probe")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 from ddoctor.cluster.store import RankInfo
@@ -34,32 +34,11 @@ def listen(address: str) -> int:
     return port
 
 
-def own_address(towards: str) -> str:
-    """The source address of packets from this host to that address; empty: no route."""
-    try:
-        rows = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
-    except OSError:
-        return ""
-    for family, kind, protocol, _, address in rows:
-        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            # Connecting a datagram socket sends nothing: the kernel only looks up the route.
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    return ""
-
-
 def attempts(me: RankInfo, hosts: Sequence[RankInfo]) -> tuple[Attempt, ...]:
     """Try to connect to the ports of other hosts, all at once."""
-    results: list[Attempt] = []
-    tasks = [
-        Thread(target=lambda one=one: results.append(attempt(one.host, one.address, one.port)))
-        for one in _chosen(me, hosts)
-    ]
-    for task in tasks:
-        task.start()
-    for task in tasks:
-        task.join()
-    return tuple(sorted(results, key=lambda one: one.host))
+    with ThreadPoolExecutor(max_workers=ALL_UP_TO) as pool:
+        results = pool.map(lambda one: attempt(one.host, one.address, one.port), _chosen(me, hosts))
+        return tuple(sorted(results, key=lambda one: one.host))
 
 
 def attempt(host: str, address: str, port: int, limit: float = ATTEMPT_SECONDS) -> Attempt:

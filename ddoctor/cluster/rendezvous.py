@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 
 import msgspec
 
 from ddoctor.cluster.endpoint import Endpoint, resolved
-from ddoctor.cluster.reachability import ATTEMPT_SECONDS, attempt, attempts, listen, own_address
-from ddoctor.cluster.store import CONNECT_EVERY_SECONDS, ClusterStore, RankInfo, StoreLost, connect
+from ddoctor.cluster.reachability import ATTEMPT_SECONDS, attempt, attempts, listen
+from ddoctor.cluster.store import (
+    CONNECT_EVERY_SECONDS,
+    JOINED,
+    ClusterStore,
+    RankInfo,
+    StoreLost,
+    connect,
+    import_quiet_torch,
+    key,
+)
+from ddoctor.collect.network import own_address
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.joining import HostCaller, HostJoining, Reach
+from ddoctor.evidence.joining import Attempt, HostCaller, HostJoining, Reach
 from ddoctor.evidence.section import Section
 
 TICK_SECONDS = 0.2
@@ -24,7 +32,6 @@ SETTLE_SECONDS = 10.0
 # All connections are tried at once, for three seconds.
 TRIAL_SECONDS = 10.0
 
-JOINED = "joined"
 TRIAL = "trial"
 RESULT = "result"
 RECEIVED = "received"
@@ -40,7 +47,7 @@ class JoiningHost(RankInfo, frozen=True, kw_only=True):
 class RendezvousResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the rendezvous."""
 
-    node_ranks: Mapping[str, int] = {}
+    node_ranks: Mapping[int, int] = {}
     """Node rank by the position in the order of joining."""
     refusal: str = ""
 
@@ -62,23 +69,11 @@ def gather(endpoint: Endpoint) -> int:
         HostsMissing: hosts are missing or unreachable.
         DoctorError: the options of the hosts do not match, or another host has the report.
     """
-    _load_torch()
+    import_quiet_torch()
     try:
         return _lead(endpoint) if endpoint.host_it else _follow(endpoint)
     except StoreLost as error:
         raise DoctorError(str(error)) from error
-
-
-def _load_torch() -> None:
-    """Import torch without its warnings: it prints a stack for each connection that ends."""
-    name = "TORCH_CPP_LOG_LEVEL"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "ERROR")
-    import torch  # noqa: F401
-
-    # torch has read it, and the ranks must not inherit it.
-    if before is None:
-        del os.environ[name]
 
 
 def _lead(endpoint: Endpoint) -> int:
@@ -94,22 +89,19 @@ def _lead(endpoint: Endpoint) -> int:
     callers = _wait(store, endpoint)
     sizes = {one.world_size for one in callers}
     if len(sizes) == 1 and len(callers) >= endpoint.hosts:
-        numbers = _numbers(callers, me, endpoint)
-        result = RendezvousResult(
-            node_ranks=numbers, refusal="" if numbers else _twice(callers, endpoint.hosts)
-        )
+        result = _result(callers[: endpoint.hosts], me)
         _close(store, result, len(callers))
-        if not numbers:
+        if result.refusal:
             raise DoctorError(result.refusal)
-        return numbers[str(me.rank)]
+        return result.node_ranks[me.rank]
     reaches = _try_connections(store, me, callers)
     names = ", ".join(sorted(one.host for one in callers))
     if len(sizes) == 1:
         what = f"{len(callers)} of {endpoint.hosts} hosts joined at {endpoint}: {names}"
     else:
-        what = f"the hosts have different values of --nnodes ({_listed(sorted(sizes))})"
+        what = f"the hosts have different values of --nnodes ({', '.join(map(str, sorted(sizes)))})"
     _close(store, RendezvousResult(refusal=f"{what}; the report is on {me.host}"), len(callers))
-    raise HostsMissing(_joining(endpoint, me, callers), *reaches, first=True)
+    raise HostsMissing(_joining(endpoint, callers), *reaches, first=True)
 
 
 def _follow(endpoint: Endpoint) -> int:
@@ -121,7 +113,7 @@ def _follow(endpoint: Endpoint) -> int:
     while (result := store.get(RESULT, RendezvousResult)) is None:
         peers = None if tried else store.get(TRIAL, tuple[JoiningHost, ...])
         if peers is not None:
-            store.set(f"reach/{me.rank}", Reach(host=me.host, attempts=attempts(me, peers)))
+            store.set(key("answer", me.rank), Reach(host=me.host, attempts=attempts(me, peers)))
             tried = True
         elif time.monotonic() > deadline:
             raise DoctorError(
@@ -134,7 +126,7 @@ def _follow(endpoint: Endpoint) -> int:
     store.add(RECEIVED)
     if result.refusal:
         raise DoctorError(result.refusal)
-    number = result.node_ranks.get(str(me.rank))
+    number = result.node_ranks.get(me.rank)
     if number is None:
         raise DoctorError(
             f"--nnodes is {endpoint.hosts}, but {endpoint.hosts} other hosts joined at {endpoint} "
@@ -153,16 +145,7 @@ def _connect(endpoint: Endpoint) -> ClusterStore:
         if way.outcome == "connected":
             break
         if left < CONNECT_EVERY_SECONDS:
-            raise HostsMissing(
-                HostJoining(
-                    host=socket.gethostname(),
-                    endpoint=str(endpoint),
-                    limit=endpoint.limit,
-                    expected=endpoint.hosts,
-                    way=way,
-                ),
-                first=False,
-            )
+            raise HostsMissing(_joining(endpoint, way=way), first=False)
         time.sleep(CONNECT_EVERY_SECONDS)
     try:
         return _open(endpoint.address, endpoint, host_it=False, limit=max(ATTEMPT_SECONDS, left))
@@ -183,18 +166,13 @@ def _announce(store: ClusterStore, endpoint: Endpoint) -> JoiningHost:
     address = own_address(endpoint.address)
     me = JoiningHost(
         rank=store.add(JOINED) - 1,
-        local_rank=0,
-        local_size=1,
         world_size=endpoint.hosts,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        version=version("ddoctor"),
         address=address,
         port=listen(address) if address else 0,
         node_rank=endpoint.node_rank,
         endpoint_addresses=resolved(endpoint.address),
     )
-    store.set(f"host/{me.rank}", me)
+    store.set(key("rank", me.rank), me)
     return me
 
 
@@ -203,7 +181,7 @@ def _wait(store: ClusterStore, endpoint: Endpoint) -> list[JoiningHost]:
     deadline = time.monotonic() + endpoint.limit
     disagreed = False
     while True:
-        keys = [f"host/{number}" for number in range(store.add(JOINED, 0))]
+        keys = {number: key("rank", number) for number in range(store.add(JOINED, 0))}
         callers = list(store.get_all(keys, JoiningHost).values())
         sizes = {one.world_size for one in callers}
         if len(sizes) > 1 and not disagreed:
@@ -214,25 +192,21 @@ def _wait(store: ClusterStore, endpoint: Endpoint) -> list[JoiningHost]:
         time.sleep(TICK_SECONDS)
 
 
-def _numbers(callers: Sequence[JoiningHost], me: JoiningHost, endpoint: Endpoint) -> dict[str, int]:
-    """Node ranks by order of joining; empty: two hosts have the same --node-rank.
+def _result(hosts: Sequence[JoiningHost], me: JoiningHost) -> RendezvousResult:
+    """The node ranks, unless two hosts have the same --node-rank.
 
     If any host lacks --node-rank, the endpoint's host is 0, and the others follow by name.
     """
-    first = callers[: endpoint.hosts]
-    given = [one.node_rank for one in first if one.node_rank is not None]
-    if len(given) == len(first) and me.node_rank == 0:
-        numbers = {str(one.rank): one.node_rank for one in first if one.node_rank is not None}
-        return numbers if len(set(given)) == len(given) else {}
-    ordered = sorted(first, key=lambda one: (one.rank != me.rank, one.host, one.rank))
-    return {str(one.rank): number for number, one in enumerate(ordered)}
-
-
-def _twice(callers: Sequence[JoiningHost], hosts: int) -> str:
-    times = Counter(one.node_rank for one in callers[:hosts])
-    number = next(rank for rank, count in times.items() if count > 1)
-    names = ", ".join(sorted(one.host for one in callers if one.node_rank == number))
-    return f"{names} have the same --node-rank {number}: give each host a different one"
+    given = {one.rank: one.node_rank for one in hosts if one.node_rank is not None}
+    if len(given) < len(hosts) or me.node_rank != 0:
+        ordered = sorted(hosts, key=lambda one: (one.rank != me.rank, one.host, one.rank))
+        return RendezvousResult(node_ranks={one.rank: n for n, one in enumerate(ordered)})
+    number, times = Counter(given.values()).most_common(1)[0]
+    if times == 1:
+        return RendezvousResult(node_ranks=given)
+    names = ", ".join(sorted(one.host for one in hosts if one.node_rank == number))
+    refusal = f"{names} have the same --node-rank {number}: give each host a different one"
+    return RendezvousResult(refusal=refusal)
 
 
 def _try_connections(
@@ -241,7 +215,7 @@ def _try_connections(
     """Have the hosts that joined try to connect to each other."""
     store.set(TRIAL, callers)
     own = Reach(host=me.host, attempts=attempts(me, callers))
-    keys = [f"reach/{one.rank}" for one in callers if one.rank != me.rank]
+    keys = {one.rank: key("answer", one.rank) for one in callers if one.rank != me.rank}
     return (own, *store.wait_for(keys, Reach, seconds=TRIAL_SECONDS).values())
 
 
@@ -251,12 +225,15 @@ def _close(store: ClusterStore, result: RendezvousResult, callers: int) -> None:
     store.wait_until(RECEIVED, callers - 1, seconds=TRIAL_SECONDS)
 
 
-def _joining(endpoint: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]) -> HostJoining:
+def _joining(
+    endpoint: Endpoint, callers: Sequence[JoiningHost] = (), way: Attempt | None = None
+) -> HostJoining:
     return HostJoining(
-        host=me.host,
+        host=socket.gethostname(),
         endpoint=str(endpoint),
         limit=endpoint.limit,
         expected=endpoint.hosts,
+        way=way,
         came=tuple(one.host for one in callers),
         expected_elsewhere=tuple(sorted({one.world_size for one in callers} - {endpoint.hosts})),
         callers=tuple(
@@ -270,7 +247,3 @@ def _joining(endpoint: Endpoint, me: JoiningHost, callers: Sequence[JoiningHost]
             for one in callers
         ),
     )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -15,9 +15,9 @@ from ddoctor import engine
 from ddoctor.cluster import rendezvous
 from ddoctor.cluster.endpoint import Endpoint, TorchrunOptions, arranged
 from ddoctor.cluster.rendezvous import HostsMissing
-from ddoctor.collect import collect
+from ddoctor.collect import collect, with_absent
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.section import Absence, Absent, Evidence, Section
+from ddoctor.evidence.section import Evidence
 from ddoctor.options import words
 from ddoctor.probing import catalog, sweep_request
 from ddoctor.probing.options import ProbeOptions
@@ -69,16 +69,9 @@ def _join(endpoint: Endpoint) -> list[str]:
 
 def _report(apart: HostsMissing, options: ProbeOptions) -> int:
     """Report a failed rendezvous and the settings of this host."""
-    found = list(apart.sections)
-    absences: list[Absence] = []
     with progress() as started:
-        for outcome in collect(lambda label: started(f"reading {label}")):
-            if isinstance(outcome, Section):
-                found.append(outcome)
-            else:
-                absences.append(outcome)
-    found.append(Absent(host=socket.gethostname(), sections=tuple(absences)))
-    evidence = Evidence(found)
+        collected = collect(lambda label: started(f"reading {label}"))
+        evidence = Evidence(with_absent((*apart.sections, *collected), socket.gethostname()))
     report = engine.examine(evidence, "probe")
     if apart.first:
         options.outputs().write(report, evidence)

@@ -6,12 +6,17 @@ replaces its earlier progress. No call waits for another rank, and none waits lo
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from datetime import timedelta
+from importlib import import_module
+from importlib.metadata import version
+from itertools import count
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -20,6 +25,7 @@ import msgspec
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+Label = TypeVar("Label")
 Value = TypeVar("Value")
 
 # The store answers in under a millisecond; a host that is down never answers.
@@ -42,37 +48,12 @@ FINISHED = "finished"
 """Key of the number of ranks that have read the last order."""
 
 
-def tick_seconds(ranks: int) -> float:
-    """Seconds between two requests of a rank; the more ranks, the less often each one asks."""
-    return TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
+Topic = Literal["answer", "end", "order", "progress", "rank", "record", "section", "stop"]
 
 
-def rank_key(ticket: int) -> str:
-    return f"rank/{ticket}"
-
-
-def order_key(number: int) -> str:
-    return f"order/{number}"
-
-
-def stop_key(number: int) -> str:
-    return f"stop/{number}"
-
-
-def progress_key(number: int, rank: int) -> str:
-    return f"progress/{number}/{rank}"
-
-
-def section_key(number: int, rank: int, probe: str) -> str:
-    return f"section/{number}/{rank}/{probe}"
-
-
-def host_key(rank: int) -> str:
-    return f"host/{rank}"
-
-
-def found_key(rank: int) -> str:
-    return f"found/{rank}"
+def key(topic: Topic, *parts: object) -> str:
+    """The key of a message: its topic, then the number of its order, its rank, and so on."""
+    return "/".join(map(str, (topic, *parts)))
 
 
 class StoreLost(Exception):
@@ -83,12 +64,12 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The announcement of a rank that joins."""
 
     rank: int
-    local_rank: int
-    local_size: int
+    local_rank: int = 0
+    local_size: int = 1
     world_size: int
-    host: str
-    pid: int
-    version: str
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    pid: int = msgspec.field(default_factory=os.getpid)
+    version: str = msgspec.field(default_factory=lambda: version("ddoctor"))
     address: str
     """Address of the rank's host on the route to the store."""
     port: int = 0
@@ -136,34 +117,26 @@ class ProbeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this rank has sent a section."""
 
 
-class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
+class RankProgress(msgspec.Struct, kw_only=True):
     """The progress of a rank's measuring process."""
-
-    beat: int
-    pid: int
-    doing: str
-    age: float
-    steps: int
-    joined: bool
-    began: tuple[str, ...] = ()
-    ended: Mapping[str, ProbeEnd] = {}
-    over: bool = False
-    """Whether the process has ended; then this is the final report."""
-    status: str = ""
-    exit_code: int | None = None
-    error: str = ""
-    survivors: tuple[int, ...] = ()
-    """PIDs of processes that SIGKILL did not end."""
-
-
-class FoundProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of a rank that never joined, as found on its host."""
 
     rank: int
     host: str
+    last: str = "starting"
+    age: float = 0.0
+    steps: int = 0
     pid: int = 0
     status: str = ""
-    age: float | None = None
+    exit_code: int | None = None
+    words: str = ""
+    joined: bool = False
+    began: dict[str, float] = {}
+    """When each probe began, in seconds of its host's monotonic clock."""
+    ended: dict[str, ProbeEnd] = {}
+    over: bool = False
+    """Whether the process has ended; then this is the final report."""
+    survivors: tuple[int, ...] = ()
+    """PIDs of processes that SIGKILL did not end."""
 
 
 class MemoryStore:
@@ -187,68 +160,76 @@ class MemoryStore:
 
 
 class ClusterStore:
-    """The connection of one rank to the store."""
+    """The connection of one of ``ranks`` ranks to the store."""
 
-    def __init__(self, store: Store | MemoryStore, address: str, port: int) -> None:
+    def __init__(
+        self, store: Store | MemoryStore, address: str, port: int = 0, *, ranks: int = 1
+    ) -> None:
         self._store = store
         self.address = address
         self.port = port
+        self.tick = TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
+        """Seconds between two requests of a rank."""
+        self._orders = count()
 
     def set(self, key: str, value: object) -> None:
         """Store a value under a key; it replaces the earlier one."""
         self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
 
+    def give(self, order: msgspec.Struct) -> int:
+        """Rank 0: give every rank this order; return its number."""
+        number = next(self._orders)
+        self.set(key("order", number), order)
+        return number
+
     def get(self, key: str, kind: type[Value]) -> Value | None:
         """The value under a key; None: no rank has stored one yet."""
-        return self.get_all([key], kind).get(key)
+        return self.get_all({key: key}, kind).get(key)
 
-    def get_all(self, keys: Iterable[str], kind: type[Value]) -> dict[str, Value]:
-        """The values of these keys, without the keys that have none yet."""
+    def get_all(self, keys: Mapping[Label, str], kind: type[Value]) -> dict[Label, Value]:
+        """The values of these keys by their labels, without the keys that have none yet."""
 
-        def call() -> dict[str, Any]:
-            wanted = list(keys)
-            if not wanted or not self._store.check(wanted):
-                wanted = [key for key in wanted if self._store.check([key])]
-            values = self._store.multi_get(wanted) if wanted else []
+        def call() -> dict[Label, Any]:
+            wanted = dict(keys)
+            if not wanted or not self._store.check(list(wanted.values())):
+                wanted = {label: key for label, key in wanted.items() if self._store.check([key])}
+            values = self._store.multi_get(list(wanted.values())) if wanted else []
             return dict(zip(wanted, values, strict=True))
 
         decoder = msgspec.json.Decoder(kind)
-        return {key: decoder.decode(value) for key, value in self._call(call).items()}
+        return {label: decoder.decode(value) for label, value in self._call(call).items()}
 
     def add(self, key: str, more: int = 1) -> int:
         """Add to a shared number, and return the sum."""
         return int(self._call(lambda: self._store.add(key, more)))
 
     def wait_for(
-        self, keys: Iterable[str], kind: type[Value], *, seconds: float, tick: float = TICK_SECONDS
-    ) -> dict[str, Value]:
+        self, keys: Mapping[Label, str], kind: type[Value], *, seconds: float
+    ) -> dict[Label, Value]:
         """Wait up to ``seconds`` for the values of these keys; return those that arrived."""
-        wanted = set(keys)
         deadline = time.monotonic() + seconds
-        while (
-            len(found := self.get_all(wanted, kind)) < len(wanted) and time.monotonic() < deadline
-        ):
-            self.add(HEARTBEAT)
-            time.sleep(tick)
+        while len(found := self.get_all(keys, kind)) < len(keys) and time.monotonic() < deadline:
+            self.beat()
         return found
 
-    def wait_until(
-        self, key: str, number: int, *, seconds: float, tick: float = TICK_SECONDS
-    ) -> None:
+    def wait_until(self, key: str, number: int, *, seconds: float) -> None:
         """Wait until a shared number is reached, for at most ``seconds``."""
         deadline = time.monotonic() + seconds
         while self.add(key, 0) < number and time.monotonic() < deadline:
-            time.sleep(tick)
+            time.sleep(self.tick)
+
+    def beat(self) -> None:
+        """Show the other ranks that rank 0 runs, then wait for one tick."""
+        self.add(HEARTBEAT)
+        time.sleep(self.tick)
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """Call the store in a thread, because a connection to a dead host blocks forever."""
         try:
             return _within(ANSWER_SECONDS, call)
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            why = lines[0] if lines else type(error).__name__
             store = f"the store at {self.address}:{self.port}"
-            raise StoreLost(f"{store} does not answer: {why}") from error
+            raise StoreLost(f"{store} does not answer: {_first_line(error)}") from error
 
 
 def compressed(value: object) -> str:
@@ -261,6 +242,16 @@ def decompressed(text: str, kind: type[Value]) -> Value:
     return msgspec.json.decode(zlib.decompress(b64decode(text)), type=kind)
 
 
+def import_quiet_torch() -> None:
+    """Import torch without its C++ log, which prints a stack for every failed connection."""
+    name = "TORCH_CPP_LOG_LEVEL"
+    if name not in os.environ:
+        # torch reads it once, at import; the ranks must see the user's environment.
+        os.environ[name] = "FATAL"
+        import_module("torch")
+        del os.environ[name]
+
+
 def free_port() -> int:
     """A free port of this host."""
     with socket.socket() as one:
@@ -269,7 +260,7 @@ def free_port() -> int:
 
 
 def connect(
-    address: str, port: int, *, host_it: bool, limit: float, prefix: str = ""
+    address: str, port: int, *, host_it: bool, limit: float, prefix: str = "", ranks: int = 1
 ) -> ClusterStore:
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
 
@@ -294,12 +285,16 @@ def connect(
             store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
             if host_it or left < CONNECT_EVERY_SECONDS:
-                lines = str(error).strip().splitlines()
-                why = lines[0] if lines else type(error).__name__
-                raise StoreLost(f"cannot reach the store at {address}:{port}: {why}") from error
+                why = f"cannot reach the store at {address}:{port}: {_first_line(error)}"
+                raise StoreLost(why) from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
-            return ClusterStore(PrefixStore(f"ddoctor/{prefix}", store), address, store.port)
+            prefixed = PrefixStore(f"ddoctor/{prefix}", store)
+            return ClusterStore(prefixed, address, store.port, ranks=ranks)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
@@ -308,20 +303,15 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
     Raises:
         TimeoutError: the call did not return; its other exceptions are raised unchanged.
     """
-    results: list[Any] = []
-    errors: list[Exception] = []
+    outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
-            results.append(call())
+            outcome.set_result(call())
         except Exception as error:
-            errors.append(error)
+            outcome.set_exception(error)
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    Thread(target=run, daemon=True).start()
+    if not wait([outcome], seconds).done:
         raise TimeoutError(f"{seconds:.0f} s of silence")
-    return results[0]
+    return outcome.result()

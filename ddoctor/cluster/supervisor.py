@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
 from itertools import count
-from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -22,22 +20,19 @@ from ddoctor.cluster.store import (
     FINISHED,
     HEARTBEAT,
     ClusterStore,
-    FoundProcess,
     Order,
     RankInfo,
     compressed,
     decompressed,
-    found_key,
-    host_key,
-    order_key,
-    stop_key,
-    tick_seconds,
+    key,
 )
-from ddoctor.collect import collect
-from ddoctor.evidence.bundle import section_types
-from ddoctor.evidence.joining import Reach
-from ddoctor.evidence.section import Absence, Absent, Section, Unseen
+from ddoctor.collect import collect, with_absent
+from ddoctor.evidence.bundle import any_section
+from ddoctor.evidence.joining import JoiningRank, Reach
+from ddoctor.evidence.section import Absent, Section, Unseen
 from ddoctor.proc import processes
+
+AnyOrder = TypeVar("AnyOrder", bound=msgspec.Struct)
 
 # Rank 0 sends no heartbeat while its collectors run; their limit is shorter than this.
 COORDINATOR_SILENCE_SECONDS = 60.0
@@ -58,27 +53,37 @@ def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
         StoreLost: the store no longer answers.
     """
     coordinator = CoordinatorHeartbeat(store)
-    tick = tick_seconds(me.world_size)
-    for number in count():
-        while (order := store.get(order_key(number), Order)) is None:
-            coordinator.check()
-            time.sleep(tick)
+    for number, order in orders(store, Order, coordinator):
         if order.kind == "finish":
             store.add(FINISHED)
             return order.code
-        if order.kind == "collect" and me.leads:
-            store.set(host_key(me.rank), collect_host(order.peers, me))
-        if order.kind == "find" and me.leads:
-            store.set(found_key(me.rank), find_processes(order.missing, me.host))
         if order.kind == "measure":
             with Measuring(store, [me], number, order, data) as measuring:
                 while not measuring.over:
                     measuring.tick()
                     coordinator.check()
-                    if store.get(stop_key(number), bool):
+                    if store.get(key("stop", number), bool):
                         measuring.end()
-                    time.sleep(tick)
+                    time.sleep(store.tick)
+        elif me.leads:
+            store.set(key("answer", number, me.rank), answer(order, me))
     raise AssertionError("the orders never end")
+
+
+def orders(
+    store: ClusterStore, kind: type[AnyOrder], coordinator: CoordinatorHeartbeat, first: int = 0
+) -> Iterator[tuple[int, AnyOrder]]:
+    """Rank 0's orders with their numbers, as they come.
+
+    Raises:
+        CoordinatorLost: rank 0 no longer answers.
+        StoreLost: the store no longer answers.
+    """
+    for number in count(first):
+        while (order := store.get(key("order", number), kind)) is None:
+            coordinator.check()
+            time.sleep(store.tick)
+        yield number, order
 
 
 class CoordinatorHeartbeat:
@@ -105,16 +110,12 @@ class CoordinatorHeartbeat:
             )
 
 
-def collect_host(peers: Sequence[RankInfo], me: RankInfo) -> str:
-    """All sections of this host, packed by ``pack``."""
-    sections: list[Section] = [Reach(attempts=attempts(me, peers))]
-    absences: list[Absence] = []
-    for outcome in collect(lambda label: None):
-        if isinstance(outcome, Section):
-            sections.append(outcome)
-        else:
-            absences.append(outcome)
-    return pack([*sections, Absent(sections=tuple(absences))], me.host)
+def answer(order: Order, me: RankInfo) -> Any:
+    """The answer of this host: its packed sections, or the processes of ranks that never joined."""
+    if order.kind == "find":
+        return find_processes(order.missing, me.host)
+    reach = Reach(attempts=attempts(me, order.peers))
+    return pack(with_absent([reach, *collect(lambda label: None)]), me.host)
 
 
 def pack(sections: Sequence[Section], host: str) -> str:
@@ -137,11 +138,11 @@ def pack(sections: Sequence[Section], host: str) -> str:
 
 def unpack(packed: str) -> tuple[Section, ...]:
     """The sections that ``pack`` packed."""
-    kinds: Any = reduce(or_, section_types())
-    return decompressed(packed, tuple[kinds, ...])
+    kind: Any = any_section()
+    return decompressed(packed, tuple[kind, ...])
 
 
-def find_processes(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
+def find_processes(ranks: Sequence[int], host: str) -> tuple[JoiningRank, ...]:
     """The processes on this host of ranks that never joined."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run is None:
@@ -153,7 +154,14 @@ def find_processes(ranks: Sequence[int], host: str) -> tuple[FoundProcess, ...]:
                 age = time.time() - process.create_time()
                 status = processes.statuses([process.pid])[process.pid]
                 found.append(
-                    FoundProcess(rank=rank, host=host, pid=process.pid, status=status, age=age)
+                    JoiningRank(
+                        rank=rank,
+                        host=host,
+                        pid=process.pid,
+                        last="starting",
+                        age=age,
+                        status=status,
+                    )
                 )
                 break
     return tuple(found)

@@ -8,17 +8,18 @@ the section's ``unseen``.
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 from threading import Thread
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import msgspec
 
-from ddoctor.evidence.section import Absence, Section
+from ddoctor.evidence.section import Absence, Absent, Section
 
 Collector = Callable[[], Section]
 
@@ -42,8 +43,7 @@ def collect(
     *,
     limit: float = LIMIT_SECONDS,
 ) -> Iterator[Section | Absence]:
-    """Run all collectors, or those chosen, side by side, for ``limit`` seconds; ``waiting_for``
-    hears which one is still at work."""
+    """Run all collectors, or those chosen, side by side; ``waiting_for`` hears of each in turn."""
     host = socket.gethostname()
     deadline = time.monotonic() + limit
     every = collectors() if chosen is None else chosen
@@ -54,6 +54,14 @@ def collect(
         if isinstance(outcome, Section):
             outcome = msgspec.structs.replace(outcome, host=host)
         yield outcome
+
+
+def with_absent(outcomes: Iterable[Section | Absence], host: str = "") -> list[Section]:
+    """The sections, and last one that lists all absences."""
+    outcomes = list(outcomes)
+    absences = tuple(one for one in outcomes if isinstance(one, Absence))
+    sections = [one for one in outcomes if isinstance(one, Section)]
+    return [*sections, Absent(host=host, sections=absences)]
 
 
 class _Task(Thread):
@@ -87,15 +95,7 @@ def _readable(section: Section) -> Section:
     try:
         msgspec.json.encode(section)
     except UnicodeEncodeError:
-        return msgspec.convert(_replaced(msgspec.to_builtins(section)), type(section))
+        text = json.dumps(msgspec.to_builtins(section), ensure_ascii=False)
+        readable = text.encode(errors="surrogateescape").decode(errors="replace")
+        return msgspec.json.decode(readable, type=type(section))
     return section
-
-
-def _replaced(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="surrogateescape").decode(errors="replace")
-    if isinstance(value, dict):
-        return {key: _replaced(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replaced(inner) for inner in value]
-    return value

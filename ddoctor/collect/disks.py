@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -14,22 +13,17 @@ from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.section import Unseen
 
 
-class _Mount(NamedTuple):
-    path: Path
-    device: str
-    filesystem: str
-
-
 def disks(working_folder: Callable[[], Path] = Path.cwd) -> Disks:
     """The file systems of working folder, temporary folder and Hugging Face cache, each once."""
     seen: dict[int, Disk] = {}
     unseen = []
     for role, find in {"working folder": working_folder, **FOLDERS}.items():
-        looked = _look(role, find)
-        if isinstance(looked, Unseen):
-            unseen.append(looked)
+        try:
+            folder = nearest(find())
+            number, disk = folder.stat().st_dev, _disk(role, folder)
+        except OSError as error:
+            unseen.append(Unseen(what=f"the disk of the {role}", why=str(error)))
             continue
-        number, disk = looked
         first = seen.setdefault(number, disk)
         if first is not disk:
             seen[number] = msgspec.structs.replace(first, roles=(*first.roles, role))
@@ -61,25 +55,19 @@ FOLDERS: Mapping[str, Callable[[], Path]] = {
 }
 
 
-def _look(role: str, find: Callable[[], Path]) -> tuple[int, Disk] | Unseen:
-    """The disk of a folder and its device number."""
-    try:
-        folder = nearest(find())
-        return folder.stat().st_dev, _disk(role, folder)
-    except OSError as error:
-        return Unseen(what=f"the disk of the {role}", why=str(error))
-
-
 def _disk(role: str, folder: Path) -> Disk:
     state = os.statvfs(folder)
     unit = state.f_frsize
-    mount = _mount(folder)
+    resolved = folder.resolve()
+    mounts = reversed(psutil.disk_partitions(all=True))  # the latest of several at one place counts
+    holding = [one for one in mounts if resolved.is_relative_to(one.mountpoint)]
+    mount = max(holding, key=lambda one: len(Path(one.mountpoint).parts), default=None)
     return Disk(
         roles=(role,),
         path=str(folder),
-        mount=str(mount.path),
-        device=mount.device,
-        filesystem=mount.filesystem,
+        mount=mount.mountpoint if mount else "/",
+        device=mount.device if mount else "",
+        filesystem=mount.fstype if mount else "",
         size=state.f_blocks * unit,
         free=state.f_bavail * unit,
         used=(state.f_blocks - state.f_bfree) * unit,
@@ -87,21 +75,6 @@ def _disk(role: str, folder: Path) -> Disk:
         files_free=state.f_favail if state.f_files else None,
         writable=not state.f_flag & os.ST_RDONLY,
     )
-
-
-def _mount(folder: Path) -> _Mount:
-    """The mount that holds a folder; the latest of several at one place counts."""
-    resolved = folder.resolve()
-    holding = (
-        _Mount(Path(mount.mountpoint), mount.device, mount.fstype)
-        for mount in psutil.disk_partitions(all=True)
-        if resolved.is_relative_to(mount.mountpoint)
-    )
-    best = _Mount(Path("/"), "", "")
-    for mount in holding:
-        if len(mount.path.parts) >= len(best.path.parts):
-            best = mount
-    return best
 
 
 COLLECTORS = (disks,)

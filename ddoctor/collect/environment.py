@@ -4,74 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from ddoctor.evidence.environment import HIDDEN, Environment, Variable
-
-PREFIXES = (
-    "NCCL_",
-    "TORCH_",
-    "TORCHELASTIC_",
-    "PYTORCH_",
-    "GLOO_",
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "GOMP_",
-    "CUDA_",
-    "ACCELERATE_",
-    "FSDP_",
-    "PARALLELISM_CONFIG_",
-    "FI_",
-    "OMPI_COMM_WORLD_",
-    # Slips of the pen for the first of them, which would be passed over in silence.
-    "NCLL_",
-    "NCC_",
-)
-NAMES = {
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "NODE_RANK",
-    "TORCHDYNAMO_DISABLE",
-    "TOKENIZERS_PARALLELISM",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_DATASETS_CACHE",
-    "HF_HUB_OFFLINE",
-    "TRANSFORMERS_CACHE",
-    "TRANSFORMERS_OFFLINE",
-    "XDG_CACHE_HOME",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "RDMAV_FORK_SAFE",
-    "IBV_FORK_SAFE",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_NNODES",
-    "SLURM_NODEID",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPUS_ON_NODE",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-}
+from ddoctor import knowledge
+from ddoctor.evidence.known_software import KnownVariables
+from ddoctor.evidence.software import HIDDEN, Environment, Variable
 
 SECRET_NAME = re.compile(
     r"(^|_)(API_?)?(KEY|TOKEN|AUTH|PASS|PASSWD|CREDS?)S?(_|$)|SECRET|PASSWORD|CREDENTIAL|APIKEY",
@@ -85,7 +25,9 @@ SECRET_VALUE = re.compile(
 
 
 def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Environment:
-    """The variables of the allow-list, with those of NCCL's files."""
+    """The collected variables of ``variables.toml``, with those of NCCL's files."""
+    collected = knowledge.load(KnownVariables).collected
+    families = tuple(name for name in collected if name.endswith("_"))
     return Environment(
         variables=tuple(
             Variable(
@@ -95,7 +37,7 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
                 missing=_missing(value),
             )
             for name, (origin, value) in sorted(in_force(variables, root).items())
-            if name in NAMES or name.startswith(PREFIXES) or name.upper().startswith("NCCL_")
+            if name in collected or name.startswith(families) or name.upper().startswith("NCCL_")
         )
     )
 
@@ -109,32 +51,16 @@ def in_force(
     ``~/.nccl.conf``, then ``/etc/nccl.conf`` (its src/misc/param.cc).
     """
     set_by = {name: ("", value) for name, value in variables.items()}
-    for file in _configuration_files(variables, root):
-        for name, value in _settings(file):
-            set_by.setdefault(name, (f"/{file.relative_to(root)}", value))
-    return set_by
-
-
-def _configuration_files(variables: Mapping[str, str], root: Path) -> Iterator[Path]:
-    own = variables.get("NCCL_CONF_FILE")
     home = variables.get("HOME")
-    if own:
-        yield root / own.lstrip("/")
-    elif home:
-        yield root / home.lstrip("/") / ".nccl.conf"
-    yield root / "etc/nccl.conf"
-
-
-def _settings(file: Path) -> Iterator[tuple[str, str]]:
-    """Lines ``NAME=value``, unchanged: NCCL strips neither blanks nor quotes."""
-    try:
-        lines = file.read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            yield name, value
+    own = variables.get("NCCL_CONF_FILE") or (f"{home}/.nccl.conf" if home else "")
+    for file in filter(None, (own.lstrip("/"), "etc/nccl.conf")):
+        with suppress(OSError):
+            for line in (root / file).read_text(errors="replace").splitlines():
+                # NCCL strips neither blanks nor quotes.
+                name, equals, value = line.partition("=")
+                if equals and not line.startswith("#"):
+                    set_by.setdefault(name, (f"/{file}", value))
+    return set_by
 
 
 def secret(name: str, value: str) -> bool:

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddoctor.collect.files import text
+from ddoctor import knowledge
 from ddoctor.collect.holders import holders
 from ddoctor.collect.interconnect import fabric, nvlinks, pcie_link, peers
 from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name, session
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
+from ddoctor.evidence.known_hardware import NvmlNames
 from ddoctor.evidence.section import Unseen
-
-THROTTLE_REASONS = {
-    0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
-"""nvmlClocksEventReasons of nvml.h."""
+from ddoctor.proc.files import number
 
 RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which the pynvml of older releases does not name."""
-RECOVERY_ACTIONS = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
-    "system_reboot",
-)
-"""NVML_GPU_RECOVERY_ACTION_*."""
-
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 
 
@@ -149,7 +126,7 @@ def _gpu(device: NvmlDevice, processes: tuple[GpuProcess, ...] | None, root: Pat
         mig=None if mig is None else bool(mig[0]),
         compute_mode=COMPUTE_MODES.get(mode, ""),
         persistence=_flag(ask("nvmlDeviceGetPersistenceMode")),
-        numa_node=_numa_node(bus_id, root),
+        numa_node=number(root / "sys/bus/pci/devices" / bus_id / "numa_node"),
         lost=bool(device.lost),
         error=device.lost,
     )
@@ -162,7 +139,8 @@ def clocks_limited_by(device: NvmlDevice) -> tuple[str, ...] | None:
         reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     if reasons is None:
         return None
-    return tuple(reason for bit, reason in THROTTLE_REASONS.items() if reasons & bit)
+    names = knowledge.load(NvmlNames).throttle_reasons
+    return tuple(name for bit, name in names if reasons & bit)
 
 
 def _flag(value: int | None) -> bool | None:
@@ -189,12 +167,8 @@ def _recovery_action(device: NvmlDevice) -> str | None:
     if values is None or values[0].nvmlReturn != 0:
         return None
     action: int = values[0].value.uiVal
-    return RECOVERY_ACTIONS[action] if action < len(RECOVERY_ACTIONS) else f"action {action}"
-
-
-def _numa_node(bus_id: str, root: Path) -> int | None:
-    node = text(root / "sys/bus/pci/devices" / bus_id / "numa_node")
-    return int(node) if node.isdecimal() else None
+    names = knowledge.load(NvmlNames).recovery_actions
+    return names[action] if action < len(names) else f"action {action}"
 
 
 COLLECTORS = (gpus,)

@@ -11,6 +11,7 @@ from typing import Literal
 import psutil
 
 from ddoctor.evidence.gpus import GpuProcess
+from ddoctor.proc.usage import cpu_seconds
 
 LOOK_SECONDS = 0.5
 """Seconds between the two readings of CPU times: 50 ticks of the kernel's clock."""
@@ -37,11 +38,10 @@ def holders(
     """The processes of each device's pids and bytes."""
     pids = {pid for device in rows for pid, _ in device or ()}
     seen = {pid: process for pid in pids if (process := _process(pid, root)) is not None}
-    before = {pid: _cpu_seconds(process) for pid, process in seen.items()}
+    before = {pid: cpu_seconds(pid) for pid in seen}
     if seen:
         time.sleep(LOOK_SECONDS)
-    after = {pid: _cpu_seconds(process) for pid, process in seen.items()}
-    idle = {pid: None if after[pid] is None else after[pid] == before[pid] for pid in seen}
+    idle = {pid: cpu_seconds(pid) == before[pid] for pid in seen}
     return [
         None
         if device is None
@@ -69,14 +69,6 @@ def _has_gpu_open(pid: int, root: Path) -> bool:
         return False
 
 
-def _cpu_seconds(process: psutil.Process) -> float | None:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return None
-    return times.user + times.system
-
-
 def _holder(
     pid: int,
     memory: int | None,
@@ -102,7 +94,6 @@ def _holder(
 
 
 def _orphaned(process: psutil.Process, reapers: frozenset[str]) -> bool:
-    """Whether the parent is a process that adopts orphans; without a parent, it was started in a
-    container."""
+    """Whether the parent adopts orphans; a process without a parent was started in a container."""
     parent = process.parent()
     return parent is not None and parent.name() in reapers

@@ -22,6 +22,7 @@ from ddoctor.evidence.host import (
 )
 from ddoctor.evidence.section import Unseen
 from ddoctor.proc import cgroup
+from ddoctor.proc.files import search, text
 
 LOOK_SECONDS = 1.0
 """Seconds; ten of the kernel's default quota periods of 100 ms."""
@@ -47,26 +48,24 @@ TIME_SERVICES = (
 def cpus(root: Path = Path("/"), look_seconds: float = LOOK_SECONDS) -> Cpus:
     """Logical CPUs, this process's share of them, and whether its quota throttles it now."""
     groups = cgroup.controller("cpu", root)
-    quota = cgroup.quota(groups) if groups is not None else None
-    before = after = None
-    if quota is not None:
-        before = cgroup.throttling(quota.file.parent)
+    before = quota = cgroup.quota(groups)
+    if before.cpus is not None:
         time.sleep(look_seconds)
-        after = cgroup.throttling(quota.file.parent)
-    sets = cgroup.controller("cpuset", root)
-    allowed_by_group = cgroup.cpuset(sets) if sets is not None else None
+        quota = cgroup.quota(groups)
+    recent, recent_throttled = quota.since(before)
+    cpuset = cgroup.cpuset(cgroup.controller("cpuset", root))
     return Cpus(
-        model=_model(root),
+        model=search(r"^model name\s*:(.*)$", root / "proc/cpuinfo"),
         logical=os.cpu_count() or len(os.sched_getaffinity(0)),
         allowed=tuple(sorted(os.sched_getaffinity(0))),
-        cpuset=None if allowed_by_group is None else indices(allowed_by_group),
-        quota=quota.cpus if quota else None,
-        quota_file=str(quota.file) if quota else "",
-        periods=after.periods if after else None,
-        throttled_periods=after.throttled if after else None,
-        throttled_seconds=after.seconds if after else None,
-        recent_periods=after.periods - before.periods if before and after else None,
-        recent_throttled_periods=after.throttled - before.throttled if before and after else None,
+        cpuset=indices(cpuset) if cpuset else None,
+        quota=quota.cpus,
+        quota_file=quota.file,
+        periods=quota.periods,
+        throttled_periods=quota.throttled,
+        throttled_seconds=quota.seconds,
+        recent_periods=recent,
+        recent_throttled_periods=recent_throttled,
         numa=_numa(root),
         load=os.getloadavg(),
     )
@@ -75,27 +74,22 @@ def cpus(root: Path = Path("/"), look_seconds: float = LOOK_SECONDS) -> Cpus:
 def memory(root: Path = Path("/")) -> Memory:
     """The host's memory, and the cgroup's limit if it is lower."""
     physical, swap = psutil.virtual_memory(), psutil.swap_memory()
-    groups = cgroup.controller("memory", root)
-    limit = cgroup.memory_limit(groups) if groups is not None else None
-    if limit is not None and limit.limit >= physical.total:
-        limit = None
+    limit = cgroup.memory_limit(cgroup.controller("memory", root))
+    if limit.limit is not None and limit.limit >= physical.total:
+        limit = cgroup.MemoryLimit()
     return Memory(
         total=physical.total,
         available=physical.available,
         swap_total=swap.total,
         swap_free=swap.free,
-        limit=limit.limit if limit else None,
-        used_in_limit=limit.used if limit else None,
-        kills_in_limit=limit.kills if limit else None,
+        limit=limit.limit,
+        used_in_limit=limit.used,
+        kills_in_limit=limit.kills,
     )
 
 
 def shared_memory(path: Path = Path("/dev/shm")) -> SharedMemory:
-    """The file system for shared memory.
-
-    Raises:
-        CannotSee: there is none.
-    """
+    """The file system for shared memory; `CannotSee` where there is none."""
     try:
         state = os.statvfs(path)
     except OSError as error:
@@ -163,23 +157,11 @@ def _numa(root: Path) -> tuple[NumaNode, ...]:
     nodes = []
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         index = int(folder.name.removeprefix("node"))
-        total = next(
-            (
-                int(line.split()[-2]) * 1024
-                for line in (folder / "meminfo").read_text().splitlines()
-                if "MemTotal:" in line
-            ),
-            None,
-        )
-        listed = indices((folder / "cpulist").read_text())
-        nodes.append(NumaNode(index=index, cpus=listed, memory=total))
+        kib = search(r"MemTotal:\s+(\d+)", folder / "meminfo")
+        listed = indices(text(folder / "cpulist"))
+        memory = int(kib) * 1024 if kib else None
+        nodes.append(NumaNode(index=index, cpus=listed, memory=memory))
     return tuple(sorted(nodes, key=lambda node: node.index))
-
-
-def _model(root: Path) -> str:
-    lines = (root / "proc/cpuinfo").read_text().splitlines()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "")
 
 
 def _limit(which: int) -> Limit:
@@ -190,10 +172,8 @@ def _limit(which: int) -> Limit:
 
 
 def _has_capability(number: int, root: Path) -> bool | None:
-    for line in (root / "proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return None
+    mask = search(r"^CapEff:(.*)$", root / "proc/self/status")
+    return bool(int(mask, 16) >> number & 1) if mask else None
 
 
 COLLECTORS = (cpus, memory, shared_memory, limits, clock)

@@ -5,46 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
+from ddoctor import knowledge
 from ddoctor.collect.nvml import NvmlDevice, bus_id_of, error_name
-from ddoctor.evidence.gpus import NvLink, PcieLink, PeerPath
+from ddoctor.evidence.gpus import FabricState, NvLink, PcieLink, PeerPath
+from ddoctor.evidence.known_hardware import NvmlNames
 
-FabricState = Literal["not_supported", "not_started", "in_progress", "completed"]
-
-FABRIC_STATES: tuple[FabricState, ...] = (
-    "not_supported",
-    "not_started",
-    "in_progress",
-    "completed",
-)
-FABRIC_TROUBLE = {
-    0: "degraded_bandwidth",
-    2: "route_recovery",
-    4: "route_unhealthy",
-    6: "access_timeout_recovery",
-}
-"""Where in the health mask the two bits begin that are 1 for true (NVML_GPU_FABRIC_HEALTH_MASK)."""
-
+FABRIC_STATES: tuple[FabricState, ...] = get_args(FabricState)
 P2P_READ, P2P_NVLINK = 0, 2
 """pynvml's constant for the first is a tuple, because of a stray comma."""
-P2P_STATUS = (
-    "ok",
-    "chipset_not_supported",
-    "gpu_not_supported",
-    "topology_not_supported",
-    "disabled_by_regkey",
-    "not_supported",
-)
-PATHS = {
-    0: "pcie-switch",
-    10: "pcie-switch",
-    20: "pcie-switch",
-    30: "host-bridge",
-    40: "numa-node",
-    50: "system",
-}
-"""nvmlGpuTopologyLevel: internal, PIX, PXB, PHB, NODE, SYS."""
 
 
 def pcie_link(device: NvmlDevice, bus_id: str, root: Path) -> PcieLink:
@@ -109,7 +79,8 @@ def fabric(device: NvmlDevice) -> tuple[FabricState | None, str, tuple[str, ...]
         return None, "", ()
     if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
         return FABRIC_STATES[info.state], "", ()
-    trouble = [name for bit, name in FABRIC_TROUBLE.items() if info.healthMask >> bit & 0x3 == 1]
+    names = knowledge.load(NvmlNames).fabric_trouble
+    trouble = [name for bit, name in names if info.healthMask >> bit & 0x3 == 1]
     if info.healthMask >> 8 & 0xF > 1:
         trouble.append("incorrect_configuration")
     status = error_name(info.status) if info.status else ""
@@ -117,7 +88,7 @@ def fabric(device: NvmlDevice) -> tuple[FabricState | None, str, tuple[str, ...]
 
 
 def peers(devices: Sequence[NvmlDevice]) -> tuple[PeerPath, ...] | None:
-    paths = []
+    known, paths = knowledge.load(NvmlNames), []
     for a, b in combinations(devices, 2):
         read = a.ask("nvmlDeviceGetP2PStatus", b.handle, P2P_READ)
         if read is None:
@@ -128,8 +99,8 @@ def peers(devices: Sequence[NvmlDevice]) -> tuple[PeerPath, ...] | None:
             PeerPath(
                 a=a.index,
                 b=b.index,
-                path="nvlink" if over_nvlink else PATHS.get(level, ""),
-                read=P2P_STATUS[read] if read < len(P2P_STATUS) else "unknown",
+                path="nvlink" if over_nvlink else dict(known.paths).get(level, ""),
+                read=known.peer_statuses[read] if read < len(known.peer_statuses) else "unknown",
             )
         )
     return tuple(paths) or None

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddoctor.collect.environment import secret
-from ddoctor.evidence.environment import HIDDEN
-from ddoctor.evidence.job import Job
 from ddoctor.evidence.section import Unseen
+from ddoctor.evidence.software import HIDDEN, Job
+from ddoctor.proc.files import search, text
 
 LAUNCHED = "ddoctor.probe"
 """The program that launchers start; ddoctor's own commands are not a job."""
@@ -35,8 +35,7 @@ def job(
 
 
 def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments with possible secrets hidden: ``--name value`` and ``name=value`` by name,
-    others by their form."""
+    """Without secrets: ``--name value`` and ``name=value`` by name, others by form."""
     option = ""
     for word in arguments:
         name, equals, value = word.partition("=")
@@ -54,8 +53,7 @@ def _variable(option: str) -> str:
 
 
 def _commit(folder: Path) -> tuple[str | None, tuple[Unseen, ...]]:
-    """The commit from git's files; the git program may be missing, and refuses other users'
-    folders."""
+    """The commit from git's files: git may be missing, and refuses other users' folders."""
     try:
         home = next(one / ".git" for one in (folder, *folder.parents) if (one / ".git").exists())
         if home.is_file():  # a worktree or a submodule
@@ -74,16 +72,9 @@ def _commit(folder: Path) -> tuple[str | None, tuple[Unseen, ...]]:
 
 
 def _branch(home: Path, reference: str) -> str:
-    link = home / "commondir"
-    shared = home / link.read_text().strip() if link.is_file() else home
-    if (shared / reference).is_file():
-        return (shared / reference).read_text().strip()
-    packed = shared / "packed-refs"
-    for line in packed.read_text().splitlines() if packed.is_file() else ():
-        commit, _, name = line.partition(" ")
-        if name == reference:
-            return commit
-    return ""
+    shared = home / text(home / "commondir")
+    packed = search(rf"^(\w+) {re.escape(reference)}$", shared / "packed-refs")
+    return text(shared / reference) or packed
 
 
 COLLECTORS = (job,)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddoctor.collect import pci
-from ddoctor.collect.files import text
 from ddoctor.collect.holders import INITIAL_PID_NAMESPACE
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.section import Unseen
+from ddoctor.proc.files import search, text
 
 STEERING = re.compile(
     r"(iommu[.\w]*|intel_iommu|amd_iommu|pci|pcie_\w+|numa\w*|isolcpus|nohz_full|nosmt|mitigations"
@@ -50,10 +50,7 @@ def kernel(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str:
-    """The kind of container that this process runs in; empty: none detected.
-
-    Source: https://systemd.io/CONTAINER_INTERFACE, and the marks of other containers.
-    """
+    """The kind of container; empty: none detected (https://systemd.io/CONTAINER_INTERFACE)."""
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     for name in ("APPTAINER", "SINGULARITY"):
@@ -79,11 +76,11 @@ def virtual_machine(root: Path) -> str:
     """The virtual hardware that this kernel runs on; empty: none detected."""
     dmi = root / "sys/class/dmi/id"
     hardware = f"{text(dmi / 'sys_vendor')} {text(dmi / 'product_name')}".strip()
-    flags = re.search(r"^flags\s*:(.*)$", text(root / "proc/cpuinfo"), re.MULTILINE)
-    if flags is None:  # ARM has no such bit, and clouds sell bare machines under their own name
+    flags = search(r"^flags\s*:(.*)$", root / "proc/cpuinfo")
+    if not flags:  # ARM has no such bit, and clouds sell bare machines under their own name
         virtual = VIRTUAL_HARDWARE.search(hardware) and ".metal" not in hardware
         return hardware if virtual else ""
-    if "hypervisor" not in flags.group(1).split():
+    if "hypervisor" not in flags.split():
         return ""
     sources = text(root / "sys/devices/system/clocksource/clocksource0/available_clocksource")
     clocks = (VIRTUAL_CLOCKS[name] for name in sources.split() if name in VIRTUAL_CLOCKS)

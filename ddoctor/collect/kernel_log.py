@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -57,21 +58,14 @@ def kernel_log(device: Path = Path("/dev/kmsg"), *, within: float = inf) -> Kern
 
 def _read(device: Path) -> str:
     """All records without waiting for the next one."""
-    handle = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
-    records = []
-    try:
-        while True:
-            try:
-                record = os.read(handle, RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue  # overwritten while it was read: the next one follows
-            if not record:
-                break
-            records.append(record)
-    finally:
-        os.close(handle)
+    records = [b""]
+    with open(os.open(device, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as opened:
+        more: bytes | None = b""
+        while more is not None:
+            # A record that was overwritten while it was read breaks the pipe: the next one follows.
+            with suppress(BrokenPipeError):
+                more = opened.read(RECORD_BYTES) or None
+                records.append(more or b"")
     return b"".join(records).decode(errors="replace")
 
 
@@ -107,16 +101,12 @@ def _xids(lines: list[KernelLine], now: float) -> Iterator[XidEvent]:
         if found:
             bus_id, code, message = found.groups()
             yield XidEvent(
-                bus_id=_with_function(bus_id.lower()),
+                # NVRM leaves the PCI function out, and a GPU's is 0.
+                bus_id=bus_id.lower() if "." in bus_id else f"{bus_id.lower()}.0",
                 code=int(code),
                 text=message,
                 age=max(0.0, now - when),
             )
-
-
-def _with_function(bus_id: str) -> str:
-    """NVRM leaves the PCI function out, and a GPU's is 0."""
-    return bus_id if "." in bus_id else f"{bus_id}.0"
 
 
 def _pcie_errors(lines: list[KernelLine], now: float) -> Iterator[PcieErrors]:

@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from threading import Thread
@@ -16,10 +17,9 @@ from typing import TypeVar
 import psutil
 
 from ddoctor.collect.environment import in_force
-from ddoctor.collect.files import text
-from ddoctor.evidence.interfaces import Address, Interface, InterfaceKind
-from ddoctor.evidence.network import Network, ResolvedName, Route
+from ddoctor.evidence.network import Address, Interface, InterfaceKind, Network, ResolvedName, Route
 from ddoctor.evidence.section import Unseen
+from ddoctor.proc.files import text
 
 T = TypeVar("T")
 
@@ -48,6 +48,9 @@ KINDS: Mapping[str, InterfaceKind] = {
     "": "virtual",
 }
 """By the name that a driver gives itself (ethtool -i); the drivers of cards are not listed."""
+
+_Row = tuple[int, str, str, IPv4Address | IPv6Address, int]
+"""Metric, interface, destination with its mask (hexadecimal), gateway and flags of a route."""
 
 LEADING_NOWHERE = ("veth", "tun", "dummy")
 """Drivers of bridge ports behind which there are only containers and virtual machines."""
@@ -98,27 +101,36 @@ def interfaces() -> Iterator[Interface]:
 
 def default_route() -> Route | None:
     """The default route of the main table with the lowest metric, IPv4 before IPv6."""
-    for candidates in (_ipv4_defaults(), _ipv6_defaults()):
-        found = sorted(candidates, key=lambda row: row[0])
-        if found:
-            return found[0][1]
+    for rows in (_ipv4_routes(), _ipv6_routes()):
+        defaults = (row for row in rows if int(row[2], 16) == 0)
+        usable = [row for row in defaults if row[4] & RTF_UP and not row[4] & RTF_REJECT]
+        if usable:
+            _, interface, _, via, _ = min(usable, key=lambda row: row[0])
+            return Route(to="default", interface=interface, gateway=str(via) if int(via) else "")
     return None
 
 
 def route_to(address: str, known: tuple[Interface, ...]) -> Route | None:
     """The kernel's route to an address; no packet is sent."""
-    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing: the kernel only looks up the route.
-            probe.connect((address, 9))
-        except OSError:
-            return None
-        source = str(probe.getsockname()[0]).partition("%")[0]
+    source = own_address(address).partition("%")[0]
     for interface in known:
         if source in (own.address for own in interface.addresses):
             return Route(to=address, interface=interface.name, source=source)
     return None
+
+
+def own_address(towards: str) -> str:
+    """The source address of packets from this host to that address; empty: no route."""
+    try:
+        rows = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    for family, kind, protocol, _, address in rows:
+        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            # Connecting a datagram socket sends nothing: the kernel only looks up the route.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return ""
 
 
 def resolve(name: str) -> ResolvedName:
@@ -193,30 +205,17 @@ def _prefix(address: str, netmask: str | None) -> int:
     return int(IPv6Address(netmask)).bit_count()
 
 
-def _ipv4_defaults() -> Iterator[tuple[int, Route]]:
+def _ipv4_routes() -> Iterator[_Row]:
     for line in text(Path("/proc/net/route")).splitlines()[1:]:
         interface, to, gateway, flags, _, _, metric, mask, *_ = line.split()
-        if int(to, 16) == 0 and int(mask, 16) == 0 and _leads_away(int(flags, 16)):
-            via = str(IPv4Address(int(gateway, 16).to_bytes(4, sys.byteorder)))
-            yield (
-                int(metric),
-                Route(to="default", interface=interface, gateway="" if via == "0.0.0.0" else via),
-            )
+        via = IPv4Address(int(gateway, 16).to_bytes(4, sys.byteorder))
+        yield int(metric), interface, to + mask, via, int(flags, 16)
 
 
-def _ipv6_defaults() -> Iterator[tuple[int, Route]]:
+def _ipv6_routes() -> Iterator[_Row]:
     for line in text(Path("/proc/net/ipv6_route")).splitlines():
         to, length, _, _, gateway, metric, _, _, flags, interface = line.split()
-        if int(to, 16) == 0 and int(length, 16) == 0 and _leads_away(int(flags, 16)):
-            via = str(IPv6Address(int(gateway, 16)))
-            yield (
-                int(metric, 16),
-                Route(to="default", interface=interface, gateway="" if via == "::" else via),
-            )
-
-
-def _leads_away(flags: int) -> bool:
-    return bool(flags & RTF_UP) and not flags & RTF_REJECT
+        yield int(metric, 16), interface, to + length, IPv6Address(int(gateway, 16)), int(flags, 16)
 
 
 COLLECTORS = (network,)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from ddoctor.collect import CannotSee
-from ddoctor.collect.files import text
+from ddoctor.collect import CannotSee, pci
 from ddoctor.evidence.gpus import Nvml
 from ddoctor.evidence.section import Unseen
+from ddoctor.proc.files import search
 
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASS = "0x03"
-"""First byte of the PCI class of VGA and 3D controllers."""
+UNSUPPORTED = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NOT_FOUND", "NO_DATA"}
+"""Names of errors by which a device says that it does not have a quantity."""
 
 
 class NvmlDevice:
@@ -35,11 +34,12 @@ class NvmlDevice:
         try:
             return getattr(pynvml, function)(self.handle, *arguments)
         except pynvml.NVMLError as error:
-            if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
-                self.lost = error_name(error.value)
-            elif error.value not in _unsupported():
+            name = error_name(error.value)
+            if name in ("GPU_IS_LOST", "RESET_REQUIRED"):
+                self.lost = name
+            elif name not in UNSUPPORTED:
                 what = f"GPU {self.index}: {function.removeprefix('nvmlDeviceGet')}"
-                self.unseen.append(Unseen(what=what, why=error_name(error.value)))
+                self.unseen.append(Unseen(what=what, why=name))
         except pynvml.NVMLLibraryMismatchError:
             pass  # a driver older than this question
         return None
@@ -47,11 +47,7 @@ class NvmlDevice:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """NVML between its start and its end.
-
-    Raises:
-        CannotSee: there is no NVIDIA driver, or it does not answer.
-    """
+    """NVML between its start and its end; `CannotSee` without a driver that answers."""
     import pynvml
 
     try:
@@ -64,6 +60,7 @@ def session() -> Iterator[None]:
         pynvml.nvmlShutdown()
 
 
+@cache
 def error_name(code: int) -> str:
     """NVML's name of an error code, say GPU_IS_LOST."""
     import pynvml
@@ -73,11 +70,11 @@ def error_name(code: int) -> str:
     return next(known, f"error {code}").removeprefix("NVML_ERROR_")
 
 
-def bus_id_of(pci: Any) -> str:
+def bus_id_of(info: Any) -> str:
     """A bus id in the kernel's form: NVML gives the domain eight digits, the kernel four."""
-    if pci is None:
+    if info is None:
         return ""
-    told: str = pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId
+    told: str = info.busId.decode() if isinstance(info.busId, bytes) else info.busId
     return told.lower()[-len("0000:1b:00.0") :]
 
 
@@ -97,22 +94,13 @@ def nvml(root: Path = Path("/")) -> Nvml:
     return Nvml(
         state=state,
         error=error,
-        module_version=_module_version(root),
-        library_version=_library_version(root),
+        module_version=search(
+            r"Kernel Module.*?\s(\d+(?:\.\d+)+)(?:\s|$)", root / "proc/driver/nvidia/version"
+        ),
+        # The name of the loaded file is known even if NVML fails to start.
+        library_version=search(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$", root / "proc/self/maps"),
         device_nodes=tuple(sorted(str(node) for node in root.glob("dev/nvidia*"))),
-        pci_gpus=_pci_gpus(root),
-    )
-
-
-def _unsupported() -> tuple[int, ...]:
-    import pynvml
-
-    return (
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        pynvml.NVML_ERROR_NOT_FOUND,
-        pynvml.NVML_ERROR_NO_DATA,
+        pci_gpus=tuple(device.name for device in pci.gpus(root, (pci.NVIDIA,))),
     )
 
 
@@ -124,32 +112,6 @@ def _why_not(code: int) -> str:
     if Path("/dev/kfd").exists():
         return "no NVIDIA driver on this machine, and AMD GPUs (/dev/kfd) are not supported yet"
     return "no NVIDIA driver on this machine"
-
-
-def _module_version(root: Path) -> str:
-    told = f"{text(root / 'proc/driver/nvidia/version')}\n"
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", told)
-    return found.group(1) if found else ""
-
-
-def _library_version(root: Path) -> str:
-    """The version in the name of the loaded file, which is known even if NVML fails to start."""
-    for line in (root / "proc/self/maps").read_text().splitlines():
-        found = re.search(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$", line)
-        if found:
-            return found.group(1)
-    return ""
-
-
-def _pci_gpus(root: Path) -> tuple[str, ...]:
-    return tuple(
-        sorted(
-            device.name
-            for device in root.glob("sys/bus/pci/devices/*")
-            if text(device / "vendor") == NVIDIA_VENDOR
-            and text(device / "class").startswith(DISPLAY_CLASS)
-        )
-    )
 
 
 COLLECTORS = (nvml,)

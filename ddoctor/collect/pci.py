@@ -7,10 +7,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ddoctor.proc.files import text
+
 # Class codes and registers: PCI Code and ID Assignment Specification; linux/pci_regs.h.
 DISPLAY, ACCELERATOR = "0x03", "0x12"
-GPU_VENDORS = ("0x10de", "0x1002")
-"""NVIDIA and AMD: the small display of a server's management controller is none."""
+NVIDIA, AMD = "0x10de", "0x1002"
+"""Vendors of GPUs: the small display of a server's management controller is none."""
 
 ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -23,28 +25,25 @@ ACCESS_CONTROL_SERVICES = 0x000D
 REQUEST_REDIRECT, COMPLETION_REDIRECT = 0x04, 0x08
 
 
-def gpus(root: Path = Path("/")) -> tuple[Path, ...]:
+def gpus(root: Path, vendors: Sequence[str] = (NVIDIA, AMD)) -> tuple[Path, ...]:
     """The folders of the GPUs in the device tree."""
     return tuple(
         device.resolve()
         for device in sorted((root / "sys/bus/pci/devices").glob("*"))
-        if (device / "class").read_text().startswith((DISPLAY, ACCELERATOR))
-        and (device / "vendor").read_text().strip() in GPU_VENDORS
+        if text(device / "class").startswith((DISPLAY, ACCELERATOR))
+        and text(device / "vendor") in vendors
     )
 
 
-def iommu_groups(root: Path = Path("/")) -> int:
+def iommu_groups(root: Path) -> int:
     """Number of IOMMU groups; 0 without an active IOMMU."""
     return sum(1 for _ in (root / "sys/kernel/iommu_groups").glob("*"))
 
 
 def passthrough(gpus: Sequence[Path], words: Sequence[str], root: Path) -> bool | None:
-    """Whether DMA is untranslated, from the groups or the kernel's command line.
-
-    None: there is no IOMMU, or it is not known.
-    """
+    """Whether DMA is untranslated; None: there is no IOMMU, or it is not known."""
     folders = [gpu / "iommu_group" for gpu in gpus] or (root / "sys/kernel/iommu_groups").glob("*")
-    kinds = {(folder / "type").read_text().strip() for folder in folders if _has_type(folder)}
+    kinds = {text(folder / "type") for folder in folders}
     # Also "unmanaged" and "blocked": devices that are handed to a virtual machine.
     kinds &= {"identity", "DMA", "DMA-FQ"}
     if kinds:
@@ -99,7 +98,3 @@ def _extended(space: bytes) -> Iterator[tuple[int, int]]:
             return
         yield header & 0xFFFF, offset
         offset = header >> 20
-
-
-def _has_type(group: Path) -> bool:
-    return (group / "type").is_file()

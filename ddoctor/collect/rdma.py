@@ -10,8 +10,8 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from ddoctor.collect.environment import in_force
-from ddoctor.collect.files import text
 from ddoctor.evidence.network import Gid, Rdma, RdmaDevice, RdmaPort, VerbsNode
+from ddoctor.proc.files import number, text
 
 DMA_BUF_KERNEL = (5, 12)
 """The first Linux whose RDMA core takes DMA-BUFs; open NVIDIA modules are needed as well.
@@ -31,13 +31,16 @@ def rdma(root: Path = Path("/")) -> Rdma:
     settings = {name: value for name, (_, value) in in_force(root=root).items()}
     library, offered = verbs(settings)
     dma_buf, reason = dma_buf_export(root, platform.release())
+    # Where the EFA installer and AWS's images put the plug-in.
+    places = ("opt/amazon/ofi-nccl", "opt/aws-ofi-nccl")
+    aside = (path for place in places for path in sorted((root / place).rglob("libnccl-net*.so")))
     return Rdma(
         devices=tuple(devices(root)),
         verbs_nodes=tuple(verbs_nodes(root)),
         libibverbs=library,
         verbs_devices=offered,
         net_plugin=net_plugin(settings, root),
-        net_plugin_aside=_plugin_aside(root),
+        net_plugin_aside=next((f"/{path.relative_to(root)}" for path in aside), None),
         peer_memory=next(
             (name for name, path in PEER_MEMORY_FILES.items() if (root / path).exists()), None
         ),
@@ -54,12 +57,11 @@ def devices(root: Path) -> Iterator[RdmaDevice]:
     for folder in _sorted(root / "sys/class/infiniband"):
         physical = folder / "device"
         driver = physical / "driver"
-        numa = text(physical / "numa_node")
         yield RdmaDevice(
             name=folder.name,
             bus_id=physical.resolve().name if physical.exists() else "",
             driver=driver.resolve().name if driver.exists() else "",
-            numa_node=int(numa) if numa.isdecimal() else None,
+            numa_node=number(physical / "numa_node"),
             board=text(folder / "board_id"),
             firmware=text(folder / "fw_ver"),
             ports=tuple(_port(port) for port in _sorted(folder / "ports")),
@@ -87,10 +89,7 @@ def verbs(settings: Mapping[str, str]) -> tuple[str | None, tuple[str, ...] | No
 
 
 def net_plugin(settings: Mapping[str, str], root: Path) -> str | None:
-    """The file that the loader would find for NCCL's network plug-in (src/plugin/plugin_open.cc).
-
-    It is not loaded: its initialisation belongs into a process of NCCL's.
-    """
+    """The network plug-in that NCCL's loader would find (src/plugin/plugin_open.cc), not loaded."""
     wanted = settings.get("NCCL_NET_PLUGIN")
     names = (wanted, f"libnccl-net-{wanted}.so") if wanted else ("libnccl-net.so",)
     for name in names:
@@ -100,13 +99,6 @@ def net_plugin(settings: Mapping[str, str], root: Path) -> str | None:
             if (root / folder.lstrip("/") / name).exists():
                 return f"{folder.rstrip('/')}/{name}"
     return None
-
-
-def _plugin_aside(root: Path) -> str | None:
-    # Where the EFA installer and AWS's images put the plug-in.
-    places = ("opt/amazon/ofi-nccl", "opt/aws-ofi-nccl")
-    found = (path for place in places for path in sorted((root / place).rglob("libnccl-net*.so")))
-    return next((f"/{path.relative_to(root)}" for path in found), None)
 
 
 def dma_buf_export(root: Path, release: str) -> tuple[bool | None, str]:

@@ -12,8 +12,7 @@ from pathlib import PurePath
 import psutil
 
 from ddoctor.collect.network import interfaces, resolve, route_to
-from ddoctor.evidence.interfaces import Interface
-from ddoctor.evidence.network import PortHolder, Rendezvous, ResolvedName, Route
+from ddoctor.evidence.network import Interface, PortHolder, Rendezvous, ResolvedName
 from ddoctor.evidence.section import Unseen
 
 DEFAULT_PORT = 29500
@@ -35,7 +34,8 @@ def rendezvous() -> Rendezvous:
     address = os.environ.get("MASTER_ADDR")
     master = resolve(address) if address else None
     here = master is None or _is_here(master, known)
-    route = None if master is None or here else _route(master, known)
+    addresses = master.addresses if master is not None and not here else ()
+    routes = (route_to(address, known) for address in addresses)
     text = os.environ.get("MASTER_PORT", "")
     given = text.isdecimal() and int(text) < 2**16
     port = int(text) if given else DEFAULT_PORT
@@ -53,7 +53,7 @@ def rendezvous() -> Rendezvous:
     return Rendezvous(
         master=master,
         master_here=here,
-        master_route=route,
+        master_route=next((route for route in routes if route is not None), None),
         port=port,
         port_from="MASTER_PORT" if given else "default",
         port_free=free,
@@ -67,11 +67,6 @@ def rendezvous() -> Rendezvous:
 def _is_here(master: ResolvedName, known: tuple[Interface, ...]) -> bool:
     own = {address.address for interface in known for address in interface.addresses}
     return any(ip_address(one).is_loopback or one in own for one in master.addresses)
-
-
-def _route(master: ResolvedName, known: tuple[Interface, ...]) -> Route | None:
-    routes = (route_to(address, known) for address in master.addresses)
-    return next((route for route in routes if route is not None), None)
 
 
 def _free(port: int, environment: Mapping[str, str]) -> tuple[bool | None, str]:

@@ -16,38 +16,18 @@ from pathlib import Path
 
 import msgspec
 
+from ddoctor import knowledge
+from ddoctor.evidence.known_software import Combinations
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.software import NcclLibrary, Package, Software, Torch
 
-PACKAGES = (
-    "accelerate",
-    "apex",
-    "bitsandbytes",
-    "datasets",
-    "deepspeed",
-    "flash-attn",
-    "lightning",
-    "numpy",
-    "nvidia-nccl-cu11",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "peft",
-    "pytorch-lightning",
-    "safetensors",
-    "tokenizers",
-    "transformers",
-    "triton",
-    "trl",
-    "xformers",
-)
 NCCL = "libnccl.so"
 NCCL_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)[\w.]*\+cuda(\d+\.\d+)")
 LDCONFIG_SECONDS = 5.0
 
 
 def software(limit: float = 25.0) -> Software:
-    """The installed software; torch may take ``limit`` seconds (cold network file systems are
-    slow)."""
+    """The installed software; ``limit`` seconds for torch: cold network file systems are slow."""
     torch, torch_error = _torch(limit)
     cached, unseen = _linker_cache()
     found = (*_nccl_paths(torch), *(("ldconfig", path) for path in cached))
@@ -151,7 +131,7 @@ def _version_inside(file: Path) -> tuple[str, str] | None:
 
 
 def _packages() -> Iterator[Package]:
-    for name in PACKAGES:
+    for name in knowledge.load(Combinations).packages:
         with suppress(PackageNotFoundError):
             yield Package(name=name, version=version(name))
 

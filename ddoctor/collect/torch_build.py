@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ddoctor.proc.files import search
 from ddoctor.proc.parent import end_with_parent
 
 
@@ -33,18 +34,8 @@ def describe() -> dict[str, Any]:
     if described.get("cuda") or described.get("hip"):
         add("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version()[:3])))
         add("cudnn", lambda: str(torch.backends.cudnn.version()))
-    described["nccl_library"] = _mapped("libnccl.so")
+    described["nccl_library"] = search(r"(/.*/libnccl\.so[^/]*)$", Path("/proc/self/maps")) or None
     return described
-
-
-def _mapped(name: str) -> str | None:
-    """The file of this name that is loaded into this process."""
-    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
-        for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if Path(path).name.startswith(name):
-                return f"/{path}"
-    return None
 
 
 if __name__ == "__main__":

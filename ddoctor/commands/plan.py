@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.report.options import ReportOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """Options for the launch files that ``ddoctor plan`` writes."""
-
-    write: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write launch files for accelerate and torchrun."),
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Let --write replace existing launch files.")
-    ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions(PlanRequest, LaunchOptions, ReportOptions):
+class PlanOptions(PlanRequest, ReportOptions):
     """The options of ``ddoctor plan``."""
 
 
@@ -35,18 +18,17 @@ def plan(options: PlanOptions) -> int:
     from ddoctor import engine
     from ddoctor.errors import DoctorError
     from ddoctor.evidence.section import Evidence
-    from ddoctor.forecast import request
-    from ddoctor.forecast.launch_folder import LaunchFolder
+    from ddoctor.forecast import launch_files, request
 
     outputs = options.outputs()
     if options.force and options.write is None:
         raise DoctorError("--force goes with --write: it lets --write replace existing files")
-    path = options.write
-    folder = LaunchFolder(path=path, replace=options.force) if path is not None else None
+    if options.write is not None:
+        launch_files.check_folder(options.write, replace=options.force)
     planned = request.plan(options)
     evidence = Evidence([planned])
     report = engine.examine(evidence, "plan")
     outputs.write(report, evidence)
-    if folder is not None:
-        folder.write(planned)
+    if options.write is not None:
+        launch_files.write(options.write, planned)
     return report.exit_code

@@ -16,7 +16,14 @@ import msgspec
 
 from ddoctor import evidence
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.section import Evidence, Known, Section
+from ddoctor.evidence.section import (
+    AttachSection,
+    Evidence,
+    Known,
+    ProbeSection,
+    RunSection,
+    Section,
+)
 
 SCHEMA = 1
 
@@ -30,10 +37,18 @@ def section_types() -> tuple[type[Section], ...]:
         # A broken package is reported where its checks are loaded.
         with suppress(Exception):
             point.load()
-    kinds = [kind for kind in Section.__subclasses__() if kind is not Known]
+    bases = (Section, RunSection, ProbeSection, AttachSection)
+    kinds = [
+        kind for base in bases for kind in base.__subclasses__() if kind not in (*bases, Known)
+    ]
     # Of two with one tag the bundle cannot tell which is meant: ddoctor's own counts.
     kinds.sort(key=lambda kind: kind.__module__.startswith(f"{evidence.__name__}."))
     return tuple({kind.label(): kind for kind in kinds}.values())
+
+
+def any_section() -> Any:
+    """The union of all section types, as msgspec decodes it."""
+    return reduce(or_, section_types())
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,17 +60,13 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
     """The decoder, built once for the bundles of all hosts."""
-    union: Any = reduce(or_, section_types())
+    union: Any = any_section()
     document: Any = msgspec.defstruct("_Document", [("sections", tuple[union, ...])])
     return msgspec.json.Decoder(document)
 
 
 def write(path: Path, collected: Evidence) -> None:
-    """Write a bundle.
-
-    Raises:
-        DoctorError: the file cannot be written.
-    """
+    """Write a bundle; `DoctorError`: the file cannot be written."""
     document = {
         "schema": SCHEMA,
         "ddoctor": version("ddoctor"),

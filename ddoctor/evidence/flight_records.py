@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.section import AttachSection, Part
 from ddoctor.evidence.training import Frame
-from ddoctor.models import Command
 
 
 class Call(Part, frozen=True, kw_only=True):
@@ -32,8 +29,6 @@ class GroupCalls(Part, frozen=True, kw_only=True):
 
     group: str
     """Backend, name and description, say ``nccl 0 (default_pg)``."""
-    members: tuple[int, ...] = ()
-    """Ranks of the group; empty: not recorded."""
     calls: tuple[Call, ...]
     """In call order: the first unfinished call, with a few before and after it."""
 
@@ -67,16 +62,11 @@ class RankRecords(Part, frozen=True, kw_only=True):
         return any(one.current is not None for one in self.groups)
 
 
-class FlightRecords(Section, frozen=True, kw_only=True):
+class FlightRecords(AttachSection, frozen=True, kw_only=True):
     """The flight records of one job's ranks on one host; ranks that keep none are missing."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("attach",)
+    obtained_by = "TORCH_FR_BUFFER_SIZE=2000 torchrun … (docs/guides/attach.md)"
 
     ranks: tuple[RankRecords, ...] = ()
     nccl: tuple[str, ...] = ()
     """Errors, missing processes and differing counts that NCCL's RAS service reports."""
-
-    @classmethod
-    def obtain(cls) -> str:
-        """The command that makes it; the run must keep flight records."""
-        return "TORCH_FR_BUFFER_SIZE=2000 torchrun … (docs/guides/attach.md)"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
+
+FabricState = Literal["not_supported", "not_started", "in_progress", "completed"]
 
 BUSY_PERCENT = 50
 """Percent of utilisation: a kernel ran in at least half of the last sample period."""
@@ -78,9 +79,7 @@ class Gpu(Part, frozen=True, kw_only=True):
     memory_clock: int | None = None
     memory_clock_maximum: int | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    """NVML's names: sw_power_cap, hw_slowdown, sw_thermal_slowdown, hw_thermal_slowdown,
-    hw_power_brake_slowdown, applications_clocks_setting, sync_boost, display_clock_setting,
-    gpu_idle."""
+    """NVML's names: sw_power_cap, hw_slowdown, hw_thermal_slowdown, gpu_idle, …"""
     power: float | None = None
     power_limit: float | None = None
     power_default: float | None = None
@@ -96,16 +95,14 @@ class Gpu(Part, frozen=True, kw_only=True):
     """Whether rows or pages await remapping at the next reset."""
     remap_failed: bool | None = None
     recovery_action: str | None = None
-    """The action that the driver requests: none, gpu_reset, node_reboot, drain_p2p,
-    drain_and_reset, recover_imex_domain, bus_reset, system_reboot."""
+    """The action that the driver requests: none, gpu_reset, node_reboot, drain_p2p, …"""
     pcie: PcieLink | None = None
     nvlinks: tuple[NvLink, ...] | None = None
-    fabric_state: Literal["not_supported", "not_started", "in_progress", "completed"] | None = None
+    fabric_state: FabricState | None = None
     fabric_status: str = ""
     """NVML's name of the error that ended the registration; empty: none."""
     fabric_trouble: tuple[str, ...] = ()
-    """Conditions in the fabric's health mask: degraded_bandwidth, route_recovery, route_unhealthy,
-    access_timeout_recovery, incorrect_configuration."""
+    """Conditions in the fabric's health mask, say degraded_bandwidth or route_unhealthy."""
     mig: bool | None = None
     compute_mode: str = ""
     persistence: bool | None = None
@@ -132,8 +129,7 @@ class Gpu(Part, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Whether it was awake and working when it was read, so that power saving explains no low
-        state."""
+        """Whether it was awake and working when read: power saving explains no low state."""
         awake = self.performance_state is None or self.performance_state <= SLOWEST_BUSY_STATE
         return awake and (self.utilisation or 0) >= BUSY_PERCENT
 
@@ -167,7 +163,7 @@ class Nvml(Section, frozen=True, kw_only=True):
 class Gpus(Section, frozen=True, kw_only=True):
     """All GPUs of a host."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach")
 
     driver: str
     """Driver version, say 570.86.15."""
@@ -186,12 +182,6 @@ class Gpus(Section, frozen=True, kw_only=True):
         return tuple(
             other for other in self.answering if other.name == gpu.name and other.index != gpu.index
         )
-
-    def without(self, *left_out: Gpu) -> str:
-        """The shell lines that exclude these GPUs from a run."""
-        indices = {gpu.index for gpu in left_out}
-        kept = ",".join(str(gpu.index) for gpu in self.answering if gpu.index not in indices)
-        return f"export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES={kept}"
 
 
 class XidEvent(Part, frozen=True, kw_only=True):
@@ -221,7 +211,7 @@ class PcieErrors(Part, frozen=True, kw_only=True):
 class KernelLog(Section, frozen=True, kw_only=True):
     """Kernel log messages about GPUs and about processes killed for lack of memory."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach")
 
     source: str
     """Where it was read: /dev/kmsg, journalctl or a file."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
 
 
 class NumaNode(Part, frozen=True, kw_only=True):
-    """One NUMA node and the logical CPUs that belong to it."""
+    """One NUMA node, the logical CPUs that belong to it, and its memory in bytes."""
 
     index: int
     cpus: tuple[int, ...]
@@ -21,7 +19,7 @@ class NumaNode(Part, frozen=True, kw_only=True):
 class Cpus(Section, frozen=True, kw_only=True):
     """Logical CPUs that exist, that this process may use, and that its cgroup grants."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     model: str = ""
     logical: int
@@ -35,7 +33,7 @@ class Cpus(Section, frozen=True, kw_only=True):
     quota_file: str = ""
     """The file that sets the quota: cpu.max, or cpu.cfs_quota_us of cgroup v1."""
     periods: int | None = None
-    """Quota periods in which a process ran, since the cgroup was created."""
+    """Quota periods with a running process, since the cgroup exists; recent: in the last second."""
     throttled_periods: int | None = None
     """Periods in which the quota throttled its cgroup."""
     throttled_seconds: float | None = None
@@ -58,7 +56,7 @@ class Cpus(Section, frozen=True, kw_only=True):
 class Memory(Section, frozen=True, kw_only=True):
     """Host memory and cgroup limit, in bytes."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach")
 
     total: int
     available: int
@@ -75,15 +73,14 @@ class Memory(Section, frozen=True, kw_only=True):
 
     @property
     def kills(self) -> int:
-        """Processes killed for this limit: during the recorded run, else since the cgroup was
-        made."""
+        """Processes killed for this limit, in the recorded run or since the cgroup was made."""
         return (self.kills_in_limit or 0) - (self.kills_before or 0)
 
 
 class SharedMemory(Section, frozen=True, kw_only=True):
     """The file system at /dev/shm; sizes in bytes."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     path: str = "/dev/shm"
     filesystem: str = ""
@@ -99,9 +96,9 @@ class Limit(Part, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Resource limits of this process (ulimit): open files, locked memory, processes."""
+    """Resource limits of this process (ulimit): open files, bytes of locked memory, processes."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     open_files: Limit
     locked_memory: Limit
@@ -143,13 +140,13 @@ class Disk(Part, frozen=True, kw_only=True):
 class Disks(Section, frozen=True, kw_only=True):
     """The file systems of the folders that a training run uses."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach")
 
     disks: tuple[Disk, ...]
 
 
 class Clock(Section, frozen=True, kw_only=True):
-    """The kernel's clock synchronisation state (adjtimex)."""
+    """The kernel's clock synchronisation state (adjtimex); errors in seconds."""
 
     synchronised: bool | None
     estimated_error: float | None = None
@@ -163,7 +160,7 @@ class Clock(Section, frozen=True, kw_only=True):
 class Kernel(Section, frozen=True, kw_only=True):
     """Kernel, container and the settings that control peer-to-peer DMA."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     release: str
     command_line: str | None = None
@@ -177,13 +174,11 @@ class Kernel(Section, frozen=True, kw_only=True):
     iommu_passthrough: bool | None = None
     """Whether the DMA of the GPUs (without GPUs: of any device) is untranslated."""
     acs_redirecting: tuple[str, ...] | None = None
-    """PCI addresses of switch ports above a GPU whose Access Control Services redirect peer
-    requests to the root; None: unreadable."""
+    """PCI addresses of switch ports above a GPU that redirect peer requests; None: unreadable."""
 
     @property
     def engine(self) -> str:
-        """The command whose options set this container's limits; other kinds of container inherit
-        them from the shell or job that starts them."""
+        """The command whose options set the container's limits; empty: a shell or job sets them."""
         return self.container if self.container in ("docker", "podman") else ""
 
 

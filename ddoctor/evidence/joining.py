@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
+from ddoctor.evidence.section import Part, ProbeSection
 
 
 class JoiningRank(Part, frozen=True, kw_only=True):
@@ -31,15 +30,13 @@ class JoiningRank(Part, frozen=True, kw_only=True):
     last: str = ""
     """Its last reported activity."""
     age: float | None = None
-    """Seconds since that activity."""
+    """Seconds since the activity that it reported last."""
     status: str = ""
     """Process state from psutil; ``silent``: it no longer reports."""
 
 
-class Joining(Section, frozen=True, kw_only=True):
+class Joining(ProbeSection, frozen=True, kw_only=True):
     """All expected ranks, and whether they arrived."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     endpoint: str
     """HOST:PORT of the store that connects the ranks."""
@@ -70,10 +67,8 @@ class Attempt(Part, frozen=True, kw_only=True):
     """The operating system's error message."""
 
 
-class Reach(Section, frozen=True, kw_only=True):
+class Reach(ProbeSection, frozen=True, kw_only=True):
     """Which hosts this host reaches: test connections to ports that they opened."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("probe",)
 
     attempts: tuple[Attempt, ...]
 
@@ -92,10 +87,10 @@ class HostCaller(Part, frozen=True, kw_only=True):
     """Addresses to which that host resolves the endpoint's name."""
 
 
-class HostJoining(Section, frozen=True, kw_only=True):
+class HostJoining(ProbeSection, frozen=True, kw_only=True):
     """How the hosts connected before any launcher started, as this host saw it."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("probe",)
+    obtained_by = "ddoctor probe"
 
     endpoint: str
     limit: float
@@ -108,9 +103,3 @@ class HostJoining(Section, frozen=True, kw_only=True):
     way: Attempt | None = None
     """The last attempt to reach the endpoint; None: the store is on this host."""
     callers: tuple[HostCaller, ...] = ()
-    """The report of each host that arrived."""
-
-    @classmethod
-    def obtain(cls) -> str:
-        """The command that makes it when hosts do not connect."""
-        return "ddoctor probe"

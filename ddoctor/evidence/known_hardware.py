@@ -1,4 +1,4 @@
-"""The tables of GPUs, links and healthy all-reduce bandwidths."""
+"""The tables of GPUs, links, healthy all-reduce bandwidths and the Xid codes of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import Literal
 
 from ddoctor.evidence.section import Known, Part
 
@@ -39,7 +39,7 @@ class GpuModel(Part, frozen=True, kw_only=True):
 class GpuModels(Known, frozen=True, kw_only=True):
     """GPU models with the figures of vendors and other sources."""
 
-    table: ClassVar[str] = "gpus.toml"
+    table = "gpus.toml"
 
     sources: Mapping[str, str]
     models: tuple[GpuModel, ...]
@@ -77,7 +77,7 @@ class PcieKind(Part, frozen=True, kw_only=True):
 class Links(Known, frozen=True, kw_only=True):
     """The bandwidth that NCCL plans for each kind of link."""
 
-    table: ClassVar[str] = "links.toml"
+    table = "links.toml"
 
     sources: Mapping[str, str]
     nvlinks: tuple[NvLinkKind, ...]
@@ -102,6 +102,17 @@ class Expected(Part, frozen=True, kw_only=True):
     sharp: bool = False
     generation: int = 0
     """PCIe generation, if the data uses PCIe; 0: it does not."""
+    points: tuple[tuple[int, float], ...] = ()
+    """GB/s over message size (bytes) on one machine; empty: not published."""
+    points_source: str = ""
+
+    def at(self, size: int) -> float:
+        """The bandwidth in GB/s at a size, interpolated over the logarithm of the size."""
+        for (low, slow), (high, fast) in pairwise(self.points):
+            if low <= size <= high:
+                share = math.log(size / low) / math.log(high / low)
+                return slow + share * (fast - slow)
+        return self.points[0][1] if size < self.points[0][0] else self.points[-1][1]
 
 
 class NetworkKind(Part, frozen=True, kw_only=True):
@@ -116,34 +127,15 @@ class NetworkKind(Part, frozen=True, kw_only=True):
     sources: tuple[str, ...]
 
 
-class Curve(Part, frozen=True, kw_only=True):
-    """Bus bandwidth (GB/s) over message size (bytes) on a healthy machine."""
-
-    model: str
-    ranks: int
-    algorithm: str
-    points: tuple[tuple[int, float], ...]
-    source: str
-
-    def at(self, size: int) -> float:
-        """The bandwidth in GB/s at a size, interpolated over the logarithm of the size."""
-        for (low, slow), (high, fast) in pairwise(self.points):
-            if low <= size <= high:
-                share = math.log(size / low) / math.log(high / low)
-                return slow + share * (fast - slow)
-        return self.points[0][1] if size < self.points[0][0] else self.points[-1][1]
-
-
 class AllReduceFigures(Known, frozen=True, kw_only=True):
     """All-reduce bandwidth within healthy nodes, and between them."""
 
-    table: ClassVar[str] = "allreduce.toml"
+    table = "allreduce.toml"
 
     sources: Mapping[str, str]
     expected: tuple[Expected, ...]
     over_pcie: tuple[Expected, ...]
     networks: tuple[NetworkKind, ...]
-    curves: tuple[Curve, ...]
 
     def find(self, model: str, ranks: int, algorithm: str | None) -> Expected | None:
         """The row for these GPUs; for an unknown algorithm, the row with the lowest threshold."""
@@ -159,18 +151,47 @@ class AllReduceFigures(Known, frozen=True, kw_only=True):
         """The row for hosts with these GPUs."""
         return next((row for row in self.networks if model in row.models), None)
 
-    def curve(self, row: Expected) -> Curve | None:
-        """The healthy curve of a row."""
-        key = (row.model, row.ranks, row.algorithm)
-        return next((c for c in self.curves if (c.model, c.ranks, c.algorithm) == key), None)
-
     def due(self, row: Expected, size: int) -> float | None:
         """The share of a row's bandwidth that this message size must reach; None: not known."""
         if row.generation or size >= PLATEAU_FROM:
             return 1.0
-        curve = self.curve(row)
-        return curve.at(size) / curve.points[-1][1] if curve is not None else None
+        return row.at(size) / row.points[-1][1] if row.points else None
 
     def source(self, keys: Sequence[str]) -> str:
         """The sources of a row, as an observation cites them."""
         return ", ".join(self.sources[key] for key in keys)
+
+
+class Xid(Part, frozen=True, kw_only=True):
+    """One code of NVIDIA's catalogue."""
+
+    code: int
+    title: str
+    blames: Literal["board", "memory", "nvlink", "gpu-or-driver", "application", "information"]
+    remedy: Literal["restart-run", "reset-gpu", "restart-machine", "check-power", "none"]
+    """NVIDIA's immediate action for the code."""
+    source: str
+
+
+class KnownXids(Known, frozen=True, kw_only=True):
+    """The codes that show on their own whether hardware is at fault."""
+
+    table = "xids.toml"
+
+    xids: tuple[Xid, ...]
+
+    def get(self, code: int) -> Xid | None:
+        """The row of a code; None: not in the table."""
+        return next((xid for xid in self.xids if xid.code == code), None)
+
+
+class NvmlNames(Known, frozen=True, kw_only=True):
+    """The names of NVML's numbers; ``nvml.toml`` explains the fields."""
+
+    table = "nvml.toml"
+
+    throttle_reasons: tuple[tuple[int, str], ...]
+    recovery_actions: tuple[str, ...]
+    peer_statuses: tuple[str, ...]
+    paths: tuple[tuple[int, str], ...]
+    fabric_trouble: tuple[tuple[int, str], ...]

@@ -1,13 +1,11 @@
-"""Samples of a running training, taken from outside without preparation."""
+"""A running training seen from outside: samples of its ranks, and the load of their host."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import ClassVar
 
-from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.section import AttachSection, Known, Part
 from ddoctor.evidence.training import Frame
-from ddoctor.models import Command
 
 
 class Block(Part, frozen=True, kw_only=True):
@@ -29,15 +27,13 @@ class Activity(Part, frozen=True, kw_only=True):
     """A row's name in ``knowledge/frames.toml``; ``rest``: none of them."""
     samples: int
     visits: int = 1
-    """Number of times it was entered, at any line. Entered once in a sampling, it may or may not
-    repeat."""
+    """Number of times it was entered, at any line; once: it may or may not repeat."""
     calls: tuple[Frame, ...] = ()
     """The user's frames, innermost last."""
     within: tuple[Block, ...] = ()
     """Loops and branches around that line and its callers, innermost last."""
     before_skip: str = ""
-    """A guard such as ``if step < start:`` around or after that line, with which a loop skips
-    steps; empty: none."""
+    """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
 
     @property
     def line(self) -> Frame | None:
@@ -53,7 +49,7 @@ class Turn(Part, frozen=True, kw_only=True):
 
 
 class LiveWorker(Part, frozen=True, kw_only=True):
-    """A DataLoader worker process of a rank."""
+    """A DataLoader worker process of a rank, during the sampling."""
 
     pid: int
     state: str
@@ -82,7 +78,7 @@ class LiveWorker(Part, frozen=True, kw_only=True):
 
 
 class LiveRank(Part, frozen=True, kw_only=True):
-    """One rank during the sampling."""
+    """One rank: counts and CPU seconds are those of the sampling."""
 
     rank: int
     pid: int
@@ -143,12 +139,10 @@ class LiveRank(Part, frozen=True, kw_only=True):
 
 
 class LiveLink(Part, frozen=True, kw_only=True):
-    """The TCP connections between the ranks of one host and another host."""
+    """The TCP connections between two IP addresses: of the ranks of one host and another host."""
 
     local: str
-    """Local IP address."""
     remote: str
-    """Remote IP address."""
     queued: float
     """Share of the readings with data waiting to be sent or acknowledged, 0 to 1."""
     unread: float = 0.0
@@ -161,13 +155,10 @@ class LiveLink(Part, frozen=True, kw_only=True):
     """Speed that the interface reports, Mbit/s."""
 
 
-class LiveLook(Section, frozen=True, kw_only=True):
+class LiveLook(AttachSection, frozen=True, kw_only=True):
     """The sampled ranks of one job on one host."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("attach",)
-
     job: str
-    """The job's name for people."""
     world: int
     """Number of ranks of the whole job."""
     seconds: float
@@ -176,8 +167,100 @@ class LiveLook(Section, frozen=True, kw_only=True):
     missing: tuple[int, ...] = ()
     """Ranks that were started on this host and no longer exist."""
     supervised: bool = False
-    """Whether a launcher ends all ranks when one fails; a missing rank then ended without a
-    failure."""
+    """Whether a launcher ends all ranks when one fails: a missing rank then did not fail."""
     ranks: tuple[LiveRank, ...]
     links: tuple[LiveLink, ...] = ()
     """Connections to other hosts that use TCP."""
+
+
+class FrameRow(Part, frozen=True, kw_only=True):
+    """Frames that show one activity."""
+
+    activity: str
+    file: str
+    """End of the file's path."""
+    functions: tuple[str, ...]
+    innermost: bool = False
+    """Whether it counts as the innermost frame only."""
+    native: bool = False
+    """Whether the functions are native code, which only ``--native`` samples."""
+    source: str
+
+
+class KnownFrames(Known, frozen=True, kw_only=True):
+    """The activities; the first row with a frame on the stack applies."""
+
+    table = "frames.toml"
+
+    frame: tuple[FrameRow, ...]
+
+    @property
+    def native(self) -> frozenset[str]:
+        """The native functions that show an activity."""
+        return frozenset(name for row in self.frame if row.native for name in row.functions)
+
+
+class GpuTraffic(Part, frozen=True, kw_only=True):
+    """One GPU, all processes together, in MiB/s; None: the GPU does not report it."""
+
+    index: int
+    """Index in nvidia-smi."""
+    pcie_received: float | None = None
+    pcie_sent: float | None = None
+    nvlink_received: float | None = None
+    """MiB/s over all its NVLinks, without protocol overhead."""
+    nvlink_sent: float | None = None
+
+
+class GpuRates(AttachSection, frozen=True, kw_only=True):
+    """Mean rates over a short interval at the end of the sampling."""
+
+    gpus: tuple[GpuTraffic, ...]
+
+
+class DiskTraffic(Part, frozen=True, kw_only=True):
+    """One disk of the host, all processes together, in MiB/s."""
+
+    name: str
+    busy: float
+    """Share of the time in which it was busy, 0 to 1."""
+    read: float
+    """MiB/s."""
+    written: float
+    """MiB/s."""
+
+
+class InterfaceTraffic(Part, frozen=True, kw_only=True):
+    """One network interface of the host, all processes together, in MiB/s."""
+
+    name: str
+    received: float
+    """MiB/s."""
+    sent: float
+    """MiB/s."""
+
+
+class HostRates(AttachSection, frozen=True, kw_only=True):
+    """Mean rates over the sampling; idle devices are left out."""
+
+    seconds: float
+    """Duration of the sampling."""
+    load: float
+    """Threads that ran or were ready to run, mean of the last minute."""
+    disks: tuple[DiskTraffic, ...] = ()
+    interfaces: tuple[InterfaceTraffic, ...] = ()
+
+
+class BuildLock(Part, frozen=True, kw_only=True):
+    """One lock file: every process that needs the extension waits until the file is gone."""
+
+    path: str
+    age_seconds: float
+    holder: int | None = None
+    """Process on this host that has the file open, as a running build has; None: none visible."""
+
+
+class BuildLocks(AttachSection, frozen=True, kw_only=True):
+    """All lock files in the extension folders of the ranks on this host."""
+
+    locks: tuple[BuildLock, ...] = ()

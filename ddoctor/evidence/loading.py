@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
+from ddoctor.evidence.section import Part, RunSection
 
 
 class WorkerRandomness(Part, frozen=True, kw_only=True):
@@ -28,7 +27,6 @@ class Loader(Part, frozen=True, kw_only=True):
     name: str
     """The line that creates it: file:line."""
     dataset: str
-    """Class of the dataset."""
     kind: Literal["map", "iterable"]
     items: int | None
     """Length of the dataset; None: it has none."""
@@ -41,14 +39,11 @@ class Loader(Part, frozen=True, kw_only=True):
     persistent_workers: bool
     context: str
     """Start method of the workers: fork, spawn or forkserver."""
-    drop_last: bool
     sampler: str
-    """Class of the sampler."""
     shuffle: bool | None = None
     """Setting of a DistributedSampler; None: another sampler."""
     seeded_by_epoch: bool | None = None
-    """Whether set_epoch was called with a new number before the second epoch. None: no second
-    epoch, or no DistributedSampler."""
+    """Whether set_epoch had a new number for the second epoch; None: no such epoch or sampler."""
     replicas: int | None = None
     """Number of parts into which the sampler splits the dataset; None: it does not split."""
 
@@ -67,13 +62,16 @@ class Loader(Part, frozen=True, kw_only=True):
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0
-    """Seconds per batch in which the training process changes it between the loader and the model,
-    say to tokenise or pad. 0: the model receives the loader's batch unchanged."""
+    """Seconds per batch in which the training process changes it before the model, say to pad."""
 
     taken: int = 0
     """Batches that the judged steps used."""
     wait_seconds: tuple[float, ...] = ()
     """Seconds of the main thread in the loader, for each of them."""
+    wait_steps: tuple[int, ...] = ()
+    """Index of the judged step that used each of them."""
+    first_batches: tuple[int, ...] = ()
+    """Index in ``wait_seconds`` of each first batch of an epoch."""
     starts: tuple[float, ...] = ()
     """Seconds to create the iterator, for each epoch that began during the recording."""
     first_waits: tuple[float, ...] = ()
@@ -106,16 +104,18 @@ class Loader(Part, frozen=True, kw_only=True):
         return (self.fetch_cpu_seconds + self.collate_cpu_seconds) / self.collated
 
 
-class Loading(Section, frozen=True, kw_only=True):
+class Loading(RunSection, frozen=True, kw_only=True):
     """The training loaders of all ranks."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     loaders: tuple[Loader, ...]
 
+    def with_workers(self, rank: int) -> tuple[Loader, ...]:
+        """The loaders of one rank that have workers."""
+        return tuple(one for one in self.loaders if one.rank == rank and one.num_workers)
+
 
 class CurvePoint(Part, frozen=True, kw_only=True):
-    """A loader in isolation, without the training, at one number of workers."""
+    """A loader in isolation, without the training, at one number of workers; named as in Loader."""
 
     rank: int
     name: str
@@ -129,16 +129,14 @@ class CurvePoint(Part, frozen=True, kw_only=True):
     """Seconds to the first batch."""
 
 
-class LoaderCurve(Section, frozen=True, kw_only=True):
+class LoaderCurve(RunSection, frozen=True, kw_only=True):
     """The user's loaders in isolation, on all ranks at the same time."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     points: tuple[CurvePoint, ...]
 
 
 class FirstBatches(Part, frozen=True, kw_only=True):
-    """Fingerprints of the first batches of one epoch on one rank."""
+    """Fingerprints of the first batches of one epoch on one rank; named as in Loader."""
 
     rank: int
     name: str
@@ -146,8 +144,7 @@ class FirstBatches(Part, frozen=True, kw_only=True):
     epoch: int
     """Epoch number, from 0 at the first epoch recorded."""
     by: Literal["indices", "values", "labels"]
-    """Content of the fingerprint: item indices, the tensors, or the integer tensors that vary.
-    Random augmentation leaves the last unchanged."""
+    """Of item indices, all tensors, or the integer tensors that vary (despite augmentation)."""
     batches: tuple[str, ...]
     workers: tuple[int, ...] = ()
     """The worker that made each batch; empty: the main process."""
@@ -155,9 +152,7 @@ class FirstBatches(Part, frozen=True, kw_only=True):
     """Number of batches that the script took in this epoch while recorded; None: not counted."""
 
 
-class DataSeen(Section, frozen=True, kw_only=True):
+class DataSeen(RunSection, frozen=True, kw_only=True):
     """The data on which the ranks trained."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     epochs: tuple[FirstBatches, ...]

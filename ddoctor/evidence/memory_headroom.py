@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
 
 Stopped = Literal["", "host-memory", "time", "sizes", "data", "script"]
 """Why the search stopped: host memory, step time, the largest useful micro-batch, the end of the
@@ -103,8 +102,8 @@ class Longest(Part, frozen=True, kw_only=True):
 class MemoryHeadroom(Section, frozen=True, kw_only=True):
     """Training steps at growing micro-batches, until one does not fit."""
 
-    probe: ClassVar[str] = "memory_headroom"
-    commands: ClassVar[tuple[Command, ...]] = ("probe", "run")
+    probe = "memory_headroom"
+    commands = ("probe", "run")
 
     workload: str
     """``package.module:factory``, or the script that was run."""

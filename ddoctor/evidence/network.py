@@ -2,10 +2,64 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_interface
 from typing import Literal
 
-from ddoctor.evidence.interfaces import Interface
 from ddoctor.evidence.section import Part, Section
+
+InterfaceKind = Literal[
+    "ethernet",
+    "infiniband",
+    "wireless",
+    "bond",
+    "vlan",
+    "bridge",
+    "local-bridge",
+    "veth",
+    "tunnel",
+    "loopback",
+    "virtual",
+]
+
+
+class Address(Part, frozen=True, kw_only=True):
+    """An IP address of an interface, without its zone."""
+
+    address: str
+    prefix: int
+
+
+class Interface(Part, frozen=True, kw_only=True):
+    """One network interface."""
+
+    name: str
+    kind: InterfaceKind
+    """Type of the interface; local-bridge: without a physical port, as docker0, virbr0 and br-…."""
+    up: bool
+    """Whether the administrator switched it on (IFF_UP)."""
+    running: bool
+    """Whether it is up and has a link partner (IFF_RUNNING)."""
+    addresses: tuple[Address, ...] = ()
+    speed: int | None = None
+    """Mbit/s; None: the driver does not report it."""
+    mtu: int
+    """Maximum packet size in bytes."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a socket can use it."""
+        return self.running and bool(self.addresses)
+
+    @property
+    def stays_here(self) -> bool:
+        """Whether it connects to this host only, unless a route to another host uses it."""
+        return self.kind in ("loopback", "local-bridge", "veth")
+
+    @property
+    def networks(self) -> frozenset[str]:
+        """Its subnets, without the link-local ones, which every interface has."""
+        own = (ip_interface(f"{one.address}/{one.prefix}") for one in self.addresses)
+        return frozenset(str(one.network) for one in own if not one.is_link_local)
 
 
 class Route(Part, frozen=True, kw_only=True):
@@ -16,7 +70,6 @@ class Route(Part, frozen=True, kw_only=True):
     interface: str
     gateway: str = ""
     source: str = ""
-    """The source address of the packets."""
 
 
 class ResolvedName(Part, frozen=True, kw_only=True):
@@ -29,10 +82,7 @@ class ResolvedName(Part, frozen=True, kw_only=True):
 
 
 class Network(Section, frozen=True, kw_only=True):
-    """Interfaces, default route and host name, and the variables that NCCL and gloo read.
-
-    The variables are those in force, from the environment or from NCCL's own files.
-    """
+    """Interfaces, default route and host name, and the variables in force for NCCL and gloo."""
 
     interfaces: tuple[Interface, ...]
     """In the kernel's order of addresses."""
@@ -51,8 +101,7 @@ class Network(Section, frozen=True, kw_only=True):
         return next((one for one in self.interfaces if one.name == name), None)
 
     def facing(self, route: Route | None = None) -> Interface | None:
-        """The interface towards the other nodes: of this route, else of the default route, else the
-        first that leads off this host."""
+        """The interface to other nodes: of this route, else the default one, else the first fit."""
         routed = [self.interface(way.interface) for way in (route, self.default_route) if way]
         away = [one for one in self.interfaces if not one.stays_here]
         return next((one for one in (*routed, *away) if one is not None and one.usable), None)
@@ -78,8 +127,7 @@ class Rendezvous(Section, frozen=True, kw_only=True):
     port: int
     port_from: Literal["MASTER_PORT", "default"]
     port_free: bool | None = None
-    """Whether the port is free. None: not tried, because the store is on another host or ``unseen``
-    gives the reason."""
+    """None: not tried, because the store is on another host or for a reason in ``unseen``."""
     port_holder: PortHolder | None = None
     """The process on the port; None: the port is free, or the process is invisible from here."""
     other_port: int | None = None
@@ -147,10 +195,7 @@ class VerbsNode(Part, frozen=True, kw_only=True):
 
 
 class Rdma(Section, frozen=True, kw_only=True):
-    """RDMA devices of a host, and whether this user's processes can use them.
-
-    The variables are those in force, from the environment or from NCCL's own files.
-    """
+    """RDMA devices, whether this user's processes can use them, and NCCL's variables in force."""
 
     devices: tuple[RdmaDevice, ...] = ()
     verbs_nodes: tuple[VerbsNode, ...] = ()
@@ -173,8 +218,7 @@ class Rdma(Section, frozen=True, kw_only=True):
 
     @property
     def between_nodes(self) -> bool:
-        """Whether it has InfiniBand or EFA, which exist for several nodes; many Ethernet cards
-        speak RoCE."""
+        """Whether it has InfiniBand or EFA, which exist for several nodes, unlike RoCE cards."""
         return any(
             device.driver == "efa" or any(port.link_layer == "InfiniBand" for port in device.ports)
             for device in self.fabric

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 
 from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
 
 Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
 """fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2.
@@ -49,11 +48,9 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     optimizer: int = 0
     activations: int = 0
     logits: int = 0
-    """Bytes of the model's output besides the loss, and of tensors of that shape: the copy in
-    float32, intermediates of the loss, the gradient."""
+    """Bytes of the output besides the loss: its copy in float32, intermediates, the gradient."""
     temporaries: int = 0
-    """Bytes besides the activations: copies in the compute dtype, temporaries of the optimizer's
-    step."""
+    """Bytes of copies in the compute dtype and temporaries of the optimizer's step."""
     communication: int = 0
     """Bytes of gradient buckets, and of gathered parameters and gradients of FSDP units."""
     unused: int = 0
@@ -62,19 +59,14 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     """Bytes of the CUDA context and the communication library."""
 
     @property
+    def model(self) -> int:
+        """Bytes of parameters, gradients and optimizer states."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
     def total(self) -> int:
         """All bytes, as nvidia-smi shows them."""
         return sum(size for _, size in self.named())
-
-    @property
-    def allocated(self) -> int:
-        """Bytes of tensors: torch.cuda.max_memory_allocated()."""
-        return self.used - self.context
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of torch's allocator: torch.cuda.max_memory_reserved()."""
-        return self.total - self.context
 
     @property
     def used(self) -> int:
@@ -149,7 +141,7 @@ class Schedule(Part, frozen=True, kw_only=True):
 class Plan(Section, frozen=True, kw_only=True):
     """Strategies × numbers of GPUs, and the recommended row."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("plan",)
+    commands = ("plan",)
 
     model: str
     """The model in words, say ``4.4B parameters, 82M of them trained``."""
@@ -179,23 +171,25 @@ class Plan(Section, frozen=True, kw_only=True):
     largest_micro_batch: int | None = None
     """Largest micro-batch of the recommended row; None: not known."""
     gains: Mapping[Remedy, int] = {}
-    """Bytes per GPU that each remedy saves, if no row fits well: for the recommended row, or the
-    smallest. Empty: not forecast."""
+    """Bytes per GPU that each remedy saves, for the recommended or smallest row. Empty: unknown."""
     without_checkpointing: MemoryParts | None = None
     """Memory of the recommended row without checkpointing; None: it has none, or not known."""
     schedule: Schedule | None = None
     measured: str = ""
     """The measured step, in words; empty: none."""
     links: str = ""
-    """Bandwidth of the network between hosts, and unknown links, in words; empty: no row needs it,
-    or no step has a time."""
+    """Bandwidth between hosts, and unknown links, in words; empty: no row needs it."""
     with_tf32: StepTime | None = None
-    """Step of the recommended row with TF32 matrix products; None: no float32 products, or not
-    known."""
+    """Step of the recommended row with TF32 products; None: no float32 products, or not known."""
     checkpoint: int
     """Bytes of a checkpoint of all parameters in their training dtype."""
     checkpoint_bf16: int | None = None
     """The same in bfloat16, if smaller; in bytes."""
+
+    @property
+    def recommended(self) -> PlanRow | None:
+        """The recommended row; None: no row fits."""
+        return None if self.chosen is None else self.rows[self.chosen]
 
     def samples_per_second(self, row: PlanRow) -> float | None:
         """Samples per second on all GPUs of a row; None: its step has no time."""

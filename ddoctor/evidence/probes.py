@@ -1,11 +1,11 @@
-"""Results of the probes, and how each probe ended."""
+"""Results of the probes that run on any number of ranks, and how each probe ended."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import statistics
+from typing import Literal
 
 from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
 
 
 class RankPlace(Part, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class WrongValue(Part, frozen=True, kw_only=True):
 class AllReduce(Section, frozen=True, kw_only=True):
     """All-reduce over message sizes, with verified values."""
 
-    probe: ClassVar[str] = "allreduce"
+    probe = "allreduce"
 
     backend: str
     ranks: tuple[RankPlace, ...]
@@ -69,7 +69,7 @@ class AllReduce(Section, frozen=True, kw_only=True):
     @property
     def within_node(self) -> bool:
         """Whether all ranks run on one host."""
-        return bool(self.ranks) and all(one.host == self.ranks[0].host for one in self.ranks)
+        return len({one.host for one in self.ranks}) == 1
 
 
 class RankRate(Part, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class RankRate(Part, frozen=True, kw_only=True):
 class Matmul(Section, frozen=True, kw_only=True):
     """Matrix multiplication on every rank, in TFLOP/s, with verified results."""
 
-    probe: ClassVar[str] = "matmul"
+    probe = "matmul"
 
     dtype: str
     size: int
@@ -96,7 +96,7 @@ class Matmul(Section, frozen=True, kw_only=True):
 class MemoryBandwidth(Section, frozen=True, kw_only=True):
     """Device memory bandwidth: bytes read plus bytes written per second, in GB/s."""
 
-    probe: ClassVar[str] = "memory_bandwidth"
+    probe = "memory_bandwidth"
 
     rates: tuple[RankRate, ...]
 
@@ -104,7 +104,7 @@ class MemoryBandwidth(Section, frozen=True, kw_only=True):
 class HostToDevice(Section, frozen=True, kw_only=True):
     """Copies between pinned host memory and the device, in GB/s."""
 
-    probe: ClassVar[str] = "host_to_device"
+    probe = "host_to_device"
 
     to_device: tuple[RankRate, ...]
     to_host: tuple[RankRate, ...]
@@ -113,7 +113,7 @@ class HostToDevice(Section, frozen=True, kw_only=True):
 class StorageRead(Section, frozen=True, kw_only=True):
     """Read speed of the data folder: one large stream, and many small files."""
 
-    probe: ClassVar[str] = "storage_read"
+    probe = "storage_read"
 
     path: str
     filesystem: str = ""
@@ -165,8 +165,62 @@ class ProbeRun(Part, frozen=True, kw_only=True):
 class ProbeRuns(Section, frozen=True, kw_only=True):
     """Every scheduled probe, and its outcome."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     runs: tuple[ProbeRun, ...]
     backend: str = ""
     world_size: int = 0
+
+
+class Burning(Part, frozen=True, kw_only=True):
+    """One rank during the burn."""
+
+    place: RankPlace
+    rates: tuple[float, ...]
+    """TFLOP/s in equal parts of the time."""
+    products: int
+    """Number of products that were compared with the first, bit by bit."""
+    wrong: int = 0
+    """Number of products that differed from the first."""
+    wrong_after: float | None = None
+    """Seconds from the start to the first product that differed."""
+    expected: float | None = None
+    """The first wrong number as the first product has it; None: not a number."""
+    got: float | None = None
+    """The same number as the product that differed has it; None: not a number."""
+    temperatures: tuple[int, ...] = ()
+    """°C at the end of each part; empty: not reported."""
+    limited_by: tuple[str, ...] = ()
+    """Every reason that limited the clocks during the burn, as NVML names it."""
+
+    @property
+    def fallen(self) -> float | None:
+        """Share by which the rate fell; 0: first and last third overlap; None: too few parts."""
+        third = len(self.rates) // 3
+        if third < 2:
+            return None
+        first, last = self.rates[:third], self.rates[-third:]
+        if max(last) >= min(first):
+            return 0.0
+        return 1 - statistics.median(last) / statistics.median(first)
+
+    @property
+    def sustained(self) -> RankRate:
+        """The median rate of all parts, with its interquartile range."""
+        spread = 0.0
+        if len(self.rates) > 1:
+            low, _, high = statistics.quantiles(self.rates, n=4)
+            spread = high - low
+        return RankRate(place=self.place, rate=statistics.median(self.rates), spread=spread)
+
+
+class Burn(Section, frozen=True, kw_only=True):
+    """The same matrix multiplication, repeated on every rank independently."""
+
+    probe = "burn"
+
+    dtype: str
+    size: int
+    """Rows of the square matrices."""
+    seconds: float
+    ranks: tuple[Burning, ...]

@@ -37,8 +37,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     probe: ClassVar[str] = ""
     """The probe that measures it; empty: a collector reads it."""
     commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe")
-    """The commands that make it. The first is the one whose subject it is, and that a reader is
-    advised to run."""
+    """The commands that make it; the report advises to run the first."""
+
+    obtained_by: ClassVar[str] = ""
+    """The command line that makes it, where ``commands`` and ``probe`` do not say enough."""
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
@@ -52,11 +54,31 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
     def obtain(cls) -> str:
         """The command that makes it."""
         first = cls.commands[0]
+        if cls.obtained_by:
+            return cls.obtained_by
         if first == "run":
             return "torchrun … -m ddoctor.probe run SCRIPT"
         if first == "probe":
             return f"torchrun … -m ddoctor.probe {cls.probe}".rstrip()
         return f"ddoctor doctor --probe {cls.probe}" if cls.probe else f"ddoctor {first}"
+
+
+class RunSection(Section, frozen=True, kw_only=True):
+    """A section that only a recorded run makes."""
+
+    commands = ("run",)
+
+
+class ProbeSection(Section, frozen=True, kw_only=True):
+    """A section that only ``ddoctor probe`` makes, on several hosts or ranks."""
+
+    commands = ("probe",)
+
+
+class AttachSection(Section, frozen=True, kw_only=True):
+    """A section that only ``ddoctor attach`` makes."""
+
+    commands = ("attach",)
 
 
 class Absence(Part, frozen=True, kw_only=True):
@@ -71,7 +93,7 @@ class Absence(Part, frozen=True, kw_only=True):
 class Absent(Section, frozen=True, kw_only=True):
     """All missing sections of a host, which explain why a check was skipped."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run")
 
     sections: tuple[Absence, ...] = ()
 
@@ -108,6 +130,10 @@ class Evidence:
         by_host: Any = self._sections.get(wanted, {})
         found: SectionType | None = by_host.get(host) or by_host.get("")
         return found
+
+    def of_run(self, wanted: type[SectionType]) -> SectionType | None:
+        """The section of a type of which a recorded run has one, whether it names a host or not."""
+        return next(iter(self.all(wanted)), None)
 
     def why_absent(self, wanted: type[Section], host: str) -> str | None:
         """The collector's reason for a missing section; None: it gave none."""

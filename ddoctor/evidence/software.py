@@ -1,12 +1,14 @@
-"""The installed software: Python, torch and its build, NCCL libraries, packages."""
+"""The installed software, the environment variables that control a run, and what was launched."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from ddoctor.evidence.section import Part, Section
 
 
 class Torch(Part, frozen=True, kw_only=True):
-    """Properties of the installed torch."""
+    """Properties of the installed torch, and of the libraries that it was built with."""
 
     version: str
     path: str = ""
@@ -69,10 +71,53 @@ class Software(Section, frozen=True, kw_only=True):
         return loaded.version if loaded is not None and loaded.version else built_in
 
     def version(self, package: str) -> str | None:
-        """The version of a package, of torch, or of the NCCL in use (``nccl``); None: not
-        installed."""
+        """The version of a package, of torch, or of the NCCL in use (``nccl``); None: none."""
         if package == "nccl":
             return self.nccl_version
         if package == "torch":
             return self.torch.version if self.torch is not None else None
         return next((one.version for one in self.packages if one.name == package), None)
+
+
+HIDDEN = "(hidden)"
+"""Replaces a value that might be a secret; the value itself is never written."""
+
+
+class Variable(Part, frozen=True, kw_only=True):
+    """One variable as a process started here would see it."""
+
+    name: str
+    value: str
+    origin: str = ""
+    """The file that sets it (NCCL reads its own configuration files); empty: the environment."""
+    missing: Literal["", "file", "folder"] = ""
+    """For a path: whether the file is missing, or even its folder; empty: neither."""
+
+
+class Environment(Section, frozen=True, kw_only=True):
+    """The allow-listed variables that are set, each once, sorted by name."""
+
+    commands = ("doctor", "probe", "run")
+
+    variables: tuple[Variable, ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """The value in force; None if the variable is not set."""
+        return next((one.value for one in self.variables if one.name == name), None)
+
+    def any_with(self, prefix: str) -> bool:
+        """Whether any variable with this prefix is set."""
+        return any(one.name.startswith(prefix) for one in self.variables)
+
+    def origin(self, name: str) -> str:
+        """The file that sets a variable; empty: the environment, or it is not set."""
+        return next((one.origin for one in self.variables if one.name == name), "")
+
+
+class Job(Section, frozen=True, kw_only=True):
+    """The arguments of a launched program and the commit of its working folder."""
+
+    arguments: tuple[str, ...] | None = None
+    """Arguments with possible secrets hidden; None: no program was launched."""
+    commit: str | None = None
+    """Commit checked out in the working folder or a parent; None: no repository."""

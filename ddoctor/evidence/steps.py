@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from statistics import median
-from typing import ClassVar, Literal
+from statistics import fmean, median
+from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
+from ddoctor.evidence.section import Part, RunSection
 
 PHASES = (
     "loader",
@@ -35,6 +34,8 @@ class Phase(Part, frozen=True, kw_only=True):
     """One phase of one rank: seconds in each step, without nested phases."""
 
     name: str
+    """loader, to-device, forward, backward, optimizer, waiting, transfer, checkpoint, evaluation,
+    gc or rest (``PHASES``)."""
     seconds: tuple[float, ...]
 
 
@@ -71,17 +72,25 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
     @cached_property
     def local(self) -> tuple[float, ...]:
         """Seconds of local work in each step: all phases but waiting and transfer."""
-        own = [phase.seconds for phase in self.phases if phase.name not in BETWEEN_RANKS]
-        return tuple(map(sum, zip(*own, strict=True)))
+        return self.spent(*(name for name in PHASES if name not in BETWEEN_RANKS))
+
+    def spent(self, *phases: str) -> tuple[float, ...]:
+        """Seconds of these phases together in each step; 0 if they were not seen."""
+        rows = [phase.seconds for phase in self.phases if phase.name in phases]
+        return tuple(map(sum, zip(*rows, strict=True))) if rows else (0.0,) * len(self.seconds)
 
     def typical(self, phase: str) -> float:
         """Median seconds of a phase per step; 0 if it was not seen."""
-        seconds = self.by_name.get(phase, ())
-        return median(seconds) if seconds else 0.0
+        return median(self.spent(phase) or (0.0,))
 
     def total(self, phase: str) -> float:
         """Seconds of a phase, summed over all steps."""
-        return sum(self.by_name.get(phase, ()))
+        return sum(self.spent(phase))
+
+    def share(self, *phases: str) -> float:
+        """Share of its time in these phases, over all steps, 0 to 1."""
+        whole = sum(self.seconds)
+        return sum(self.spent(*phases)) / whole if whole else 0.0
 
 
 class Wait(Part, frozen=True, kw_only=True):
@@ -93,10 +102,8 @@ class Wait(Part, frozen=True, kw_only=True):
     seconds: float
 
 
-class Steps(Section, frozen=True, kw_only=True, dict=True):
+class Steps(RunSection, frozen=True, kw_only=True, dict=True):
     """The training steps after the warm-up."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankSteps, ...]
     warm_up: int
@@ -110,16 +117,26 @@ class Steps(Section, frozen=True, kw_only=True, dict=True):
         """Number of judged steps."""
         return min((len(rank.seconds) for rank in self.ranks), default=0)
 
+    @property
+    def synced(self) -> bool | None:
+        """Whether DDP reduced gradients in any backward pass; None: not recorded."""
+        counts = [count for rank in self.ranks for count in rank.synced_backwards]
+        return any(counts) if counts else None
+
     @cached_property
     def step(self) -> float:
         """Mean seconds of a step over judged steps and ranks; throughput is its inverse."""
         seconds = [one for rank in self.ranks for one in rank.seconds]
         return sum(seconds) / len(seconds) if seconds else 0.0
 
-    def share(self, phase: str, rank: RankSteps) -> float:
-        """Share of a rank's time in a phase, over all steps, 0 to 1."""
-        whole = sum(rank.seconds)
-        return rank.total(phase) / whole if whole else 0.0
+    @cached_property
+    def seconds(self) -> tuple[float, ...]:
+        """Seconds of each step, the mean of all ranks."""
+        return tuple(map(fmean, zip(*(rank.seconds for rank in self.ranks), strict=True)))
+
+    def share(self, phase: str) -> float:
+        """Share of the mean rank's time in a phase, over all steps, 0 to 1."""
+        return fmean(rank.share(phase) for rank in self.ranks) if self.ranks else 0.0
 
 
 class HotLine(Part, frozen=True, kw_only=True):
@@ -144,22 +161,25 @@ class RankLines(Part, frozen=True, kw_only=True):
     """Number of samples during the judged steps."""
     lines: tuple[HotLine, ...]
 
+    def share(self, line: HotLine) -> float:
+        """Share of its samples at this line, in any phase, 0 to 1."""
+        same = (one for one in self.lines if (one.file, one.line) == (line.file, line.line))
+        return sum(one.samples for one in same) / self.samples
 
-class Lines(Section, frozen=True, kw_only=True):
+
+class Lines(RunSection, frozen=True, kw_only=True):
     """Lines of the main thread, sampled several times a second."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankLines, ...]
 
-    def of(self, rank: int, phase: str) -> tuple[HotLine, ...]:
-        """The lines of one rank in one phase, most frequent first."""
+    def of(self, rank: int, *phases: str) -> tuple[HotLine, ...]:
+        """The lines of one rank in these phases, most frequent first."""
         lines = (line for one in self.ranks if one.rank == rank for line in one.lines)
-        return tuple(line for line in lines if line.phase == phase)
+        return tuple(line for line in lines if line.phase in phases)
 
 
 class Growth(Part, frozen=True, kw_only=True):
-    """Memory of one rank over time, during the judged steps."""
+    """Memory of one rank over time, during the judged steps, in MiB."""
 
     rank: int
     host: str
@@ -169,6 +189,8 @@ class Growth(Part, frozen=True, kw_only=True):
     """Number of completed steps at each of these times."""
     resident: tuple[float, ...]
     """MiB of the rank's process, without file pages."""
+    malloc_free: tuple[float, ...] = ()
+    """MiB of it that malloc keeps free for later, in glibc's heaps; empty: not known."""
     workers: tuple[float, ...] = ()
     """MiB of all its DataLoader workers together; empty: it has none."""
     device: tuple[float, ...] = ()
@@ -182,20 +204,26 @@ class Growth(Part, frozen=True, kw_only=True):
     device_total: float | None = None
     """MiB of the device; None: no GPU."""
     graph_tensors: int | None = None
-    """Tensors with an autograd graph that are alive between two steps at the end; None: not
-    counted."""
+    """Live tensors with an autograd graph between two steps at the end; before: at the begin."""
     graph_tensors_before: int | None = None
-    """The same number before the judged steps."""
     graph_depth: int | None = None
-    """Longest chain of additions in the graph of such a tensor. Residual connections are such
-    chains too, so only growth counts."""
+    """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None
-    """The same length before the judged steps."""
+
+    @property
+    def used(self) -> tuple[float, ...]:
+        """MiB of the process without what malloc keeps free, which may be hundreds on a CPU."""
+        if not self.malloc_free:
+            return self.resident
+        return tuple(a - b for a, b in zip(self.resident, self.malloc_free, strict=True))
+
+    @property
+    def last(self) -> float:
+        """MiB of the process and its workers at the last reading."""
+        return sum(amounts[-1] for amounts in (self.resident, self.workers) if amounts)
 
 
-class MemoryOverTime(Section, frozen=True, kw_only=True):
+class MemoryOverTime(RunSection, frozen=True, kw_only=True):
     """Memory of all ranks during the training."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[Growth, ...]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from itertools import takewhile
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Literal
 
-from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.section import Part, RunSection, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
-from ddoctor.models import Command
 
 # How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
 ECHO = re.compile(
@@ -75,10 +75,14 @@ class RankEnding(Part, frozen=True, kw_only=True):
     collectives: int = 0
     """Number of collectives that it called from Python."""
     children_seconds: float = 0.0
-    """CPU seconds of Python processes that the script started before its first optimizer step,
-    without DataLoader workers. 0: less than the script itself."""
+    """CPU seconds of Python processes started before the first step, if above its own."""
     printed: str = ""
     """Last lines on standard error of a process that died without an exception."""
+
+    @property
+    def said(self) -> str:
+        """The exception's message and the last printed lines."""
+        return f"{self.message} {self.printed}"
 
     @property
     def fell(self) -> bool:
@@ -100,7 +104,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
     def echoes(self) -> bool:
         """Whether its failure only reports that another rank is gone or lags."""
         told = not self.exception or self.exception in OF_TORCH
-        return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
+        return self.fell and told and bool(ECHO.search(self.said))
 
     @property
     def place(self) -> Frame | None:
@@ -112,11 +116,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
         """Whether it was last waiting for other ranks."""
         if self.doing and (self.doing not in PHASES or self.doing in BETWEEN_RANKS):
             return True
-        inner: list[Frame] = []
-        for frame in reversed(self.stack):
-            if frame.of_user:
-                break
-            inner.append(frame)
+        inner = list(takewhile(lambda frame: not frame.of_user, reversed(self.stack)))
         if any("torch/distributed/" in frame.file for frame in inner):
             return True
         # At the end of it DDP waits for the gradients of the others.
@@ -126,7 +126,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
 class TrainingRun(Section, frozen=True, kw_only=True):
     """The run as a whole."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("run", "attach")
+    commands = ("run", "attach")
 
     command: tuple[str, ...]
     """The script and its arguments."""
@@ -135,8 +135,6 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     ranks: tuple[RankEnding, ...]
     limit: str = ""
     """Why it stopped before the requested number of steps, say ``600 s were over``."""
-    asked_steps: int = 0
-    """Requested number of steps after the warm-up."""
     world: int = 0
     """Number of ranks in the script's own process group; 0: not known."""
     optimizers: tuple[str, ...] = ()
@@ -154,14 +152,18 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         unasked = [one for one in own if one.exit_code != -signal.SIGTERM]
         return tuple(sorted(unasked or own, key=lambda one: one.time))
 
+    def raised(self, error: str | re.Pattern[str]) -> tuple[RankEnding, ...]:
+        """The ranks that failed with this text in the exception or in the last printed lines."""
+        found = (one for one in self.ranks if one.fell and re.search(error, one.said))
+        return tuple(sorted(found, key=lambda one: one.time))
+
     @property
     def echoes(self) -> tuple[RankEnding, ...]:
         """The ranks that failed because of another rank, earliest first."""
         return tuple(sorted((one for one in self.ranks if one.echoes), key=lambda one: one.time))
 
     def unjudged(self, judged: int, needed: int) -> str:
-        """Why there are too few judged steps for a diagnosis; empty: enough, and the run ended
-        well."""
+        """Why there are too few judged steps; empty: enough, and the run ended well."""
         done = min((one.steps for one in self.ranks), default=0)
         bad = [one for one in self.ranks if one.outcome not in ("stopped", "finished")]
         steps = f"{done} step{'' if done == 1 else 's'}"
@@ -219,28 +221,24 @@ class RankHost(Part, frozen=True, kw_only=True):
     affinity: tuple[int, ...]
     """Indices of the CPUs that it may use."""
     host_cpus: int
-    """Number of logical CPUs of its host."""
     quota: float | None = None
     """CPUs that the cgroup grants; None: unlimited."""
     workers: int = 0
-    """Number of its DataLoader workers."""
     worker_affinity: tuple[int, ...] = ()
     """Indices of the CPUs that its workers may use together; empty: no separate mask."""
     throttled_periods: int | None = None
     """Throttled periods of the cgroup during the judged steps; None: no quota, or not known."""
     periods: int | None = None
-    """Quota periods during the judged steps; None: no quota, or not known."""
+    """Quota periods of the cgroup during the judged steps; None: no quota, or not known."""
     waited: float | None = None
     """Share of the judged time in which the main thread waited in the run queue, 0 to 1."""
     neighbours: float | None = None
     """CPUs that other processes used on this host meanwhile, mean; None: not seen."""
-    gc_seconds: tuple[float, ...] = ()
-    """Seconds of Python's garbage collection in each judged step."""
     gc_enabled: bool = True
 
 
 class RankFlags(Part, frozen=True, kw_only=True):
-    """Torch's settings on one rank, at the end of the run."""
+    """Torch's settings on one rank, at the end of the run, and counts of the judged steps."""
 
     rank: int
     device_name: str = ""
@@ -276,8 +274,7 @@ class RankStart(Part, frozen=True, kw_only=True):
     rank: int
     host: str
     grown: int
-    """Largest growth of host memory after the import of torch, in bytes, without file pages, as far
-    as sampled."""
+    """Largest growth of host memory after the import of torch: bytes without file pages."""
     memory: int
     """Bytes of the host's memory, or of its cgroup's limit."""
     fsdp: bool = False
@@ -290,10 +287,8 @@ class RankStart(Part, frozen=True, kw_only=True):
     """The innermost library frame, as file:function; empty: the user's own."""
 
 
-class Starts(Section, frozen=True, kw_only=True):
+class Starts(RunSection, frozen=True, kw_only=True):
     """The start of all ranks."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     ranks: tuple[RankStart, ...]
 
@@ -301,7 +296,7 @@ class Starts(Section, frozen=True, kw_only=True):
 class RankUse(Section, frozen=True, kw_only=True):
     """CPU use of all ranks, and torch's settings there."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("run", "attach")
+    commands = ("run", "attach")
 
     hosts: tuple[RankHost, ...]
     flags: tuple[RankFlags, ...]
@@ -343,8 +338,7 @@ class Trial(Part, frozen=True, kw_only=True):
 
     @property
     def gained(self) -> bool:
-        """Whether every turn with the change is clearly faster than every turn without it, or only
-        the change makes it run."""
+        """Whether each turn with it is clearly faster than each without, or it alone can run."""
         if self.after is None:
             return False
         best = min((one.seconds for one in self.without if one.seconds is not None), default=None)
@@ -352,10 +346,8 @@ class Trial(Part, frozen=True, kw_only=True):
         return best is None or worst * GAIN < best
 
 
-class Trials(Section, frozen=True, kw_only=True):
+class Trials(RunSection, frozen=True, kw_only=True):
     """All changes of the script's settings that were tried."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     trials: tuple[Trial, ...]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator
+from typing import Literal
 
-from ddoctor.evidence.section import Part, Section
-from ddoctor.models import Command
+from ddoctor.evidence.section import Part, RunSection
 
 
 class Wrapper(Part, frozen=True, kw_only=True):
@@ -46,7 +46,6 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """DDP's setting; None: no DDP."""
     static_graph: bool | None = None
     broadcast_buffers: bool | None = None
-    gradient_as_bucket_view: bool | None = None
     bucket_cap_mb: float | None = None
     """Upper limit of a bucket in MiB; None: no DDP."""
     bucket_bytes: tuple[int, ...] = ()
@@ -56,7 +55,7 @@ class Wrapper(Part, frozen=True, kw_only=True):
     inspected_steps: int = 0
     """Steps in which the local gradients of this rank were inspected."""
     unused: tuple[str, ...] = ()
-    """Names of parameters without a gradient in all of these steps."""
+    """Names of parameters without a gradient in all of these steps; sometimes: in some of them."""
     sometimes_unused: tuple[str, ...] = ()
     """Names of parameters without a gradient in some of these steps."""
     find_unused_seconds: tuple[float, ...] = ()
@@ -65,12 +64,16 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Seconds of DDP's buffer broadcast, in each judged step."""
 
 
-class Wrapping(Section, frozen=True, kw_only=True):
+class Wrapping(RunSection, frozen=True, kw_only=True):
     """The models of all ranks."""
 
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
-
     wrappers: tuple[Wrapper, ...]
+
+    def by_name(self, wanted: Callable[[Wrapper], object]) -> Iterator[tuple[Wrapper, ...]]:
+        """Each model that some ranks wrap as wanted: its wrappers on these ranks."""
+        found = [one for one in self.wrappers if wanted(one)]
+        for name in dict.fromkeys(one.name for one in found):
+            yield tuple(one for one in found if one.name == name)
 
 
 class Calls(Part, frozen=True, kw_only=True):
@@ -90,10 +93,8 @@ class Calls(Part, frozen=True, kw_only=True):
     """Seconds of the main thread in them, or waiting for them."""
 
 
-class CollectiveCalls(Section, frozen=True, kw_only=True):
+class CollectiveCalls(RunSection, frozen=True, kw_only=True):
     """All collectives called from Python, without those of DDP's reducer."""
-
-    commands: ClassVar[tuple[Command, ...]] = ("run",)
 
     steps: int
     """Number of judged steps that they cover."""

@@ -42,6 +42,8 @@ class Allocator:
         """Total bytes of all segments."""
         self.allocated = 0
         """Total bytes of all blocks in use, rounded."""
+        self.peak = 0
+        """The most bytes of blocks in use so far."""
         self._used: dict[int, _Block] = {}
         # Free small blocks and other free blocks, by size and then by address.
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
@@ -58,6 +60,7 @@ class Allocator:
             self._split(block, needed)
         self._used[block.address] = block
         self.allocated += block.size
+        self.peak = max(self.peak, self.allocated)
         return block.address
 
     def release(self, address: int) -> None:
@@ -124,24 +127,12 @@ class Allocator:
         return first
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """The memory that a list of allocations takes, in bytes."""
-
-    allocated: int
-    """The peak of the blocks in use."""
-    reserved: int
-    """The allocator's GPU memory at the end."""
-
-
-def replay(sizes: Iterable[tuple[int, int]]) -> Taken:
+def replay(sizes: Iterable[tuple[int, int]]) -> Allocator:
     """Replay allocations: pairs of a block's number and its new size; size 0 frees the block."""
     allocator, places = Allocator(), dict[int, int]()
-    most = 0
     for number, size in sizes:
         if number in places:
             allocator.release(places.pop(number))
         if size:
             places[number] = allocator.allocate(size)
-            most = max(most, allocator.allocated)
-    return Taken(allocated=most, reserved=allocator.reserved)
+    return allocator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddoctor import knowledge
@@ -43,20 +43,12 @@ def _aliases() -> Mapping[str, GpuModel]:
     """Return models by short name; a name that several models share means the table's first."""
     found: dict[str, GpuModel] = {}
     for model in knowledge.load(GpuModels).models:
-        for alias in _names(model):
+        whole, size = _plain(model.name), f"{model.memory:.0f}"
+        without = re.sub(r"-\d+gb", "", whole)
+        family = without.removesuffix("-sxm").removesuffix("-sxm2").removesuffix("-pcie")
+        for alias in (whole, without, f"{family}-{size}", f"{family}-{size}gb", family):
             found.setdefault(alias, model)
     return found
-
-
-def _names(model: GpuModel) -> Iterator[str]:
-    whole = _plain(model.name)
-    yield whole
-    without = re.sub(r"-\d+gb", "", whole)
-    yield without
-    family = without.removesuffix("-sxm").removesuffix("-sxm2").removesuffix("-pcie")
-    yield f"{family}-{model.memory:.0f}"
-    yield f"{family}-{model.memory:.0f}gb"
-    yield family
 
 
 def _plain(name: str) -> str:

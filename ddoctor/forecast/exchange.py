@@ -12,13 +12,12 @@ from math import ceil
 
 from ddoctor import knowledge
 from ddoctor.analysis.scaling import CONTENTION
-from ddoctor.evidence.collectives import Collectives
+from ddoctor.evidence.cluster_probes import Collectives
 from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel
 from ddoctor.evidence.plan import GPUS_PER_HOST, Strategy
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.evidence.section import Evidence
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
-from ddoctor.forecast.forecaster import ForecastRow
 
 # 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
 OF_NVLINK = 0.77
@@ -70,9 +69,9 @@ class PlannedLinks:
         return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
 
 
-def times(row: ForecastRow) -> int:
+def times(strategy: Strategy, accumulation: int) -> int:
     """Return the exchanges per step: DDP's in the last micro-batch, FSDP's in each."""
-    return row.accumulation if row.strategy.startswith("fsdp") else 1
+    return accumulation if strategy.startswith("fsdp") else 1
 
 
 def known(gpu: GpuModel) -> PlannedLinks:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
@@ -20,6 +22,39 @@ OPTIMIZERS = {
 }
 
 Settings = Mapping[str, str | int | bool]
+
+
+def check_folder(path: Path, *, replace: bool) -> None:
+    """Check for write access before the work starts.
+
+    Raises:
+        DoctorError: the folder cannot be written, or it has files and --force is missing.
+    """
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    if not existing.is_dir():
+        raise DoctorError(f"cannot write into {path}: {existing} is not a folder")
+    if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+        raise DoctorError(f"cannot write into {path}: permission denied")
+    if existing == path and not replace and any(path.iterdir()):
+        raise DoctorError(
+            f"{path} has files: name another folder, or replace {', '.join(NAMES)} in it with "
+            "--force"
+        )
+
+
+def write(path: Path, plan: Plan) -> None:
+    """Write the files for the plan's recommendation into this folder.
+
+    Raises:
+        DoctorError: it recommends nothing, or a file cannot be written.
+    """
+    try:
+        found = texts(plan)
+        path.mkdir(parents=True, exist_ok=True)
+        for name, text in found.items():
+            (path / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DoctorError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
 def texts(plan: Plan) -> Mapping[str, str]:
@@ -57,8 +92,9 @@ def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
     if plan.precision == "bf16":
         yield "# The script must load the weights in bf16: dtype=torch.bfloat16"
     yield "compute_environment: LOCAL_MACHINE"
+    kind = {"one-gpu": "NO", "ddp": "MULTI_GPU"}.get(row.strategy, "FSDP")
     # YAML reads an unquoted no as false.
-    yield f'distributed_type: "{_kind(row)}"'
+    yield f'distributed_type: "{kind}"'
     yield f'mixed_precision: "{_mixed(plan)}"'
     yield f"num_machines: {_hosts(row)}"
     yield f"num_processes: {row.gpus}"
@@ -95,24 +131,18 @@ def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
 
 def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
     """Yield arguments of transformers' TrainingArguments."""
-    arguments: dict[str, str | int | bool] = {}
-    if plan.micro_batch is not None:
-        arguments["per_device_train_batch_size"] = plan.micro_batch
-    arguments |= {
+    # AdamW's states are fp32 anyway, unless the weights are bf16.
+    usual = plan.optimizer == "adamw-fp32" and plan.precision != "bf16"
+    arguments = {
+        "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": row.accumulation,
         "gradient_checkpointing": plan.checkpointing != "none",
         "bf16": _mixed(plan) == "bf16",
         "fp16": _mixed(plan) == "fp16",
+        "optim": OPTIMIZERS.get("adamw" if usual else plan.optimizer),
     }
-    if optimizer := OPTIMIZERS.get(_optimizer(plan)):
-        arguments["optim"] = optimizer
-    yield json.dumps(arguments, indent=2)
-
-
-def _optimizer(plan: Plan) -> str:
-    """Return the optimizer's name; AdamW's states are fp32 anyway, unless the weights are bf16."""
-    floats = plan.optimizer == "adamw-fp32" and plan.precision != "bf16"
-    return "adamw" if floats else plan.optimizer
+    known = {name: value for name, value in arguments.items() if value is not None}
+    yield json.dumps(known, indent=2)
 
 
 def _exported(plan: Plan, row: PlanRow) -> Iterator[str]:
@@ -147,10 +177,6 @@ def _mesh(row: PlanRow) -> Settings:
         "parallelism_config_dp_replicate_size": _hosts(row),
         "parallelism_config_dp_shard_size": GPUS_PER_HOST,
     }
-
-
-def _kind(row: PlanRow) -> str:
-    return {"one-gpu": "NO", "ddp": "MULTI_GPU"}.get(row.strategy, "FSDP")
 
 
 def _mixed(plan: Plan) -> str:

@@ -1,17 +1,31 @@
-"""The options of ``ddoctor plan`` that describe the model, the GPUs and the training."""
+"""The options of ``ddoctor plan`` on the model, the GPUs, the training and its launch files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+
+from ddoctor import units
+from ddoctor.errors import DoctorError
+
+Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
+Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
+Recomputed = Literal["none", "every", "selective"]
+
+
+def _one_of(kinds: Any, option: str, text: str) -> str:
+    if text not in get_args(kinds):
+        raise DoctorError(f"{option} {text}: use one of {', '.join(get_args(kinds))}")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """The options of ``ddoctor plan`` on what to forecast, as on the command line."""
+    """The options of ``ddoctor plan``, without those of its report."""
 
     model: Annotated[
         str | None,
@@ -33,22 +47,29 @@ class PlanRequest:
         typer.Option(metavar="N", help="Trainable parameters of --params; default: all."),
     ] = None
     precision: Annotated[
-        str | None,
+        Precision | None,
         typer.Option(
-            metavar="NAME", help="fp32, bf16-mixed, fp16-mixed or bf16; default: bf16-mixed."
+            metavar="NAME",
+            parser=partial(_one_of, Precision, "--precision"),
+            help="fp32, bf16-mixed, fp16-mixed or bf16; default: bf16-mixed.",
         ),
     ] = None
     optimizer: Annotated[
-        str | None,
+        Optimizer | None,
         typer.Option(
             metavar="NAME",
+            parser=partial(_one_of, Optimizer, "--optimizer"),
             help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd or adafactor; "
             "default: adamw.",
         ),
     ] = None
     activations: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Activations per micro-batch and GPU, e.g. 10GB."),
+        int | None,
+        typer.Option(
+            metavar="SIZE",
+            parser=partial(units.size, "--activations"),
+            help="Activations per micro-batch and GPU, e.g. 10GB.",
+        ),
     ] = None
     layers: Annotated[
         int | None,
@@ -59,9 +80,10 @@ class PlanRequest:
         typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
     ] = None
     checkpointing: Annotated[
-        str,
+        Recomputed,
         typer.Option(
             metavar="NAME",
+            parser=partial(_one_of, Recomputed, "--checkpointing"),
             help="Activation checkpointing of --model's blocks: none, every or selective.",
         ),
     ] = "none"
@@ -73,8 +95,12 @@ class PlanRequest:
         typer.Option(metavar="SIZE", help="Instead of --gpu: memory per GPU, e.g. 24GiB."),
     ] = None
     host_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of each host with 8 GPUs, e.g. 1TiB."),
+        int | None,
+        typer.Option(
+            metavar="SIZE",
+            parser=partial(units.size, "--host-memory"),
+            help="Memory of each host with 8 GPUs, e.g. 1TiB.",
+        ),
     ] = None
     gpus: Annotated[str, typer.Option(metavar="N,...", help="Numbers of GPUs to compare.")] = (
         "1,2,4,8"
@@ -87,8 +113,12 @@ class PlanRequest:
         typer.Option(metavar="N", help="Samples per optimizer step on all GPUs.", min=1),
     ] = None
     samples: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Samples per epoch, e.g. 45000 or 50x30x30."),
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=partial(units.product, "--samples"),
+            help="Samples per epoch, e.g. 45000 or 50x30x30.",
+        ),
     ] = None
     epochs: Annotated[float, typer.Option(metavar="N", help="Number of epochs.")] = 1.0
     step: Annotated[float | None, typer.Option(metavar="S", help="Measured seconds per step.")] = (
@@ -106,3 +136,15 @@ class PlanRequest:
             "link speeds; repeatable.",
         ),
     ] = None
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write launch files for accelerate and torchrun."),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Let --write replace existing launch files.")
+    ] = False
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds per step by --step, the wait for data included; None: not given."""
+        return None if self.step is None else self.step + (self.loading or 0.0)

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import (
-    GPUS_PER_HOST,
-    Fit,
-    MemoryParts,
-    Plan,
-    PlanRow,
-    Schedule,
-    StepTime,
-    Strategy,
-)
+from ddoctor.evidence.plan import GPUS_PER_HOST, Fit, Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.forecast import timing
-from ddoctor.forecast.closed_form import (
-    COMPUTING,
-    ON_CPU,
-    WEIGHT,
-    ClosedForm,
-    Model,
-)
+from ddoctor.forecast.closed_form import COMPUTING, ON_CPU, WEIGHT, ClosedForm, ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
-from ddoctor.forecast.forecaster import Forecaster, ForecastRow
 from ddoctor.forecast.measured import MeasuredStep
+from ddoctor.forecast.options import PlanRequest
+
+if TYPE_CHECKING:
+    from ddoctor.forecast.model.forecasting import Forecast
 
 GIB = 2**30
 WHOLE = ("one-gpu", "ddp")
@@ -35,72 +24,28 @@ WHOLE = ("one-gpu", "ddp")
 OFFLOADED: Strategy = "fsdp-offload"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedWork:
-    """The samples and batches of the training."""
-
-    micro_batch: int | None = None
-    """Samples per GPU and micro-batch."""
-    global_batch: int | None = None
-    """Samples per optimizer step; None: one micro-batch on each GPU."""
-    samples: int | None = None
-    epochs: float = 1.0
-    host_memory: int | None = None
-    """Memory of each host in bytes."""
-    step_seconds: float | None = None
-    """Step time of --step, the wait for data included."""
-    measured: MeasuredStep | None = None
-
-    def accumulated(self, gpus: int) -> int:
-        """Return micro-batches per optimizer step on this number of GPUs; 0: not a whole number."""
-        if self.global_batch is None or self.micro_batch is None:
-            return 1
-        turns, rest = divmod(self.global_batch, self.micro_batch * gpus)
-        return 0 if rest else turns
-
-    def schedule(
-        self, gpus: int, accumulation: int, step: StepTime | None = None
-    ) -> Schedule | None:
-        """Return number and time of all steps, with this step time."""
-        if self.samples is None or self.micro_batch is None:
-            return None
-        batch = self.micro_batch * gpus * accumulation
-        each = math.ceil(self.samples / batch)
-        steps = math.ceil(each * self.epochs)
-        seconds = self.step_seconds if step is None else step.seconds
-        return Schedule(
-            samples=self.samples,
-            epochs=self.epochs,
-            global_batch=batch,
-            steps_per_epoch=each,
-            steps=steps,
-            seconds=None if seconds is None else steps * seconds,
-            source=None if step is None else step.source,
-        )
-
-
 def plan(
     model: Model,
     device: PlannedGpu,
     gpus: Sequence[int],
-    work: PlannedWork,
-    forecast: Forecaster | None = None,
+    work: PlanRequest,
+    measured: MeasuredStep | None = None,
+    forecast: Forecast | None = None,
 ) -> Plan:
-    """Return the plan by this forecaster; None: by closed form.
+    """Return the plan by a forecast on fake tensors; None: by closed form.
 
     Raises:
         DoctorError: the global batch is a multiple of no number of GPUs × micro-batch, or the
             model cannot be forecast.
     """
-    forecast = forecast or ClosedForm(model)
-    rows = tuple(_rows(model, forecast, device, gpus, work))
+    memory = forecast or ClosedForm(model)
+    rows = tuple(_rows(model, memory, device, gpus, work, measured))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is not a multiple of {work.micro_batch} "
             f"samples on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
         )
-    chosen = _choose(rows)
-    best = rows[chosen] if chosen is not None else None
+    best = _choose(rows)
     shown = best or _least(rows)
     way = _way(shown)
     # Rows without CPU offload, and how to make them fit.
@@ -113,63 +58,99 @@ def plan(
         optimizer=model.optimizer,
         device=device.name,
         device_memory=device.memory,
-        checkpointing=forecast.checkpointing,
-        way=forecast.way,
+        checkpointing=memory.checkpointing,
+        way=memory.way,
         coarse=model.coarse,
         host_memory=work.host_memory,
-        doubt=forecast.doubt,
-        activations_known=bool(model.activations) or forecast.way != "closed form",
+        doubt=memory.doubt,
+        activations_known=bool(model.activations) or memory.way != "closed form",
         rows=rows,
-        chosen=chosen,
+        chosen=None if best is None else rows.index(best),
         reason=_reason(rows, best, device),
         blocks=model.blocks,
-        sequence=forecast.sequence,
+        sequence=memory.sequence,
         micro_batch=work.micro_batch,
-        largest_micro_batch=forecast.most_samples(way, device.memory),
-        without_checkpointing=None if best is None else forecast.without_checkpointing(way),
-        gains=forecast.gains(_way(bare)) if bare.fit != "fits" else {},
-        measured=work.measured.words if work.measured is not None else "",
-        links="" if work.step_seconds else timing.links(model, device, rows, work.measured),
+        largest_micro_batch=forecast.most_samples(way, device.memory) if forecast else None,
+        without_checkpointing=forecast.without_checkpointing(way) if forecast and best else None,
+        gains=memory.gains(_way(bare)) if bare.fit != "fits" else {},
+        measured="" if measured is None else measured.words,
+        links="" if work.step_seconds else timing.links(model, device, rows, measured),
         with_tf32=None if best is None else timing.with_tf32(model, device, way, best.step),
-        schedule=(None if best is None else work.schedule(best.gpus, best.accumulation, best.step)),
+        schedule=(
+            None if best is None else schedule(work, best.gpus, best.accumulation, best.step)
+        ),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
     )
 
 
+def accumulated(work: PlanRequest, gpus: int) -> int:
+    """Return micro-batches per optimizer step on this number of GPUs; 0: not a whole number."""
+    if work.global_batch is None or work.micro_batch is None:
+        return 1
+    turns, rest = divmod(work.global_batch, work.micro_batch * gpus)
+    return 0 if rest else turns
+
+
+def schedule(
+    work: PlanRequest, gpus: int, accumulation: int, step: StepTime | None = None
+) -> Schedule | None:
+    """Return number and time of all steps, with this step time."""
+    if work.samples is None or work.micro_batch is None:
+        return None
+    batch = work.micro_batch * gpus * accumulation
+    each = math.ceil(work.samples / batch)
+    steps = math.ceil(each * work.epochs)
+    seconds = work.step_seconds if step is None else step.seconds
+    return Schedule(
+        samples=work.samples,
+        epochs=work.epochs,
+        global_batch=batch,
+        steps_per_epoch=each,
+        steps=steps,
+        seconds=None if seconds is None else steps * seconds,
+        source=None if step is None else step.source,
+    )
+
+
 def _rows(
-    model: Model, forecast: Forecaster, device: PlannedGpu, gpus: Sequence[int], work: PlannedWork
+    model: Model,
+    forecast: ClosedForm | Forecast,
+    device: PlannedGpu,
+    gpus: Sequence[int],
+    work: PlanRequest,
+    measured: MeasuredStep | None,
 ) -> Iterator[PlanRow]:
+    def row(way: ForecastRow) -> PlanRow:
+        parts, host = forecast.parts(way), forecast.host(way)
+        # The allocator first frees its unused memory, which costs time.
+        fit: Fit = "tight" if parts.used <= device.memory else "too-much"
+        if forecast.doubt * parts.total <= device.memory:
+            fit = "fits"
+        kept = host * min(way.gpus, GPUS_PER_HOST)
+        if fit != "too-much" and work.host_memory is not None and kept > work.host_memory:
+            fit = "host-too-small"
+        return PlanRow(
+            strategy=way.strategy,
+            gpus=way.gpus,
+            parts=parts,
+            host=host,
+            fit=fit,
+            accumulation=way.accumulation,
+            moment=forecast.moment(way),
+            step=None if work.step_seconds else timing.step(model, device, way, measured),
+        )
+
     for number in sorted(set(gpus)):
-        if accumulation := work.accumulated(number):
+        if accumulation := accumulated(work, number):
             ways = [
                 ForecastRow(strategy=strategy, gpus=number, accumulation=accumulation)
                 for strategy in _strategies(number)
             ]
-            found = [_row(model, forecast, device, way, work) for way in ways]
+            found = [row(way) for way in ways]
             yield from found
-            if model.optimizer in ON_CPU and all(row.fit == "too-much" for row in found):
-                yield _row(model, forecast, device, replace(ways[-1], strategy=OFFLOADED), work)
-
-
-def _row(
-    model: Model, forecast: Forecaster, device: PlannedGpu, way: ForecastRow, work: PlannedWork
-) -> PlanRow:
-    found, host = forecast.parts(way), forecast.host(way)
-    fit = _fit(found, device, forecast.doubt)
-    kept = host * min(way.gpus, GPUS_PER_HOST)
-    if fit != "too-much" and work.host_memory is not None and kept > work.host_memory:
-        fit = "host-too-small"
-    return PlanRow(
-        strategy=way.strategy,
-        gpus=way.gpus,
-        parts=found,
-        host=host,
-        fit=fit,
-        accumulation=way.accumulation,
-        moment=forecast.moment(way),
-        step=None if work.step_seconds else timing.step(model, device, way, work.measured),
-    )
+            if model.optimizer in ON_CPU and all(one.fit == "too-much" for one in found):
+                yield row(replace(ways[-1], strategy=OFFLOADED))
 
 
 def _way(row: PlanRow) -> ForecastRow:
@@ -183,48 +164,36 @@ def _strategies(gpus: int) -> tuple[Strategy, ...]:
     return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
 
 
-def _fit(found: MemoryParts, device: PlannedGpu, doubt: float) -> Fit:
-    if doubt * found.total <= device.memory:
-        return "fits"
-    # The allocator first frees its unused memory, which costs time.
-    return "tight" if found.used <= device.memory else "too-much"
-
-
-def _choose(rows: Sequence[PlanRow]) -> int | None:
-    """Return the number of the recommended row; None: nothing fits.
+def _choose(rows: Sequence[PlanRow]) -> PlanRow | None:
+    """Return the recommended row; None: nothing fits.
 
     All GPUs, if each can hold the whole model: they then exchange gradients only. Else as few GPUs
     as can hold it together. Else as few as can hold it with the host's memory, which is slow.
     """
     kinds = ((fit, offloaded) for offloaded in (False, True) for fit in ("fits", "tight"))
     for fit, offloaded in kinds:
-        good = [
-            place
-            for place, row in enumerate(rows)
-            if row.fit == fit and (row.strategy == OFFLOADED) == offloaded
-        ]
-        whole = [place for place in good if rows[place].strategy in WHOLE]
+        good = [row for row in rows if row.fit == fit and (row.strategy == OFFLOADED) == offloaded]
+        whole = [row for row in good if row.strategy in WHOLE]
         if whole:
-            return whole[-1] if fit == "fits" else _roomiest(good, rows)
+            return whole[-1] if fit == "fits" else _smallest(good)
         if good:
             # Of the sharded strategies, the one with most free memory: the forecast is coarse.
-            fewest = [place for place in good if rows[place].gpus == rows[good[0]].gpus]
-            return _roomiest(fewest, rows)
+            return _smallest(row for row in good if row.gpus == good[0].gpus)
     return None
 
 
 def _least(rows: Sequence[PlanRow]) -> PlanRow:
     """Return the row that needs least GPU memory, without CPU offload."""
-    return min((row for row in rows if row.strategy != OFFLOADED), key=lambda row: row.parts.total)
+    return _smallest(row for row in rows if row.strategy != OFFLOADED)
 
 
-def _roomiest(places: Sequence[int], rows: Sequence[PlanRow]) -> int:
-    return min(places, key=lambda place: rows[place].parts.total)
+def _smallest(rows: Iterable[PlanRow]) -> PlanRow:
+    return min(rows, key=lambda row: row.parts.total)
 
 
 def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: PlannedGpu) -> str:
-    least = min(rows, key=lambda row: row.parts.total)
     if best is None:
+        least = _smallest(rows)
         return (
             f"nothing fits: the smallest needs {_gib(least.parts.total)} on each of {least.gpus} "
             f"GPUs, and {device.name} has {_gib(device.memory)}"

@@ -10,8 +10,7 @@ from itertools import groupby
 
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines
-from ddoctor.evidence.known_frames import KnownFrames
-from ddoctor.evidence.live import Activity, Turn
+from ddoctor.evidence.live import Activity, KnownFrames, Turn
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
@@ -32,7 +31,7 @@ def activities(
     """
     names = [activity(stack, on_gpu=on_gpu) for stack in stacks]
     visits = Counter(name for name, _ in groupby(names))
-    places = list(zip(names, map(_of_user, stacks), strict=True))
+    calls_of = (tuple(frame for frame in stack if frame.of_user) for stack in stacks)
     return tuple(
         Activity(
             name=name,
@@ -42,7 +41,9 @@ def activities(
             within=source.blocks(calls),
             before_skip=source.skip(calls),
         )
-        for (name, calls), samples in Counter(places).most_common(MOST_ACTIVITIES)
+        for (name, calls), samples in Counter(zip(names, calls_of, strict=True)).most_common(
+            MOST_ACTIVITIES
+        )
     )
 
 
@@ -71,7 +72,3 @@ def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:
     if on_gpu and gpu_lines.waits(stack):
         return gpu_lines.AT_GPU
     return gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST
-
-
-def _of_user(stack: Sequence[Frame]) -> tuple[Frame, ...]:
-    return tuple(frame for frame in stack if frame.of_user)

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ddoctor.collect import collect
+from ddoctor.collect.disks import disks
+from ddoctor.collect.gpus import gpus
+from ddoctor.collect.host import memory
+from ddoctor.collect.kernel_log import kernel_log
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.gpus import KernelLog
+from ddoctor.evidence.host import Disks
+from ddoctor.evidence.live import BuildLocks
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.live import rank_processes
-from ddoctor.live.host_sections import host_sections
+from ddoctor.live.build_locks import build_locks
+from ddoctor.live.gpu_rates import gpu_rates
 from ddoctor.live.logs import last_words
 from ddoctor.live.rank_processes import Found, RankProcess
 from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
-from ddoctor.live.sampler import Sampler, called, script
+from ddoctor.live.sampler import Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +51,7 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
         DoctorError: there is no job, there are several, or a PID is no rank or launcher.
     """
     found = rank_processes.named(pids) if pids else rank_processes.find()
-    jobs = _by_name(found)
+    jobs = found.jobs
     if not jobs:
         raise DoctorError(_nobody(found))
     if job is not None:
@@ -54,16 +63,6 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
         raise DoctorError(f"{_told(jobs)}: choose one with --job NAME, or give a PID")
     (rows,) = jobs.values()
     return rows
-
-
-def _by_name(found: Found) -> Mapping[str, tuple[RankProcess, ...]]:
-    names = Counter(called(rows[0]) for rows in found.jobs.values())
-    return {
-        # In two containers they may be called the same.
-        name if names[name] == 1 else f"process {rows[0].process.pid}": rows
-        for rows in found.jobs.values()
-        for name in [called(rows[0])]
-    }
 
 
 def observe(
@@ -95,11 +94,35 @@ def _ended(rows: Sequence[RankProcess], logs: Sequence[Path]) -> Iterator[Traini
     if ranks := last_words(logs, rank_processes.missing(rows), first, host):
         yield TrainingRun(
             host=host,
-            command=script(rows[0].command),
+            command=rows[0].script,
             seconds=0.0,
             ranks=ranks,
             log=" and ".join(path.name for path in logs),
         )
+
+
+def host_sections(rank_processes: Sequence[RankProcess]) -> tuple[Section, ...]:
+    """Return the readable sections of these ranks' host; of the kernel log since their start."""
+    age = time.time() - min(one.process.create_time() for one in rank_processes)
+
+    def log() -> KernelLog:
+        return kernel_log(within=age)
+
+    def written() -> Disks:
+        return disks(lambda: _working_folder(rank_processes[0].process.pid))
+
+    def locks() -> BuildLocks:
+        return build_locks(rank_processes)
+
+    found = collect(lambda label: None, (memory, written, gpus, gpu_rates, log, locks))
+    return tuple(one for one in found if isinstance(one, Section))
+
+
+def _working_folder(pid: int) -> Path:
+    """Return a process's working folder, by path if it is the same outside of the container."""
+    seen = Path(f"/proc/{pid}/cwd")
+    here = seen.resolve()
+    return here if here.exists() and here.samefile(seen) else seen
 
 
 def _nobody(found: Found) -> str:
@@ -113,9 +136,7 @@ def _nobody(found: Found) -> str:
 
 
 def _told(jobs: Mapping[str, Sequence[RankProcess]]) -> str:
-    each = ", ".join(f"'{name}' with {_ranks(len(rows))}" for name, rows in jobs.items())
+    each = ", ".join(
+        f"'{name}' with {len(rows)} rank{'s' * (len(rows) > 1)}" for name, rows in jobs.items()
+    )
     return f"{len(jobs)} job{'s run' if len(jobs) > 1 else ' runs'} on this host ({each})"
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank{'s' if count > 1 else ''}"

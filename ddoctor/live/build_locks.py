@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.evidence.build_locks import BuildLock, BuildLocks
+from ddoctor.evidence.live import BuildLock, BuildLocks
 from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
 
@@ -20,22 +20,14 @@ LOCK = "lock"
 
 def build_locks(rank_processes: Sequence[RankProcess]) -> BuildLocks:
     """Return the locks in the folders that torch chooses or the environment names."""
-    files: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
-    for one in rank_processes:
-        for name, lock in _found(one):
-            with suppress(OSError):
-                state = lock.stat()
-                files.setdefault((state.st_dev, state.st_ino), (name, state))
-    return BuildLocks(
-        locks=tuple(
-            BuildLock(
-                path=path,
-                age_seconds=round(max(0.0, time.time() - state.st_mtime), 1),
-                holder=_holder(state),
-            )
-            for path, state in files.values()
-        )
-    )
+    locks: dict[tuple[int, int], BuildLock] = {}
+    for path, lock in (found for one in rank_processes for found in _found(one)):
+        with suppress(OSError):
+            state = lock.stat()
+            if (file := (state.st_dev, state.st_ino)) not in locks:
+                age = round(max(0.0, time.time() - state.st_mtime), 1)
+                locks[file] = BuildLock(path=path, age_seconds=age, holder=_holder(state))
+    return BuildLocks(locks=tuple(locks.values()))
 
 
 def _found(rank_process: RankProcess) -> Iterator[tuple[str, Path]]:

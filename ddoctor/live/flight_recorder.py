@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -16,7 +15,6 @@ from ddoctor.evidence.training import Frame
 
 # Calls of each group before and after the first open one: they show where ranks diverge.
 FEW = 16
-NUMBER = re.compile(r"\d+")
 Placed = Callable[[str, int, str], Frame]
 """Makes a frame from file, line and function."""
 
@@ -40,13 +38,8 @@ class _Entry(msgspec.Struct):
     frames: list[_RecordedFrame] = []
 
 
-class _Group(msgspec.Struct):
-    ranks: str = ""
-
-
 class _Trace(msgspec.Struct):
     entries: list[_Entry] = []
-    pg_config: dict[str, _Group] = {}
 
 
 class _Plain(pickle.Unpickler):
@@ -93,14 +86,8 @@ class Trace:
             about = f" ({description})" if description not in ("", "undefined") else ""
             yield GroupCalls(
                 group=f"{library} {name}{about}",
-                members=_members(self._trace.pg_config, name),
                 calls=tuple(_call(one, placed) for one in _few(list(rows.values()))),
             )
-
-
-def _members(groups: Mapping[str, _Group], name: str) -> tuple[int, ...]:
-    told = groups[name].ranks if name in groups else ""
-    return tuple(int(one) for one in NUMBER.findall(told))
 
 
 def _few(rows: Sequence[_Entry]) -> Sequence[_Entry]:

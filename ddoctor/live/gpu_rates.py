@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from statistics import mean
 
 from ddoctor.collect.nvml import NvmlDevice, session
-from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
+from ddoctor.evidence.live import GpuRates, GpuTraffic
 
 # Longer than most steps; PCIe is sampled this often in it, 20 ms per time and direction (nvml.h).
 SECONDS, ROUNDS = 0.5, 3
 KIB = 2**10
+Moved = tuple[int | None, int | None]
+"""KiB that a GPU received and sent, or KiB/s; None: it does not report it."""
 
 
 def gpu_rates() -> GpuRates:
@@ -50,36 +52,30 @@ def _devices() -> Iterator[NvmlDevice]:
             yield NvmlDevice(index, pynvml.nvmlDeviceGetHandleByIndex(index))
 
 
-def _over_pcie(device: NvmlDevice) -> tuple[int | None, int | None]:
-    """Return KiB/s that it receives and sends now."""
+def _over_pcie(device: NvmlDevice) -> Moved:
+    """Return the rates now."""
     import pynvml
 
-    return (
-        device.ask("nvmlDeviceGetPcieThroughput", pynvml.NVML_PCIE_UTIL_RX_BYTES),
-        device.ask("nvmlDeviceGetPcieThroughput", pynvml.NVML_PCIE_UTIL_TX_BYTES),
-    )
+    received, sent = pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES
+    rate = "nvmlDeviceGetPcieThroughput"
+    return device.ask(rate, received), device.ask(rate, sent)
 
 
-def _over_nvlink(device: NvmlDevice) -> tuple[int | None, int | None]:
-    """Return KiB that it has received and sent so far, over all its links."""
+def _over_nvlink(device: NvmlDevice) -> Moved:
+    """Return the amounts so far, over all its links."""
     import pynvml
 
-    return (
-        _counted(device, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
-        _counted(device, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
-    )
+    def counted(field: int) -> int | None:
+        fields = [(field, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+        every = device.ask("nvmlDeviceGetFieldValues", fields) or ()
+        told = [int(one.value.ullVal) for one in every if one.nvmlReturn == pynvml.NVML_SUCCESS]
+        return sum(told) if told else None
+
+    received = counted(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+    return received, counted(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
 
 
-def _counted(device: NvmlDevice, field: int) -> int | None:
-    import pynvml
-
-    fields = [(field, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
-    every = device.ask("nvmlDeviceGetFieldValues", fields) or ()
-    told = [int(one.value.ullVal) for one in every if one.nvmlReturn == pynvml.NVML_SUCCESS]
-    return sum(told) if told else None
-
-
-def _mean(told: list[int | None]) -> float | None:
+def _mean(told: Sequence[int | None]) -> float | None:
     known = [one for one in told if one is not None]
     return round(mean(known) / KIB, 1) if known else None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.live.rank_processes import RankProcess
 from ddoctor.proc.memory import HELD, sum_of
 from ddoctor.proc.processes import GONE
 
@@ -25,21 +24,18 @@ class ProcessSnapshot:
 
     moment: float
     """Seconds of a monotonic clock."""
-    state: str
+    state: str = GONE
     """The name that psutil gives the state, or ``gone``."""
-    cpu: float
-    """CPU seconds."""
+    cpu_seconds: float = 0.0
     threads: Mapping[int, float]
     """CPU seconds of each thread; the first is the main thread."""
-    resident: float
-    """Resident memory in MiB."""
-    moved: float
-    """MiB read and written, from and to files, pipes and terminals."""
-    faults: int
-    """Major page faults: pages that came from a disk."""
-    runnable: float | None
+    resident_mib: float = 0.0
+    moved_mib: float = 0.0
+    """Read and written, from and to files, pipes and terminals."""
+    major_faults: int = 0
+    runnable: float | None = None
     """Seconds that its main thread was on a CPU or waited for one; None: not known."""
-    sleeps: int
+    sleeps: int = 0
     """Number of times that its main thread went to sleep."""
 
     def asleep(self, later: ProcessSnapshot) -> float | None:
@@ -86,8 +82,7 @@ class ProcessState:
     """Whether it is in uninterruptible sleep (D), mostly a read or write."""
     sleeps: int
     """Number of times that its main thread went to sleep."""
-    held: float | None
-    """Memory in MiB, as ``weight.held`` counts it."""
+    held_mib: float | None
 
 
 def process_state(pid: int) -> ProcessState | None:
@@ -98,47 +93,29 @@ def process_state(pid: int) -> ProcessState | None:
         return ProcessState(
             in_disk=told["State"].split()[0] == "D",
             sleeps=int(told["voluntary_ctxt_switches"]),
-            held=sum_of(lines, HELD),
+            held_mib=sum_of(lines, HELD),
         )
     return None
 
 
-def snapshots(rank_processes: Sequence[RankProcess]) -> Mapping[int, ProcessSnapshot]:
-    """Return snapshots of the ranks and their workers, by PID."""
-    return {
-        process.pid: _snapshot(process)
-        for one in rank_processes
-        for process in (one.process, *one.workers)
-    }
-
-
-def _snapshot(process: psutil.Process) -> ProcessSnapshot:
+def snapshot(process: psutil.Process) -> ProcessSnapshot:
+    """Read the resources that a process has used so far."""
     with suppress(psutil.Error), process.oneshot():
         times = process.cpu_times()
         threads = {one.id: one.user_time + one.system_time for one in process.threads()}
         return ProcessSnapshot(
             moment=time.monotonic(),
             state=str(process.status()),
-            cpu=times.user + times.system,
+            cpu_seconds=times.user + times.system,
             threads={process.pid: 0.0} | threads,
-            resident=process.memory_info().rss / MIB,
-            moved=_moved(process) / MIB,
-            faults=_faults(process.pid),
+            resident_mib=process.memory_info().rss / MIB,
+            moved_mib=_moved(process) / MIB,
+            major_faults=_major_faults(process.pid),
             runnable=_runnable(process.pid),
             # /proc/PID/status counts those of the main thread only.
             sleeps=process.num_ctx_switches().voluntary,
         )
-    return ProcessSnapshot(
-        moment=time.monotonic(),
-        state=GONE,
-        cpu=0.0,
-        threads={process.pid: 0.0},
-        resident=0.0,
-        moved=0.0,
-        faults=0,
-        runnable=None,
-        sleeps=0,
-    )
+    return ProcessSnapshot(moment=time.monotonic(), threads={process.pid: 0.0})
 
 
 def _moved(process: psutil.Process) -> int:
@@ -148,8 +125,7 @@ def _moved(process: psutil.Process) -> int:
     return 0
 
 
-def _faults(pid: int) -> int:
-    """Return the major page faults (majflt in proc(5))."""
+def _major_faults(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[9])
     return 0

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
 
 from ddoctor.cluster.launcher_environment import dialect
 from ddoctor.errors import DoctorError
+from ddoctor.live.sockets import network
 from ddoctor.live.spy import FORBIDDEN
 
 # The same on all ranks of a job, on every host.
@@ -28,25 +31,70 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class RankProcess:
-    """A rank, with its DataLoader workers."""
+    """A Python process with torch loaded: a rank, with its DataLoader workers."""
 
     process: psutil.Process
-    rank: int
-    world: int
-    job: tuple[str, ...]
-    """The key of its job: the values of JOB_NAMES, and the network namespace.
-
-    A script without a launcher has its PID as the key."""
+    rank: int = 0
+    world: int = 1
+    launched: bool = False
+    """Whether its environment has a rank; else it is rank 0 of a separate run."""
     command: tuple[str, ...]
-    local: tuple[int, ...] = ()
-    """All ranks that were started on this host, by its environment; empty: not known."""
-    supervised: bool = False
-    """Whether torchrun, or a launcher that uses it, supervises it."""
     on_gpu: bool = False
     """Whether it has the CUDA driver loaded."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Its environment; it is never written anywhere."""
+    ancestors: tuple[int, ...] = ()
     workers: tuple[psutil.Process, ...] = ()
+
+    @property
+    def job(self) -> tuple[str, ...]:
+        """The key of its job: the values of JOB_NAMES, and the network if that is localhost.
+
+        A script without a launcher has its PID as the key.
+        """
+        if not self.launched:
+            return (str(self.process.pid),)
+        here = self.environment.get("MASTER_ADDR") in LOOPBACK
+        names = (self.environment.get(name, "") for name in JOB_NAMES)
+        return (*names, network(self.process.pid) if here else "")
+
+    @property
+    def job_name(self) -> str:
+        """The job's name for a user."""
+        words = []
+        if self.launched:
+            run, slurm, address, port, _ = self.job
+            # torchrun's run ids are random: their beginning is enough.
+            named = {"run": run[:8], "Slurm job": slurm, "endpoint": f"{address}:{port}".strip(":")}
+            words = [f"{kind} {word}" for kind, word in named.items() if word]
+        return words[0] if words else f"process {self.process.pid}"
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """The command without the interpreter and its options."""
+        options = takewhile(lambda word: word.startswith("-") and word != "-m", self.command[1:])
+        return self.command[1 + len(list(options)) :]
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """All ranks that were started on this host, by its environment; empty: not known."""
+        if not self.launched:
+            return ()
+        with suppress(KeyError, ValueError):
+            first = self.rank - int(self.environment["LOCAL_RANK"])
+            return tuple(range(first, first + int(self.environment["LOCAL_WORLD_SIZE"])))
+        here = self.environment.get("MASTER_ADDR", "") in LOOPBACK
+        return tuple(range(self.world)) if here else ()
+
+    @property
+    def supervised(self) -> bool:
+        """Whether torchrun, or a launcher that uses it, supervises it."""
+        return "TORCHELASTIC_RUN_ID" in self.environment
+
+    @property
+    def launches(self) -> bool:
+        """Whether it is a launcher, which also has torch loaded."""
+        return not self.launched and any(word.endswith(LAUNCHERS) for word in self.command[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,42 +106,18 @@ class Found:
     """Python processes of other users, which cannot be inspected."""
 
     @property
-    def jobs(self) -> Mapping[tuple[str, ...], tuple[RankProcess, ...]]:
-        """Return the ranks of each job, in order."""
+    def jobs(self) -> Mapping[str, tuple[RankProcess, ...]]:
+        """The ranks of each job, in order, by the job's name."""
         jobs: dict[tuple[str, ...], list[RankProcess]] = {}
         for one in sorted(self.ranks, key=lambda one: one.rank):
             jobs.setdefault(one.job, []).append(one)
-        return {job: tuple(rows) for job, rows in jobs.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """A Python process with torch loaded."""
-
-    process: psutil.Process
-    ancestors: tuple[int, ...]
-    environment: Mapping[str, str]
-    command: tuple[str, ...]
-    rank: int | None
-    world: int
-    on_gpu: bool
-
-    @property
-    def job(self) -> tuple[str, ...]:
-        names = (self.environment.get(name, "") for name in JOB_NAMES)
-        return (*names, self._network())
-
-    def _network(self) -> str:
-        """Return the network namespace if the rendezvous is on localhost; else an empty text."""
-        if self.environment.get("MASTER_ADDR") in LOOPBACK:
-            with suppress(OSError):
-                return os.readlink(f"/proc/{self.process.pid}/ns/net")
-        return ""
-
-    @property
-    def launches(self) -> bool:
-        """Whether it is a launcher, which also has torch loaded."""
-        return self.rank is None and any(word.endswith(LAUNCHERS) for word in self.command[:4])
+        names = Counter(rows[0].job_name for rows in jobs.values())
+        return {
+            # In two containers they may be called the same.
+            name if names[name] == 1 else f"process {rows[0].process.pid}": tuple(rows)
+            for rows in jobs.values()
+            for name in [rows[0].job_name]
+        }
 
 
 def find() -> Found:
@@ -104,9 +128,9 @@ def find() -> Found:
     rank 0 of a separate run.
     """
     seen, foreign = _look()
-    chosen = _outermost({pid: one for pid, one in seen.items() if one.rank is not None})
-    chosen = chosen or _outermost({pid: one for pid, one in seen.items() if not one.launches})
-    return Found(ranks=_rank_processes(chosen, seen), foreign=foreign)
+    ranks = _outermost({pid: one for pid, one in seen.items() if one.launched})
+    ranks = ranks or _outermost({pid: one for pid, one in seen.items() if not one.launches})
+    return Found(ranks=tuple(_with_workers(one, seen) for one in ranks), foreign=foreign)
 
 
 def named(pids: Sequence[int]) -> Found:
@@ -116,22 +140,22 @@ def named(pids: Sequence[int]) -> Found:
         DoctorError: a process does not exist, has no training, or is another user's.
     """
     seen, foreign = _look()
-    chosen: dict[int, _Seen] = {}
+    ranks: dict[int, RankProcess] = {}
     for pid in pids:
         if not psutil.pid_exists(pid):
             raise DoctorError(f"there is no process {pid}, or it has ended")
         if pid in foreign:
             raise DoctorError(f"process {pid} cannot be inspected: {remedy()}")
         inside = {one: row for one, row in seen.items() if one == pid or pid in row.ancestors}
-        ranked = {one: row for one, row in inside.items() if row.rank is not None}
-        mine = _outermost(ranked) or _outermost(inside)
+        launched = {one: row for one, row in inside.items() if row.launched}
+        mine = _outermost(launched) or _outermost(inside)
         if not mine:
             raise DoctorError(
                 f"process {pid} is no Python process with torch loaded, and has started none: "
                 "pass the PID of a rank or of its launcher"
             )
-        chosen |= {one.process.pid: one for one in mine}
-    return Found(ranks=_rank_processes(list(chosen.values()), seen), foreign=foreign)
+        ranks |= {one.process.pid: _with_workers(one, seen) for one in mine}
+    return Found(ranks=tuple(ranks.values()), foreign=foreign)
 
 
 def remedy() -> str:
@@ -147,9 +171,9 @@ def missing(rank_processes: Sequence[RankProcess]) -> tuple[int, ...]:
     return tuple(sorted(started - {one.rank for one in rank_processes}))
 
 
-def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
+def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
     """Return all Python processes with torch loaded, and those of other users."""
-    seen: dict[int, _Seen] = {}
+    seen: dict[int, RankProcess] = {}
     foreign: list[int] = []
     # Without ddoctor's own process and its parents, such as a notebook.
     own = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
@@ -165,71 +189,42 @@ def _look() -> tuple[Mapping[int, _Seen], tuple[int, ...]]:
             except (psutil.AccessDenied, PermissionError):
                 foreign.append(process.pid)
                 continue
-            rank, world = _rank(environment)
-            seen[process.pid] = _Seen(
+            one = RankProcess(
                 process=process,
-                ancestors=tuple(parent.pid for parent in process.parents()),
-                environment=environment,
                 command=tuple(process.cmdline()),
-                rank=rank,
-                world=world,
                 on_gpu=DRIVER in maps,
+                environment=environment,
+                ancestors=tuple(parent.pid for parent in process.parents()),
             )
+            names = dialect(environment)
+            with suppress(KeyError, ValueError):
+                if names is not None:
+                    rank, world = int(environment[names[0]]), int(environment[names[1]])
+                    one = replace(one, launched=True, rank=rank, world=world)
+            seen[process.pid] = one
     return seen, tuple(foreign)
 
 
-def _rank(environment: Mapping[str, str]) -> tuple[int | None, int]:
-    names = dialect(environment)
-    if names is not None:
-        with suppress(KeyError, ValueError):
-            return int(environment[names[0]]), int(environment[names[1]])
-    return None, 1
-
-
-def _outermost(seen: Mapping[int, _Seen]) -> list[_Seen]:
+def _outermost(seen: Mapping[int, RankProcess]) -> list[RankProcess]:
     """Return the processes that no other process of the same rank has started."""
     return [
         one
         for one in seen.values()
-        if not any(pid in seen and seen[pid].rank == one.rank for pid in one.ancestors)
+        if not any(
+            (seen[pid].launched, seen[pid].rank) == (one.launched, one.rank)
+            for pid in one.ancestors
+            if pid in seen
+        )
     ]
 
 
-def _rank_processes(chosen: Sequence[_Seen], seen: Mapping[int, _Seen]) -> tuple[RankProcess, ...]:
-    # Without a launcher, each process is a separate run, unless one process started several.
-    return tuple(
-        RankProcess(
-            process=one.process,
-            rank=one.rank if one.rank is not None else 0,
-            world=one.world,
-            job=one.job if one.rank is not None else (str(one.process.pid),),
-            command=one.command,
-            local=_local(one),
-            supervised="TORCHELASTIC_RUN_ID" in one.environment,
-            on_gpu=one.on_gpu,
-            environment=one.environment,
-            workers=tuple(_workers(one, seen)),
-        )
-        for one in chosen
-    )
-
-
-def _local(one: _Seen) -> tuple[int, ...]:
-    """Return the ranks on its host, itself included."""
-    if one.rank is None:
-        return ()
-    with suppress(KeyError, ValueError):
-        first = one.rank - int(one.environment["LOCAL_RANK"])
-        return tuple(range(first, first + int(one.environment["LOCAL_WORLD_SIZE"])))
-    here = one.environment.get("MASTER_ADDR", "") in LOOPBACK
-    return tuple(range(one.world)) if here else ()
-
-
-def _workers(rank: _Seen, seen: Mapping[int, _Seen]) -> Iterator[psutil.Process]:
-    """Yield the rank's workers: forked ones look like it, spawned ones have a worker's name."""
+def _with_workers(rank: RankProcess, seen: Mapping[int, RankProcess]) -> RankProcess:
+    """Return the rank with its workers: forked ones look like it, spawned ones have a name."""
+    workers = []
     for one in seen.values():
         spawned = any("multiprocessing" in word for word in one.command)
         helper = any(HELPERS.search(word) for word in one.command)
         alike = spawned or one.command == rank.command
         if rank.process.pid in one.ancestors and alike and not helper:
-            yield one.process
+            workers.append(one.process)
+    return replace(rank, workers=tuple(workers))

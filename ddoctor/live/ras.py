@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -58,25 +57,14 @@ def _status(address: str, rank_processes: Sequence[RankProcess]) -> str:
         suppress(OSError, ValueError),
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as connection,
     ):
-        deadline = time.monotonic() + LIMIT_SECONDS
         connection.sendall(f"client protocol {PROTOCOL}\n".encode())
         # After an answer, the connection is accepted, so its owner is visible.
         hello = connection.recv(256)
         if hello.startswith(b"SERVER PROTOCOL") and _is_of(rank_processes, connection):
             connection.sendall(f"timeout {PEERS_SECONDS}\nverbose status\n".encode())
-            return _rest(connection, deadline)
-    return ""
-
-
-def _rest(connection: socket.socket, deadline: float) -> str:
-    """Return all data until RAS closes the connection."""
-    told = bytearray()
-    while (left := deadline - time.monotonic()) > 0:
-        connection.settimeout(left)
-        piece = connection.recv(1 << 16)
-        if not piece:
-            return told.decode(errors="replace")
-        told += piece
+            # RAS closes the connection after its answer.
+            connection.settimeout(LIMIT_SECONDS)
+            return connection.makefile(errors="replace").read()
     return ""
 
 

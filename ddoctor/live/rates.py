@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
+from ddoctor.evidence.live import DiskTraffic, HostRates, InterfaceTraffic
 
 MIB = 2**20
 MILLISECONDS = 1000

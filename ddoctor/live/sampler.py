@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,49 +14,125 @@ import psutil
 
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.training import Frame, RankUse
+from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.live.activities import activities, turns
-from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshots
+from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
 from ddoctor.live.rank_processes import RankProcess, missing
 from ddoctor.live.sampling_rate import SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
-from ddoctor.live.spy import Spy, Thread
+from ddoctor.live.spy import Spy, Stack
 from ddoctor.proc.memory import held, swapped
 from ddoctor.proc.usage import HostUse
 
 FEWEST_SAMPLES = 5
 # For memory, and for sockets if there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
-# Names for the words of a job's key, in the order of the key.
-CALLED = ("run", "Slurm job", "endpoint")
+
+Stacks = Sequence[Stack]
+
+
+class _SampledRank:
+    """What was sampled of one rank so far."""
+
+    def __init__(self, one: RankProcess, use: HostUse) -> None:
+        self.one, self.pid, self.use = one, one.process.pid, use
+        self.source = Source(one.process)
+        self.first = {process.pid: snapshot(process) for process in self.processes}
+        self.unseen = ""
+        self._held: list[tuple[float, float]] = []
+        """Repeatedly: MiB that it has, and that its workers have together."""
+        self._sleep = Sleep()
+        self._in_disk: set[bool] = set()
+        """Whether it was sampled in a read or write: always, at times, never."""
+
+    @property
+    def processes(self) -> tuple[psutil.Process, ...]:
+        """Its own process, and its workers."""
+        return self.one.process, *self.one.workers
+
+    def sample_state(self) -> None:
+        """Sample its state, whether it woke up, and its memory."""
+        own = process_state(self.pid)
+        if own is not None:
+            self._sleep.look(own.sleeps)
+            self._in_disk.add(own.in_disk)
+            workers = sum(held(worker.pid) or 0.0 for worker in self.one.workers)
+            if own.held_mib is not None:
+                self._held.append((own.held_mib, workers))
+
+    def let_go(self, spy: Spy) -> None:
+        """Stop py-spy, and resume processes that it stopped for native frames and left stopped."""
+        for process in self.processes if spy.stop() else ():
+            with suppress(psutil.Error):
+                stopped = process.status() == psutil.STATUS_STOPPED
+                if stopped and self.first[process.pid].state != psutil.STATUS_STOPPED:
+                    process.resume()
+
+    def summary(self, stacks_of: Mapping[int, Stacks]) -> tuple[LiveRank, RankHost]:
+        """Return the summary of the samples so far; ``stacks_of``: its main threads, by PID."""
+        last = {process.pid: snapshot(process) for process in self.processes}
+        old, new = self.first[self.pid], last[self.pid]
+        stacks = stacks_of.get(self.pid, ())
+        stack, still = _most(stacks)
+        asleep = old.asleep(new)
+        on_gpu = self.one.on_gpu
+        # A short wait for a disk does not count as blocked.
+        blocked = new.state != psutil.STATUS_DISK_SLEEP or self._in_disk == {True}
+        live = LiveRank(
+            rank=self.one.rank,
+            pid=self.pid,
+            state=new.state if blocked else psutil.STATUS_SLEEPING,
+            age_seconds=round(time.time() - self.one.process.create_time(), 1),
+            cpu_seconds=round(max(0.0, new.cpu_seconds - old.cpu_seconds), 2),
+            main_cpu_seconds=round(old.used(new)[0], 2),
+            asleep=round(asleep, 3) if asleep is not None else None,
+            resident=round(new.resident_mib, 1),
+            held=tuple(round(own, 1) for own, _ in self._held),
+            workers_held=tuple(round(theirs, 1) for _, theirs in self._held),
+            moved=round(max(0.0, new.moved_mib - old.moved_mib), 2),
+            swapped=round(swapped(self.pid) or 0.0, 1),
+            faults=max(0, new.major_faults - old.major_faults),
+            wakes=max(0, new.sleeps - old.sleeps),
+            longest_sleep=round(self._sleep.longest, 1),
+            on_gpu=on_gpu,
+            samples=len(stacks),
+            stack=stack,
+            still=still,
+            activities=activities(stacks, self.source, on_gpu=on_gpu),
+            turns=turns(stacks, on_gpu=on_gpu),
+            workers=tuple(
+                self._worker(one.pid, last, stacks_of.get(one.pid, ())) for one in self.one.workers
+            ),
+            unseen=self.unseen or ("" if stacks else "its main thread was not sampled"),
+        )
+        asked = self.one.environment.get("OMP_NUM_THREADS", "")
+        return live, self.use.summary(threads=old.computing(new), asked=asked)
+
+    def _worker(self, pid: int, last: Mapping[int, ProcessSnapshot], stacks: Stacks) -> LiveWorker:
+        stack, still = _most(stacks)
+        return LiveWorker(
+            pid=pid,
+            state=last[pid].state,
+            cpu_seconds=round(max(0.0, last[pid].cpu_seconds - self.first[pid].cpu_seconds), 2),
+            stack=stack,
+            still=still,
+        )
 
 
 class Sampler:
     """Samples the ranks of one job on this host."""
 
     def __init__(self, rank_processes: Sequence[RankProcess], *, native: bool) -> None:
-        self._ranks = rank_processes
-        sampling = SamplingRate(rank_processes)
-        self._rates, many = sampling.rates, sampling.crowded
-        self._native = {pid: native and not many[pid] for pid in many}
-        self._too_many = {one.rank: many[one.process.pid] for one in rank_processes if native}
-        self._host = socket.gethostname()
-        self._sources = {one.process.pid: Source(one.process) for one in rank_processes}
-        self._uses = {
-            one.process.pid: HostUse(one.process.pid, one.rank, self._host, len(rank_processes))
-            for one in rank_processes
-        }
-        self._with_workers = {one.process.pid for one in rank_processes if one.workers}
+        self._host, self._native = socket.gethostname(), native
+        self._sampling = SamplingRate(rank_processes)
         self._began = time.monotonic()
-        self._first = snapshots(rank_processes)
-        self._threads: dict[tuple[int, int], Thread] = {}
-        self._held: dict[int, list[tuple[float, float]]] = {pid: [] for pid in many}
-        """For each rank, repeatedly: MiB that it has, and that its workers have together."""
-        self._sleeps = {pid: Sleep() for pid in many}
-        self._in_disk: dict[int, set[bool]] = {pid: set() for pid in many}
-        """For each rank, whether it was sampled in a read or write: always, at times, never."""
-        self._unseen: dict[int, str] = {}
+        self._ranks = [
+            _SampledRank(one, HostUse(one.process.pid, one.rank, self._host, len(rank_processes)))
+            for one in rank_processes
+        ]
+        self._stacks: dict[int, list[Stack]] = {}
+        """The stacks of each main thread, by PID."""
         self._sockets = Sockets([one.process.pid for one in rank_processes])
 
     def until(self, end: float, *, workers: bool = True) -> None:
@@ -67,155 +142,68 @@ class Sampler:
             DoctorError: py-spy is not installed.
         """
         with TemporaryDirectory() as folder, ExitStack() as cleanup:
-            spies: dict[int, Spy] = {}
             deadline = self._began + end
             seconds = max(0.0, deadline - time.monotonic())
-            for pid, source in self._sources.items():
-                spies[pid] = Spy(
-                    pid,
-                    source,
+            spies: list[tuple[_SampledRank, Spy]] = []
+            for rank in self._ranks:
+                spy = Spy(
+                    rank.pid,
+                    rank.source,
                     seconds,
                     Path(folder),
-                    rate=self._rates[pid],
-                    started=workers and pid in self._with_workers,
-                    native=self._native[pid],
+                    rate=self._sampling.rates[rank.pid],
+                    started=workers and bool(rank.one.workers),
+                    native=self._native and not self._sampling.crowded[rank.pid],
                 )
-                cleanup.callback(self._let_go, spies[pid])
-            for use in self._uses.values():
-                use.read_counters()
-                use.sample_workers()
+                spies.append((rank, spy))
+                cleanup.callback(rank.let_go, spy)
+            for rank in self._ranks:
+                rank.use.read_counters()
+                rank.use.sample_workers()
             linked = True
             while (left := deadline - time.monotonic()) > 0:
                 linked = linked and self._sockets.sample()
-                self._sample_states()
+                for rank in self._ranks:
+                    rank.sample_state()
                 time.sleep(min(LOOK_EVERY_SECONDS, left))
-            for spy in spies.values():
+            for _, spy in spies:
                 spy.end()
-            for use in self._uses.values():
-                use.read_counters()
-            for pid, spy in spies.items():
-                threads, self._unseen[pid] = spy.threads()
-                for one in threads:
-                    known = self._threads.get((one.pid, one.tid))
-                    stacks = [*known.stacks, *one.stacks] if known is not None else one.stacks
-                    self._threads[one.pid, one.tid] = replace(one, stacks=stacks)
-
-    def _sample_states(self) -> None:
-        """Sample each rank's state, whether it woke up, and its memory."""
-        for one in self._ranks:
-            pid = one.process.pid
-            own = process_state(pid)
-            if own is None:
-                continue
-            self._sleeps[pid].look(own.sleeps)
-            self._in_disk[pid].add(own.in_disk)
-            workers = sum(held(worker.pid) or 0.0 for worker in one.workers)
-            if own.held is not None:
-                self._held[pid].append((own.held, workers))
-
-    def _let_go(self, spy: Spy) -> None:
-        """Resume a process that py-spy stopped for native frames and left stopped."""
-        if not spy.stop():
-            return
-        (rank_process,) = (one for one in self._ranks if one.process.pid == spy.pid)
-        for process in (rank_process.process, *rank_process.workers):
-            with suppress(psutil.Error):
-                held = process.status() == psutil.STATUS_STOPPED
-                if held and self._first[process.pid].state != psutil.STATUS_STOPPED:
-                    process.resume()
+            for rank in self._ranks:
+                rank.use.read_counters()
+            for rank, spy in spies:
+                found, rank.unseen = spy.main_threads()
+                for pid, stacks in found.items():
+                    self._stacks.setdefault(pid, []).extend(stacks)
 
     def summary(self) -> tuple[LiveLook, RankUse]:
         """Return the summary of the samples so far."""
-        last = snapshots(self._ranks)
         seconds = time.monotonic() - self._began
-        first = self._ranks[0]
+        stacks = {pid: whole(rows) for pid, rows in self._stacks.items()}
+        found = [rank.summary(stacks) for rank in self._ranks]
+        rows = [rank.one for rank in self._ranks]
         live = LiveLook(
             host=self._host,
-            job=called(first),
-            world=first.world,
+            job=rows[0].job_name,
+            world=rows[0].world,
             seconds=round(seconds, 1),
-            command=script(first.command),
-            missing=missing(self._ranks),
-            supervised=first.supervised,
-            ranks=tuple(self._rank(one, last) for one in self._ranks),
+            command=rows[0].script,
+            missing=missing(rows),
+            supervised=rows[0].supervised,
+            ranks=tuple(rank for rank, _ in found),
             links=self._sockets.summary(),
             unseen=tuple(
                 Unseen(
-                    what=f"native frames of rank {rank}",
+                    what=f"native frames of rank {one.rank}",
                     why=f"sampling its {threads} threads would pause it for long",
                 )
-                for rank, threads in self._too_many.items()
-                if threads
+                for one in rows
+                if self._native and (threads := self._sampling.crowded[one.process.pid])
             ),
         )
-        use = RankUse(
-            host=self._host,
-            hosts=tuple(
-                self._uses[pid].summary(
-                    threads=self._first[pid].computing(last[pid]),
-                    asked=one.environment.get("OMP_NUM_THREADS", ""),
-                )
-                for one in self._ranks
-                for pid in [one.process.pid]
-            ),
-            flags=(),
-        )
-        return live, use
-
-    def _rank(self, rank_process: RankProcess, last: Mapping[int, ProcessSnapshot]) -> LiveRank:
-        pid = rank_process.process.pid
-        old, new = self._first[pid], last[pid]
-        stacks = self._stacks(pid)
-        stack, still = _most(stacks)
-        asleep = old.asleep(new)
-        return LiveRank(
-            rank=rank_process.rank,
-            pid=pid,
-            state=self._state(pid, new.state),
-            age_seconds=round(time.time() - rank_process.process.create_time(), 1),
-            cpu_seconds=round(max(0.0, new.cpu - old.cpu), 2),
-            main_cpu_seconds=round(old.used(new)[0], 2),
-            asleep=round(asleep, 3) if asleep is not None else None,
-            resident=round(new.resident, 1),
-            held=tuple(round(own, 1) for own, _ in self._held[pid]),
-            workers_held=tuple(round(theirs, 1) for _, theirs in self._held[pid]),
-            moved=round(max(0.0, new.moved - old.moved), 2),
-            swapped=round(swapped(pid) or 0.0, 1),
-            faults=max(0, new.faults - old.faults),
-            wakes=max(0, new.sleeps - old.sleeps),
-            longest_sleep=round(self._sleeps[pid].longest, 1),
-            on_gpu=rank_process.on_gpu,
-            samples=len(stacks),
-            stack=stack,
-            still=still,
-            activities=activities(stacks, self._sources[pid], on_gpu=rank_process.on_gpu),
-            turns=turns(stacks, on_gpu=rank_process.on_gpu),
-            workers=tuple(self._worker(one.pid, last) for one in rank_process.workers),
-            unseen=self._unseen.get(pid) or ("" if stacks else "its main thread was not sampled"),
-        )
-
-    def _state(self, pid: int, last: str) -> str:
-        """Return the last state; a short wait for a disk does not count as blocked."""
-        held = last != psutil.STATUS_DISK_SLEEP or self._in_disk[pid] == {True}
-        return last if held else psutil.STATUS_SLEEPING
-
-    def _worker(self, pid: int, last: Mapping[int, ProcessSnapshot]) -> LiveWorker:
-        stack, still = _most(self._stacks(pid))
-        return LiveWorker(
-            pid=pid,
-            state=last[pid].state,
-            cpu_seconds=round(max(0.0, last[pid].cpu - self._first[pid].cpu), 2),
-            stack=stack,
-            still=still,
-        )
-
-    def _stacks(self, pid: int) -> Sequence[tuple[Frame, ...]]:
-        """Return the stacks of a process's main thread."""
-        main = self._threads.get((pid, pid))
-        return whole(main.stacks) if main is not None else ()
+        return live, RankUse(host=self._host, hosts=tuple(use for _, use in found), flags=())
 
 
-def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
+def whole(stacks: Stacks) -> Stacks:
     """Return the stacks with the most frequent outermost frame.
 
     Others are torn: py-spy does not stop the thread, so it can change while it is read.
@@ -225,26 +213,7 @@ def whole(stacks: Sequence[tuple[Frame, ...]]) -> Sequence[tuple[Frame, ...]]:
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
-def called(rank_process: RankProcess) -> str:
-    """Return the job's name for a user."""
-    if len(rank_process.job) == 1:
-        return f"process {rank_process.process.pid}"
-    # torchrun's run ids are random: their beginning is enough.
-    run, slurm, address, port, _ = rank_process.job
-    job = (run[:8], slurm, f"{address}:{port}".strip(":"))
-    words = [f"{kind} {word}" for kind, word in zip(CALLED, job, strict=False) if word]
-    return words[0] if words else f"process {rank_process.process.pid}"
-
-
-def script(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the command without the interpreter and its options."""
-    words = list(command[1:])
-    while words and words[0].startswith("-") and words[0] != "-m":
-        del words[0]
-    return tuple(words)
-
-
-def _most(stacks: Sequence[tuple[Frame, ...]]) -> tuple[tuple[Frame, ...], bool]:
+def _most(stacks: Stacks) -> tuple[Stack, bool]:
     """Return the most frequent stack, and whether it is the only one."""
     if not stacks:
         return (), False

@@ -38,12 +38,7 @@ class Sockets:
 
     def sample(self) -> bool:
         """Sample the queues now; return whether there are any connections."""
-        own = [
-            one
-            for pid in self._pids
-            for one in _connections(pid, self._own)
-            if _elsewhere(*one.way)
-        ]
+        own = [one for pid in self._pids for one in _connections(pid, self._own)]
         self._met.update({one.way for one in own})
         self._unsent.update({one.way for one in own if one.unsent})
         self._unread.update({one.way for one in own if one.unread})
@@ -112,25 +107,21 @@ class Connection(NamedTuple):
 
 
 def _connections(pid: int, own: Collection[str]) -> Iterator[Connection]:
-    """Yield the connections of a process's network that have these inodes."""
+    """Yield the connections with these inodes to other hosts."""
     for words in tcp_rows(pid):
         if words[3] == ESTABLISHED and words[9] in own:
             unsent, unread = (int(one, 16) for one in words[4].split(":"))
-            yield Connection((_address(words[1]), _address(words[2])), unsent, unread)
+            local, remote = _address(words[1]), _address(words[2])
+            if local != remote and not ip_address(remote).is_loopback:
+                yield Connection((local, remote), unsent, unread)
 
 
 def _address(told: str) -> str:
     """Return an address from the kernel's 32-bit words, each in the byte order of the CPU."""
     digits = told.partition(":")[0]
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    raw = b"".join(struct.pack("=I", word) for word in words)
-    found = ip_address(socket.inet_ntop(socket.AF_INET6 if len(raw) > 4 else socket.AF_INET, raw))
-    mapped = getattr(found, "ipv4_mapped", None)
-    return str(mapped or found)
-
-
-def _elsewhere(local: str, remote: str) -> bool:
-    return local != remote and not ip_address(remote).is_loopback
+    found = ip_address(b"".join(struct.pack("=I", word) for word in words))
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def _names() -> Mapping[str, str]:

@@ -7,9 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from shutil import which
@@ -18,7 +17,7 @@ import msgspec
 
 from ddoctor import knowledge
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.known_frames import KnownFrames
+from ddoctor.evidence.live import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
@@ -27,7 +26,7 @@ from ddoctor.live.source import Source
 POLITE = 19
 # Seconds that py-spy may need to start, and to write its samples.
 GRACE_SECONDS = 10.0
-PROFILE = re.compile(r'(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)(?: "(?P<name>.*)")?')
+PROFILE = re.compile(r"(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)")
 FORBIDDEN = "ptrace is forbidden: the container needs the capability SYS_PTRACE"
 UNKNOWN = re.compile(r"Unsupported version of Python: ([\d.]+)")
 # Of any Python: the rank's may differ from ddoctor's.
@@ -54,15 +53,8 @@ class _Speedscope(msgspec.Struct):
     shared: _Shared
 
 
-@dataclass(frozen=True, kw_only=True)
-class Thread:
-    """The samples of one thread, in the order of time."""
-
-    pid: int
-    tid: int
-    name: str
-    stacks: Sequence[tuple[Frame, ...]]
-    """The stack of each sample, the innermost frame last."""
+Stack = tuple[Frame, ...]
+"""The innermost frame last."""
 
 
 class Spy:
@@ -115,17 +107,17 @@ class Spy:
         """End the sampling."""
         self._process.send_signal(signal.SIGINT)
 
-    def threads(self) -> tuple[tuple[Thread, ...], str]:
-        """Return the samples until its end; or none, and why."""
+    def main_threads(self) -> tuple[Mapping[int, Sequence[Stack]], str]:
+        """Return the stacks of each main thread until its end, by PID; or none, and why."""
         try:
             _, told = self._process.communicate(timeout=GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.stop()
-            return (), "py-spy did not end in time"
+            return {}, "py-spy did not end in time"
         try:
             return _read(self._result, self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
-            return (), why(told)
+            return {}, why(told)
 
     def stop(self) -> bool:
         """Stop py-spy; return whether it was sampling and may have left a process stopped."""
@@ -160,7 +152,7 @@ def why(told: str) -> str:
     return lines[0].removeprefix("Error: ") if lines else "py-spy saw nothing"
 
 
-def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread, ...]:
+def _read(path: Path, pid: int, source: Source, *, native: bool) -> Mapping[int, Sequence[Stack]]:
     found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
     table: KnownFrames = knowledge.load(KnownFrames)
     # The process and the thread are frames too, without a file. Of native code, only the frames of
@@ -170,23 +162,13 @@ def _read(path: Path, pid: int, source: Source, *, native: bool) -> tuple[Thread
         for number, one in enumerate(found.shared.frames)
         if one.file and not (native and _is_native(one) and one.name not in table.native)
     }
-    threads = []
-    for profile in found.profiles:
-        match = PROFILE.search(profile.name)
-        if match is None:
-            continue
-        threads.append(
-            Thread(
-                pid=int(match["pid"] or pid),
-                tid=int(match["tid"]),
-                name=match["name"] or "",
-                stacks=[
-                    tuple(frames[one] for one in sample if one in frames)
-                    for sample in profile.samples
-                ],
-            )
-        )
-    return tuple(threads)
+    return {
+        int(match["tid"]): [
+            tuple(frames[one] for one in sample if one in frames) for sample in profile.samples
+        ]
+        for profile in found.profiles
+        if (match := PROFILE.search(profile.name)) and match["tid"] == (match["pid"] or str(pid))
+    }
 
 
 def _is_native(one: _SampledFrame) -> bool:

@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from ddoctor import engine
+from ddoctor import check_catalog, engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.live import attach
@@ -56,7 +56,7 @@ def once(
 def _read_checks() -> None:
     # The engine reports broken checks when it examines.
     with suppress(Exception):
-        engine.discover()
+        check_catalog.discover()
 
 
 def watch(
@@ -77,12 +77,13 @@ def watch(
     rows = attach.choose(pids, job)
     span = SamplingRate(rows).span(seconds, watch=True)
     last: tuple[Report, Evidence] | None = None
-    with suppress(KeyboardInterrupt), _screen(span) if has_terminal else _nowhere() as show:
+    with suppress(KeyboardInterrupt), _screen(span) if has_terminal else nullcontext(None) as show:
         while True:
             (evidence,) = attach.observe(rows, span, options=options)
             report = engine.examine(evidence, "attach")
             last = report, evidence
-            show(report, evidence)
+            if show is not None:
+                show(report, evidence)
             if metrics is not None:
                 metrics.show(report, evidence)
             try:
@@ -92,11 +93,6 @@ def watch(
     if last is None:
         raise KeyboardInterrupt
     return last
-
-
-@contextmanager
-def _nowhere() -> Iterator[Show]:
-    yield lambda report, evidence: None
 
 
 @contextmanager

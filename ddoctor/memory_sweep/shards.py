@@ -6,25 +6,32 @@ Each rank has a shard of each tensor, gathers a block to compute it, and scatter
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ddoctor.errors import DoctorError
 from ddoctor.memory_sweep.exchange import Exchange
 from ddoctor.memory_sweep.work import Workload
+from ddoctor.memory_tracking.blocks import blocks
+from ddoctor.probing.world import ProbeWorld
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from ddoctor.probing.world import ProbeWorld
+# Whether it gathers; else it scatters.
+RUN: Mapping[bool, Callable[..., Any]] = {
+    True: dist.all_gather_into_tensor,
+    False: dist.reduce_scatter_tensor,
+}
 
 
 class ShardCall(NamedTuple):
     """One collective."""
 
     gathers: bool
-    """Whether it gathers; else it scatters."""
     received: int
     """Number of received elements."""
     sent: int
@@ -39,8 +46,6 @@ class ShardedExchange(Exchange):
     """
 
     def __init__(self, world: ProbeWorld, make: Callable[[], Workload]) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-
         self._world, self._make = world, make
         self._mesh = init_device_mesh(world.device.type, (world.size,))
         self._exchanges = False
@@ -61,9 +66,6 @@ class ShardedExchange(Exchange):
         self._begin(exchanges=True)
         return self.work.model
 
-    def demand_gradients(self) -> None:
-        """FSDP needs no check: it takes the gradients that there are."""
-
     def forget(self) -> bool:
         """Drop the model too: FSDP cannot recover in the middle of a step."""
         self._done, self._seen = len(self._seen), []
@@ -74,20 +76,10 @@ class ShardedExchange(Exchange):
 
     def finish(self) -> None:
         """Run the remaining collectives on zeros."""
-        import torch
-        import torch.distributed as dist
-
         device = self._world.device
         for one in self._known[self._done :]:
             received = torch.empty(one.received, dtype=one.dtype, device=device)
-            sent = torch.zeros(one.sent, dtype=one.dtype, device=device)
-            if one.gathers:
-                dist.all_gather_into_tensor(received, sent)
-            else:
-                dist.reduce_scatter_tensor(received, sent)
-
-    def renew(self) -> None:
-        """Build the model if needed: a rank that completed a step can run the next."""
+            RUN[one.gathers](received, torch.zeros(one.sent, dtype=one.dtype, device=device))
 
     def _begin(self, *, exchanges: bool) -> None:
         # A step has the same collectives for any number of samples.
@@ -95,11 +87,6 @@ class ShardedExchange(Exchange):
         self._exchanges = exchanges
 
     def _sharded(self) -> Workload:
-        import torch
-        from torch.distributed.fsdp import fully_shard
-
-        from ddoctor.memory_tracking.blocks import blocks
-
         self._world.doing("building and sharding the model")
         # Each block is moved separately: all blocks together may not fit the device.
         with torch.device("cpu"):
@@ -107,66 +94,39 @@ class ShardedExchange(Exchange):
         names = {one: name for name, one in work.model.named_parameters()}
         for one in (*blocks(work.model), work.model):
             unit: Any = fully_shard(one, mesh=self._mesh)
-            unit.set_custom_all_gather(_Gather(self))
-            unit.set_custom_reduce_scatter(_Scatter(self))
+            unit.set_custom_all_gather(_Collective(self, gathers=True))
+            unit.set_custom_reduce_scatter(_Collective(self, gathers=False))
         shards = dict(work.model.named_parameters())
         for group in work.optimizer.param_groups:
             group["params"] = [shards[names[one]] for one in group["params"]]
         return work
 
-    def gather(self, whole: Tensor, own: Tensor, group: Any, wait: bool) -> Any:
-        """Gather all ranks' shards, or repeat this rank's own."""
-        import torch.distributed as dist
-
-        self._seen.append(ShardCall(True, whole.numel(), own.numel(), own.dtype))
+    def run(self, gathers: bool, received: Tensor, sent: Tensor, **how: Any) -> Any:
+        """Run a collective, or skip it: gather this rank's own shard for all, or scatter to it."""
+        self._seen.append(ShardCall(gathers, received.numel(), sent.numel(), received.dtype))
         if self._exchanges:
-            return dist.all_gather_into_tensor(whole, own, group=group, async_op=not wait)
-        for part in whole.view(self._world.size, -1):
-            if part.data_ptr() != own.data_ptr():
-                part.copy_(own.view(-1))
-        return None
-
-    def scatter(self, own: Tensor, whole: Tensor, group: Any, how: Any, wait: bool) -> Any:
-        """Reduce all ranks' gradients for this rank's shard, or take its own."""
-        import torch.distributed as dist
-
-        self._seen.append(ShardCall(False, own.numel(), whole.numel(), own.dtype))
-        if self._exchanges:
-            return dist.reduce_scatter_tensor(own, whole, op=how, group=group, async_op=not wait)
-        own.view(-1).copy_(whole.view(self._world.size, -1)[self._world.rank])
+            return RUN[gathers](received, sent, **how)
+        if not gathers:
+            received.view(-1).copy_(sent.view(self._world.size, -1)[self._world.rank])
+            return None
+        for part in received.view(self._world.size, -1):
+            if part.data_ptr() != sent.data_ptr():
+                part.copy_(sent.view(-1))
         return None
 
 
-class _Memory:
-    """Allocates memory as FSDP does."""
+class _Collective:
+    """A collective as FSDP calls it, which allocates memory as FSDP does."""
 
-    def __init__(self, shards: ShardedExchange) -> None:
-        self._shards = shards
+    def __init__(self, exchange: ShardedExchange, *, gathers: bool) -> None:
+        self._exchange, self._gathers = exchange, gathers
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocate the buffer of a collective."""
-        import torch
-
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class _Gather(_Memory):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
-    ) -> Any:
-        return self._shards.gather(output_tensor, input_tensor, group, not async_op)
-
-
-class _Scatter(_Memory):
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: Any,
-        op: Any,
-        async_op: bool = False,
-    ) -> Any:
-        return self._shards.scatter(output_tensor, input_tensor, group, op, not async_op)
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, **how: Any) -> Any:
+        return self._exchange.run(self._gathers, output_tensor, input_tensor, group=group, **how)
 
 
 def check_torch() -> None:
@@ -175,8 +135,6 @@ def check_torch() -> None:
     Raises:
         DoctorError: this version of torch does not support them.
     """
-    from torch.distributed.fsdp import FSDPModule
-
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         raise DoctorError(
             "--fsdp needs a torch whose FSDP2 accepts custom collectives, such as 2.9"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
+from torch import nn
 
 from ddoctor.evidence.memory_headroom import (
     MARGIN,
@@ -14,16 +17,10 @@ from ddoctor.evidence.memory_headroom import (
     StepRate,
     Stopped,
 )
-from ddoctor.memory_sweep.lines import MemoryLines
-from ddoctor.memory_sweep.search import Search
+from ddoctor.memory_sweep.devices import DeviceMemory
+from ddoctor.memory_sweep.search import MemoryLines, Search
 from ddoctor.memory_sweep.training import Use
-from ddoctor.probing.world import MEMORY_SHARE
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ddoctor.memory_sweep.devices import GpuMemory, SimulatedMemory
-    from ddoctor.probing.world import ProbeWorld
+from ddoctor.probing.world import MEMORY_SHARE, ProbeWorld
 
 # No training uses larger micro-batches.
 MOST = 2**16
@@ -35,13 +32,13 @@ TIMED = 5
 HOST_SHARE = 2
 
 
-class MemorySweep:
+class MemorySweep(Search):
     """The state of a sweep; all ranks call each method at the same time."""
 
     def __init__(
         self,
         world: ProbeWorld,
-        device: SimulatedMemory | GpuMemory,
+        device: DeviceMemory,
         lines: MemoryLines,
         *,
         workload: str,
@@ -58,50 +55,32 @@ class MemorySweep:
         self._world, self._device, self._lines = world, device, lines
         self._workload, self._current = workload, current
         self._places = world.places()
-        self._limits = world.gather(device.limit)
-        self._sizes = world.gather((device.total, device.others))
         self._room = world.memory() * MEMORY_SHARE // HOST_SHARE
         bounds: list[tuple[int, Stopped]] = [(MOST, "sizes")]
         bounds += [(one, "data") for one in world.gather(epoch) if one is not None]
         self._most = min(bounds)
-        self._search = Search(first=first or current or 1, most=self._most[0])
+        super().__init__(first=first or current or 1, most=self._most[0])
         for size in too_large:
-            self._search.record(size, fits=False)
+            self.record(size, fits=False)
         self._stopped = self._most[1]
         self._uses: dict[int, Sequence[Use]] = {}
         self._rates: list[StepRate] = []
         self._trials: list[MemoryTrial] = []
-        self._parameters: Sequence[int] = [0] * world.size
-        self._foretold: int | None = None
+        self._parameters = 0
 
     def weigh(self, models: Iterable[nn.Module]) -> None:
-        """Measure the parameters and buffers of each rank."""
+        """Measure the parameters and buffers of this rank."""
         tensors: Iterable[Any] = (
             one for model in models for one in (*model.parameters(), *model.buffers())
         )
         # Of sharded tensors, its own shard.
-        own = sum(getattr(one, "_local_tensor", one).nbytes for one in tensors)
-        self._parameters = self._world.gather(own)
-
-    @property
-    def largest(self) -> int:
-        """Return the largest size that fitted; 0: none."""
-        return self._search.largest
-
-    @property
-    def too_large(self) -> int | None:
-        """Return the smallest size that did not fit; None: all fitted."""
-        return self._search.too_large
+        self._parameters = sum(getattr(one, "_local_tensor", one).nbytes for one in tensors)
 
     @property
     def stopped(self) -> Stopped:
         """Return why no size was too large."""
         settled = self.too_large is not None or not self.largest
         return "" if settled else self._stopped
-
-    def next(self) -> int | None:
-        """Return the size to try next; None: the search is done."""
-        return self._search.next()
 
     def known(self, size: int) -> bool:
         """Whether the memory of a size is known."""
@@ -117,7 +96,7 @@ class MemorySweep:
         whole = [one for one in used if one is not None]
         thrashing = tuple(rank for rank, one in enumerate(whole) if one.retries)
         fits = not short and not thrashing
-        self._search.record(size, fits=fits)
+        self.record(size, fits=fits)
         if fits:
             self._uses[size] = whole
         else:
@@ -132,24 +111,23 @@ class MemorySweep:
         )
         return fits
 
-    def foretell(self) -> None:
+    def extrapolate(self) -> None:
         """Forecast by the lines of all ranks what may fit, and limit the trials."""
-        search, limit = self._search, self._device.limit
-        self._foretold = self._reach(limit)
-        search.foretell(self._foretold, sure=min(self._world.gather(self._lines.sure(limit))))
+        limit = self._device.limit
+        self.foretell(self._reach(limit), sure=min(self._world.gather(self._lines.sure(limit))))
         held = self._reach(self._room)
         bounds = [self._most]
-        if search.largest:
-            slowest = max(one.seconds for one in self._uses[search.largest])
-            bounds.append((int(search.largest * STEP_SECONDS / slowest), "time"))
+        if self.largest:
+            slowest = max(one.seconds for one in self._uses[self.largest])
+            bounds.append((int(self.largest * STEP_SECONDS / slowest), "time"))
             if held is not None and not self._world.on_gpu:
                 bounds.append((held, "host-memory"))
         most, self._stopped = min(bounds)
-        search.most = max(most, search.largest, 1)
+        self.most = max(most, self.largest, 1)
 
     def safe(self) -> int:
         """Return the largest size that leaves ``MARGIN`` on every rank."""
-        return min(self._reach((1 - MARGIN) * self._device.limit) or 0, self._search.largest)
+        return min(self._reach((1 - MARGIN) * self._device.limit) or 0, self.largest)
 
     def rate(self, size: int, seconds: float) -> None:
         """Record the seconds of the median step at this size."""
@@ -157,38 +135,13 @@ class MemorySweep:
 
     def result(self) -> MemoryHeadroom:
         """Return the result of the sweep."""
-        lines = self._world.gather(self._lines.decisive)
-        safe = self.safe()
-        return MemoryHeadroom(
-            workload=self._workload,
-            played=not self._world.on_gpu,
-            current=self._current,
-            largest=self.largest,
-            safe=safe,
-            too_large=self.too_large,
-            stopped=self.stopped,
-            foretold=self._foretold if self.stopped else None,
-            trials=tuple(self._trials),
-            ranks=tuple(self._rank(rank, lines[rank]) for rank in range(self._world.size)),
-            rates=tuple(self._rates),
-        )
-
-    def _reach(self, room: float) -> int | None:
-        """Return the largest size that fits ``room`` of each limit, by the lines of all ranks."""
-        # The allocator's unused memory grows with the allocated memory.
-        used = self._uses[max(self._uses)][self._world.rank] if self._uses else None
-        share = used.allocated / used.reserved if used is not None else 1.0
-        found = self._world.gather(self._lines.reach(int(share * room)))
-        return min((one for one in found if one is not None), default=None)
-
-    def _rank(self, rank: int, line: tuple[float, float] | None) -> RankHeadroom:
-        total, others = self._sizes[rank]
-        return RankHeadroom(
+        rank, device, line = self._world.rank, self._device, self._lines.decisive
+        own = RankHeadroom(
             place=self._places[rank],
-            total=total,
-            others=others,
-            limit=self._limits[rank],
-            parameters=self._parameters[rank],
+            total=device.total,
+            others=device.others,
+            limit=device.limit,
+            parameters=self._parameters,
             fixed=None if line is None else max(0, round(line[0])),
             per_sample=None if line is None else round(line[1]),
             uses=tuple(
@@ -200,3 +153,25 @@ class MemorySweep:
                 for size, used in sorted(self._uses.items())
             ),
         )
+        ranks = self._world.gather(msgspec.to_builtins(own))
+        return MemoryHeadroom(
+            workload=self._workload,
+            played=not self._world.on_gpu,
+            current=self._current,
+            largest=self.largest,
+            safe=self.safe(),
+            too_large=self.too_large,
+            stopped=self.stopped,
+            foretold=self._foretold if self.stopped else None,
+            trials=tuple(self._trials),
+            ranks=msgspec.convert(ranks, tuple[RankHeadroom, ...]),
+            rates=tuple(self._rates),
+        )
+
+    def _reach(self, room: float) -> int | None:
+        """Return the largest size that fits ``room`` of each limit, by the lines of all ranks."""
+        # The allocator's unused memory grows with the allocated memory.
+        used = self._uses[max(self._uses)][self._world.rank] if self._uses else None
+        share = used.allocated / used.reserved if used is not None else 1.0
+        found = self._world.gather(self._lines.reach(int(share * room)))
+        return min((one for one in found if one is not None), default=None)

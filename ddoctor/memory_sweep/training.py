@@ -15,20 +15,20 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
-from ddoctor.memory_sweep.devices import GpuMemory, Meter, SimulatedMemory
+from ddoctor.memory_sweep.devices import DeviceMemory
 from ddoctor.memory_sweep.exchange import Exchange
-from ddoctor.memory_sweep.lines import MemoryLines
-from ddoctor.memory_sweep.work import Shape, Workload
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ddoctor.probing.world import ProbeWorld
+from ddoctor.memory_sweep.search import MemoryLines
+from ddoctor.memory_sweep.work import Shape
+from ddoctor.memory_tracking.operators import Meter
+from ddoctor.probing.world import ProbeWorld
 
 
 class Use(NamedTuple):
@@ -47,7 +47,7 @@ class TrainingSteps:
     def __init__(
         self,
         world: ProbeWorld,
-        device: SimulatedMemory | GpuMemory,
+        device: DeviceMemory,
         exchange: Exchange,
         lines: MemoryLines,
     ) -> None:
@@ -119,29 +119,32 @@ class TrainingSteps:
         return used
 
     def _step(self, model: nn.Module, shape: Shape, *, watched: bool) -> Use:
-        doing, work = self._world.doing, self._exchange.work
+        doing, exchange = self._world.doing, self._exchange
         of = "" if shape.tokens is None else f" of {shape.tokens} tokens"
         what = f"{shape.samples} samples{of}"
         begin = time.perf_counter()
+        watch = self._device.watch(exchange) if watched else nullcontext(Meter())
         # The workload creates its tensors on the rank's device.
-        with self._watched() if watched else nullcontext(Meter()) as meter, self._world.device:
+        with watch as meter, self._world.device:
             doing(f"{what}, forward")
-            loss = _loss(work, model, shape)
+            loss = exchange.work.loss(model, *shape.arguments)
+            if not isinstance(loss, Tensor):
+                raise DoctorError(
+                    f"loss(model, samples) of --workload returned {type(loss).__name__}: return a "
+                    "tensor"
+                )
             doing(f"{what}, backward")
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
-            self._exchange.demand_gradients()
+            exchange.demand_gradients()
             doing(f"{what}, optimizer")
-            work.optimizer.step()
-            work.optimizer.zero_grad()
-            self._synchronize()
+            exchange.work.optimizer.step()
+            exchange.work.optimizer.zero_grad()
+            if self._world.on_gpu:
+                torch.cuda.synchronize(self._world.device)
         self._held = meter.held
         seconds = time.perf_counter() - begin
         return Use(max(meter.held, default=0), meter.reserved, meter.retries, seconds)
-
-    def _watched(self) -> AbstractContextManager[Meter]:
-        exchange, work = self._exchange, self._exchange.work
-        return self._device.watch(work.model, work.optimizer, exchange.buckets, exchange.unseen)
 
     def _tried(self, step: Callable[[], Use]) -> Use | None:
         try:
@@ -162,28 +165,9 @@ class TrainingSteps:
             None if row is None else Use(*row) for row in self._world.gather(mine and list(mine))
         )
 
-    def _synchronize(self) -> None:
-        if self._world.on_gpu:
-            import torch
-
-            torch.cuda.synchronize(self._world.device)
-
 
 def out_of_memory(error: RuntimeError) -> bool:
     """Whether a device is out of memory; libraries other than the allocator use other words."""
-    import torch
-
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return bool(import_module("accelerate.utils.memory").should_reduce_batch_size(error))
-
-
-def _loss(work: Workload, model: nn.Module, shape: Shape) -> Tensor:
-    from torch import Tensor
-
-    loss = work.loss(model, *shape.arguments)
-    if not isinstance(loss, Tensor):
-        raise DoctorError(
-            f"loss(model, samples) of --workload returned {type(loss).__name__}: return a tensor"
-        )
-    return loss

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 # By name, as torch has moved them between modules.
 WAITING = {"FSDPModule", "FullyShardedDataParallel", "DistributedDataParallel", "SyncBatchNorm"}
@@ -61,9 +60,6 @@ def checked(name: str, made: Any) -> Workload:
     Raises:
         DoctorError: it cannot be trained here.
     """
-    import torch
-    from torch import nn
-
     if not isinstance(made, tuple) or len(made) != 3:
         raise DoctorError(f"--workload {name} returned {_kind(made)}: {CONTRACT}")
     model, optimizer, loss = made
@@ -72,12 +68,12 @@ def checked(name: str, made: Any) -> Workload:
         kinds = ", ".join(map(_kind, made))
         raise DoctorError(f"--workload {name} returned {kinds}: {CONTRACT}")
     # Their forward pass waits for all ranks, also for one that ran out of memory.
-    waits = next((one for one in model.modules() if _communicates(one)), None)
-    if waits is not None:
-        raise DoctorError(
-            f"--workload {name}: the forward pass of {_kind(waits)} waits for the other ranks: "
-            "return the unwrapped model, without SyncBatchNorm"
-        )
+    for module in model.modules():
+        if not WAITING.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+            raise DoctorError(
+                f"--workload {name}: the forward pass of {_kind(module)} waits for the other ranks:"
+                " return the unwrapped model, without SyncBatchNorm"
+            )
     return Workload(model, optimizer, loss)
 
 
@@ -114,10 +110,6 @@ def check_loss(work: Workload, shape: Shape) -> None:
         ) from None
     except ValueError:
         return  # a native function has no signature
-
-
-def _communicates(module: object) -> bool:
-    return not WAITING.isdisjoint(kind.__name__ for kind in type(module).__mro__)
 
 
 def _kind(made: object) -> str:

@@ -132,12 +132,10 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
 
 def _in_floats(operator: Any) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
-        wide = tree_map_only(Tensor, _wide, (args, kwargs))
+        wide, named = tree_map_only(
+            Tensor, lambda one: one.float() if one.dtype in HALVES else one, (args, kwargs)
+        )
         with torch.autocast("cpu", enabled=False):
-            return operator(*wide[0], **wide[1])
+            return operator(*wide, **named)
 
     return run
-
-
-def _wide(one: Tensor) -> Tensor:
-    return one.float() if one.dtype in HALVES else one

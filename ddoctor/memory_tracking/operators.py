@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddoctor.memory_tracking.tracker import Tracker
 
 
+@dataclass
+class Meter:
+    """The memory of a step in bytes, complete once it is over."""
+
+    held: Sequence[int] = ()
+    """Allocated bytes after each operator."""
+    reserved: int = 0
+    """The caching allocator's peak of reserved memory."""
+    retries: int = 0
+    """Number of times that it freed its cache because the device was full."""
+
+
 class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
     """A tracker with a memory limit: a step runs out of memory as on a GPU."""
+
+    retries = 0
 
     def __init__(
         self,
@@ -23,29 +38,36 @@ class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
         optimizer: Optimizer,
         others: Iterable[Tensor | Optimizer],
         limit: int,
+        unseen: int = 0,
     ) -> None:
+        """Track these tensors, and count ``unseen`` bytes more."""
         super().__init__(model, optimizer, others)
-        self._limit = limit
+        self._limit, self._unseen = limit, unseen
         self.held: list[int] = []
         """Bytes after each operator."""
 
-    def _register_global_optimizer_hook(self) -> None:
-        """Register no hook: the owner of memory is irrelevant, and tracking may begin in one."""
+    def __enter__(self) -> LimitedTracker:
+        super().__enter__()
+        return self
 
-    def _pre_fw_hook(self, module: nn.Module, inputs: Any) -> None:
-        """Track no modules: with tracking, a step could call a model only once."""
+    @property
+    def reserved(self) -> int:
+        """Return the peak: without an allocator, nothing else is reserved."""
+        return max(self.held)
 
-    def _post_fw_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Do nothing, as above."""
+    def _ignore(self, *args: Any) -> None:
+        """Track no modules: with tracking, a step could call a model only once.
 
-    def _pre_bw_hook(self, module: nn.Module | None, args: Any) -> None:
-        """Do nothing, as above."""
+        Nor optimizers: the owner of memory is irrelevant, and tracking may begin in a step.
+        """
 
-    def _post_bw_hook(self, module: nn.Module | None, args: Any) -> None:
-        """Do nothing, as above."""
+    _register_global_optimizer_hook = _ignore
+    _pre_fw_hook = _post_fw_hook = _ignore  # type: ignore[assignment]
+    _pre_bw_hook = _post_bw_hook = _ignore  # type: ignore[assignment]
 
     def _update_peak_stats(self, peak_state: _State) -> None:
-        held = sum(now[_TOTAL_KEY] for now in self._curr_mem_snap.values()) + self._own
+        held = sum(now[_TOTAL_KEY] for now in self._curr_mem_snap.values())
+        held += self._own + self._unseen
         self.held.append(held)
         if held > self._limit:
             raise torch.cuda.OutOfMemoryError(
@@ -54,7 +76,7 @@ class LimitedTracker(Tracker):  # type: ignore[no-untyped-call]
 
 
 class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the statistics of CUDA's caching allocator."""
+    """Records the statistics of CUDA's caching allocator, from an empty cache on."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -62,21 +84,16 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held: list[int] = []
         """Peak bytes of each operator."""
         self.reserved = 0
-        """The allocator's peak of reserved bytes."""
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        self._before = self._retries(torch.cuda.memory_stats(device))
+        self._before = torch.cuda.memory_stats(device).get("num_alloc_retries", 0)
         self.retries = 0
-        """Number of times that it freed its cache because the device was full."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         told = torch.cuda.memory_stats(self._device)
         self.held.append(told["allocated_bytes.all.peak"])
         self.reserved = max(self.reserved, told["reserved_bytes.all.peak"])
-        self.retries = self._retries(told) - self._before
+        self.retries = told.get("num_alloc_retries", 0) - self._before
         torch.cuda.reset_peak_memory_stats(self._device)
         return result
-
-    @staticmethod
-    def _retries(told: dict[str, Any]) -> int:
-        return int(told.get("num_alloc_retries", 0))

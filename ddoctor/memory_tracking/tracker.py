@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
-from ddoctor.memory_tracking import cuda, grouped, losses
+from ddoctor.memory_tracking import cuda, replacements
 
 DEVICE = torch.ops.prim.device.default
 # CPU attention is a separate operator, for which torch has no formula; for the grouped product it
@@ -39,10 +39,8 @@ FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
         torch.ops.aten._scaled_dot_product_flash_attention_backward
     ],
-    grouped.PACKET: grouped.flops,
+    replacements.GROUPED: replacements.grouped_flops,
 }
-# Operators that fake tensors lack, or implement differently.
-AS_IT_IS: Mapping[Any, Callable[..., Any]] = {grouped.GROUPED: grouped.without_data, **losses.WHOLE}
 # torch's names of the memory that shrinks with the number of ranks. Optimizer states and the
 # temporaries of its step have one name.
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
@@ -50,7 +48,7 @@ SHARED = ("Sharded Param", "Sharded Grad", "OptState")
 
 def on_gpu(func: Any, args: Sequence[Any]) -> int:
     """Return the bytes that a call needs on a GPU besides its outputs."""
-    return cuda.own(func, args) + losses.own(func, args)
+    return cuda.own(func, args) + replacements.own(func, args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,27 +158,24 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         for now in self._curr_mem_snap.values():
             known = self.peaks.get(self.phase)
             if known is None or known.total < now[_TOTAL_KEY] + self._own:
+                logits = Counter[str]()
+                for one in self._alike.values():
+                    logits[one.reftype.value] += one.mem_consumed
                 self.peaks[self.phase] = Peak(
                     phase=self.phase,
                     module=self._modules.innermost,
                     parts={
                         kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
                     },
-                    logits=self._of_logits(),
+                    logits=logits,
                     operators=self._own,
                 )
-
-    def _of_logits(self) -> Mapping[str, int]:
-        sizes = Counter[str]()
-        for one in self._alike.values():
-            sizes[one.reftype.value] += one.mem_consumed
-        return sizes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
         self._own = self.own(func, args)
-        run = AS_IT_IS.get(func, func)
+        run = replacements.REPLACED.get(func, func)
         try:
             made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:

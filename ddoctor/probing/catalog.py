@@ -45,7 +45,7 @@ def _says(name: str, constant: str) -> bool:
 def _source(name: str) -> ast.Module:
     # A broken probe of another package fails when it runs, and the report says why.
     with suppress(Exception):
-        found = find_spec(discovery.module(PACKAGE, name))
+        found = find_spec(discovery.offer(PACKAGE, name).module)
         if found is not None and found.origin is not None:
             return ast.parse(Path(found.origin).read_text(encoding="utf-8"))
     return ast.Module(body=[], type_ignores=[])

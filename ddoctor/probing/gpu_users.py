@@ -1,13 +1,31 @@
-"""Other processes on the GPUs: a probe must not slow a run, nor measure next to one."""
+"""Other processes on the GPUs: a probe must not slow a run, nor measure next to one.
+
+`python -m ddoctor.probing.gpu_users` writes ``UsableGpus`` as JSON. It is a separate process,
+because importing torch takes seconds and hangs on a broken disk.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
+import msgspec
+
+from ddoctor.collect import CannotSee
+from ddoctor.collect.nvml import session
+from ddoctor.proc.parent import end_with_parent
+
 # Driver and firmware hold under 1 % of a GPU's memory when no process uses it (0.5 to 0.9 GiB of an
 # A100's 80). More than this without a visible process means a process in another container.
 HIDDEN_USE_ABOVE = 0.05
+
+
+class UsableGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of GPUs that torch sees on this host, and whether they are free."""
+
+    count: int
+    in_use: str
+    """Why probes must not use them; empty: they are idle."""
 
 
 def occupied() -> str:
@@ -15,15 +33,10 @@ def occupied() -> str:
     import pynvml
 
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        with session():
+            return "; ".join(_users())
+    except (CannotSee, pynvml.NVMLError):
         return ""
-    try:
-        return "; ".join(_users())
-    except pynvml.NVMLError:
-        return ""
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _users() -> Iterator[str]:
@@ -58,3 +71,12 @@ def visible(chosen: str | None, index: int, uuid: str) -> bool:
         return True
     entries = [entry.strip() for entry in chosen.split(",")]
     return any(entry == str(index) or (entry and uuid.startswith(entry)) for entry in entries)
+
+
+if __name__ == "__main__":
+    from ddoctor.probing.world import usable_gpus
+
+    end_with_parent()
+    count = usable_gpus()
+    found = UsableGpus(count=count, in_use=occupied() if count else "")
+    print(msgspec.json.encode(found).decode())

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+Outcome = Literal["", "completed", "skipped", "failed"]
+
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank."""
@@ -25,7 +27,7 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True):
     """Empty while the rank is starting."""
     doing: str
     """The step that the rank begins; written before anything that may block."""
-    outcome: Literal["", "completed", "skipped", "failed"] = ""
+    outcome: Outcome = ""
     reason: str = ""
     section: msgspec.Raw = msgspec.Raw(b"null")
     """The result of the probe; one rank writes it for all."""
@@ -41,12 +43,7 @@ class Journal:
         self.probe = ""
 
     def write(
-        self,
-        doing: str,
-        *,
-        outcome: Literal["", "completed", "skipped", "failed"] = "",
-        reason: str = "",
-        section: object = None,
+        self, doing: str, *, outcome: Outcome = "", reason: str = "", section: object = None
     ) -> None:
         """Write one line; when this returns, the line is in the file."""
         line = JournalLine(

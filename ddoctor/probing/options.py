@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddoctor.options import seconds
 from ddoctor.report.options import ReportOptions
 
+if TYPE_CHECKING:
+    from ddoctor.report.output import Outputs
+
 JOIN_SECONDS = 120
 
 
-def _complete(typed: str) -> list[str]:
+def complete(typed: str) -> list[str]:
+    """The probes whose names begin so."""
     from ddoctor.probing import catalog
 
     return [name for name in catalog.names() if name.startswith(typed)]
+
+
+DataFolder = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Training data whose read speed is measured.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Also measure GPUs that other processes use.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +37,7 @@ class ProbeOptions(ReportOptions):
     probes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Probes to run; default: all.", autocompletion=_complete
+            metavar="NAME", help="Probes to run; default: all.", autocompletion=complete
         ),
     ] = None
     hosts: Annotated[
@@ -36,15 +46,11 @@ class ProbeOptions(ReportOptions):
             metavar="FOLDER", help="Write the names of good and bad hosts: fit.txt, unfit.txt."
         ),
     ] = None
-    data: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Training data whose read speed is measured.")
-    ] = Path()
+    data: DataFolder = Path()
     join_timeout: Annotated[float, seconds("Seconds to wait for missing hosts and ranks.")] = (
         JOIN_SECONDS
     )
-    force: Annotated[
-        bool, typer.Option("--force", help="Also measure GPUs that other processes use.")
-    ] = False
+    force: Force = False
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Measure for a quarter of the time, without control runs."),
@@ -87,3 +93,7 @@ class ProbeOptions(ReportOptions):
         bool,
         typer.Option("--no-arms", help="Skip the control runs that test suggested variables."),
     ] = False
+
+    def outputs(self) -> Outputs:
+        """Return the output files, the lists of hosts among them."""
+        return replace(super().outputs(), hosts=self.hosts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, log2
 
 from ddoctor.analysis.slow_links import REPEATS, analyse
-from ddoctor.evidence.pairs import Flow
+from ddoctor.evidence.cluster_probes import Flow
 
 Pair = tuple[int, int]
 """The ranks of two ends that send to each other."""

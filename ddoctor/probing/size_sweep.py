@@ -45,12 +45,12 @@ def point(
     work: Callable[[], object],
     *,
     size: int,
-    bandwidth: Callable[[int, float], float],
+    bandwidth: Callable[[int, float, int], float],
     seconds: float,
 ) -> SweepPoint:
     """Measure one size in about ``seconds``; the slowest rank determines its time.
 
-    ``bandwidth`` computes the bus bandwidth (GB/s) from bytes and seconds.
+    ``bandwidth`` computes the bus bandwidth (GB/s) from bytes, seconds and ranks.
     """
     rounds = world.rounds(f"{what} of {size} bytes", work, seconds=seconds)
     p50, p99, minimum = max(world.gather((median(rounds), percentile(rounds, 99), min(rounds))))
@@ -60,7 +60,7 @@ def point(
         p50=p50,
         p99=p99,
         minimum=minimum,
-        bus_bandwidth=bandwidth(size, p50),
+        bus_bandwidth=bandwidth(size, p50, world.size),
     )
 
 

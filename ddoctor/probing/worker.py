@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def main() -> int:
     parser.add_argument("--gpus-in-use", default="", help="why probes must not use the GPUs")
     parser.add_argument("--quick", action="store_true", help="measure for a quarter of the time")
     parser.add_argument("--burn", type=float, default=BURN_SECONDS, help="seconds of the burn")
-    parser.add_argument("--headroom", type=_request, help="training whose memory to sweep")
+    request = msgspec.json.Decoder(SweepRequest).decode
+    parser.add_argument("--headroom", type=request, help="training whose memory to sweep")
     parser.add_argument("--store-prefix", default="", help="prefix of all keys in the store")
     arguments = parser.parse_args()
 
@@ -41,12 +43,9 @@ def main() -> int:
         import torch.distributed
 
         gpus = not arguments.gpus_in_use and usable_gpus() > 0
-        world = join(
-            journal,
-            arguments.data,
-            folder=arguments.folder,
-            gpus=gpus,
-            store_prefix=arguments.store_prefix,
+        world = replace(
+            join(journal, arguments.folder, gpus=gpus, store_prefix=arguments.store_prefix),
+            data=arguments.data,
             share_of_time=QUICK if arguments.quick else 1.0,
             burn=arguments.burn,
             headroom=arguments.headroom,
@@ -62,13 +61,9 @@ def main() -> int:
     return 0
 
 
-def _request(text: str) -> SweepRequest:
-    return msgspec.json.decode(text, type=SweepRequest)
-
-
 def _run(name: str, world: ProbeWorld, gpus_in_use: str) -> None:
     world.doing(f"beginning {name}")
-    module = import_module(discovery.module("ddoctor.probes", name))
+    module = import_module(discovery.offer("ddoctor.probes", name).module)
     try:
         if gpus_in_use and getattr(module, "USES_DEVICE", True):
             raise Skip(gpus_in_use)

@@ -7,19 +7,17 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import psutil
-
-from ddoctor.evidence.probes import RankPlace, RankRate
+from ddoctor.collect import host
+from ddoctor.evidence.probes import RankPlace, RankRate, WrongValue
 from ddoctor.probing import nccl_log
 from ddoctor.probing.journal import Journal
-from ddoctor.proc import cgroup
 
 if TYPE_CHECKING:
     import torch
@@ -167,6 +165,20 @@ class ProbeWorld:
             for place, (rate, spread) in zip(self.places(), rows, strict=True)
         )
 
+    def wrong_values(
+        self, size: int, mine: tuple[float, float] | None, ranks: Sequence[int] | None = None
+    ) -> tuple[WrongValue, ...]:
+        """The first wrong value of each rank, from this rank's pair of expected and actual value.
+
+        ``size``: bytes of the data; ``ranks``: the numbers of these ranks among all ranks.
+        """
+        names = range(self.size) if ranks is None else ranks
+        return tuple(
+            WrongValue(rank=rank, bytes=size, expected=found[0], got=found[1])
+            for rank, found in zip(names, self.gather(mine), strict=True)
+            if found is not None
+        )
+
     def memory(self) -> int:
         """Bytes that a probe may take on each device: a quarter of the least free memory."""
         if self.on_gpu:
@@ -174,7 +186,11 @@ class ProbeWorld:
 
             free = torch.cuda.mem_get_info(self.device)[0]
         else:
-            free = _free_host_memory() // self.size
+            found = host.memory()
+            free = found.available
+            if found.limit is not None and found.used_in_limit is not None:
+                free = max(0, min(free, found.limit - found.used_in_limit))
+            free //= self.size
         fullest: int = min(self.gather(free))
         return fullest // MEMORY_SHARE
 
@@ -255,17 +271,7 @@ class ProbeWorld:
         return seconds
 
 
-def join(
-    journal: Journal,
-    data: Path,
-    *,
-    folder: Path,
-    gpus: bool,
-    store_prefix: str = "",
-    share_of_time: float = 1.0,
-    burn: float = BURN_SECONDS,
-    headroom: SweepRequest | None = None,
-) -> ProbeWorld:
+def join(journal: Journal, folder: Path, *, gpus: bool, store_prefix: str = "") -> ProbeWorld:
     """Join the process group: NCCL with one GPU per rank, or gloo without ``gpus``.
 
     NCCL's log goes to ``folder``, unless the user has set NCCL_DEBUG. ``store_prefix`` separates
@@ -289,8 +295,7 @@ def join(
         torch.cuda.set_device(device)
     journal.write("waiting for the other ranks to join")
     store, rank, size = next(rendezvous("env://", timeout=JOIN_LIMIT))
-    if store_prefix:
-        store = PrefixStore(store_prefix, store)
+    store = PrefixStore(store_prefix, store)
     journal.write(f"joining the {backend} group")
     dist.init_process_group(
         backend,
@@ -308,12 +313,8 @@ def join(
         host=socket.gethostname(),
         device=device,
         backend=backend,
-        data=data,
         nccl_output=log,
         journal=journal,
-        share_of_time=share_of_time,
-        burn=burn,
-        headroom=headroom,
         store=PrefixStore("ddoctor", store),
     )
 
@@ -325,6 +326,24 @@ def usable_gpus() -> int:
 
     count: int = torch.cuda.device_count()
     return count if dist.is_nccl_available() else 0
+
+
+def by_host(places: Iterable[RankPlace]) -> dict[str, list[int]]:
+    """The ranks of each host, both in the order of the ranks."""
+    hosts: dict[str, list[int]] = {}
+    for place in places:
+        hosts.setdefault(place.host, []).append(place.rank)
+    return hosts
+
+
+def first_difference(expected: torch.Tensor, got: torch.Tensor) -> tuple[float, float] | None:
+    """The first value that is not as expected, after the expected one; None: all are equal."""
+    import torch
+
+    if torch.equal(expected, got):
+        return None
+    at = int((expected != got).nonzero()[0])
+    return float(expected[at]), float(got[at])
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
@@ -339,16 +358,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
-
-
-def _free_host_memory() -> int:
-    """Free bytes; in a container, at most its cgroup limit minus its use."""
-    free = int(psutil.virtual_memory().available)
-    groups = cgroup.controller("memory")
-    limit = cgroup.memory_limit(groups) if groups is not None else None
-    if limit is None or limit.used is None:
-        return free
-    return max(0, min(free, limit.limit - limit.used))
 
 
 def _identity(device: torch.device) -> tuple[str, str]:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TypeVar
 
 import psutil
 
 from ddoctor.evidence.training import RankHost
 from ddoctor.proc import cgroup
+from ddoctor.proc.files import text
 from ddoctor.proc.memory import held
 
 MIB = 2**20
@@ -24,10 +24,8 @@ CHILDREN_SECONDS = 1.0
 DATA_WORKER = "pt_data_worker"
 """torch's name for DataLoader workers (torch/utils/data/_utils/worker.py)."""
 
-Number = TypeVar("Number", int, float)
-Counters = tuple[float, float, float, float | None, int | None, int | None]
-"""Time, CPU seconds of the rank and of the host, and seconds that the rank waited for a CPU. Then
-the periods of its CPU quota: all, and throttled ones."""
+Counters = tuple[float, float, float, float | None, cgroup.Quota]
+"""Time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, its quota."""
 
 
 class HostUse:
@@ -46,16 +44,8 @@ class HostUse:
 
     def read_counters(self) -> None:
         """Read the counters; the first and the last reading bound the judged time."""
-        quota = cgroup.quota(self._cpu) if self._cpu is not None else None
-        throttled = cgroup.throttling(quota.file.parent) if quota is not None else None
-        counters = (
-            perf_counter(),
-            self._used(),
-            _busy(),
-            _queued(self._pid),
-            throttled.periods if throttled is not None else None,
-            throttled.throttled if throttled is not None else None,
-        )
+        quota = cgroup.quota(self._cpu)
+        counters = (perf_counter(), self._used(), _busy(), _queued(self._pid), quota)
         if self._counters and not Path(f"/proc/{self._pid}").exists():
             return  # its counters ended with the process: keep the last reading
         self._counters = [*self._counters[:1], counters]
@@ -78,8 +68,8 @@ class HostUse:
 
     def sample_children(self) -> None:
         """Read whether Python processes that the script started work instead of the script."""
-        seconds = sum(_cpu_seconds(pid) for pid in _descendants(self._pid) if _of_python(pid))
-        if seconds > max(CHILDREN_SECONDS, _cpu_seconds(self._pid)):
+        seconds = sum(cpu_seconds(pid) for pid in _descendants(self._pid) if _of_python(pid))
+        if seconds > max(CHILDREN_SECONDS, cpu_seconds(self._pid)):
             self.children_seconds = max(self.children_seconds, seconds)
 
     def measure_worker(self) -> None:
@@ -91,15 +81,14 @@ class HostUse:
         if own:
             self.worker_memory = median(own)
 
-    def summary(self, *, threads: int, asked: str, collects: bool = True) -> RankHost:
+    def summary(self, *, threads: int, asked: str) -> RankHost:
         """The evidence of all samples; ``asked`` is the rank's OMP_NUM_THREADS."""
         first, last = self._ends()
         judged = last[0] - first[0]
-        quota = cgroup.quota(self._cpu) if self._cpu is not None else None
         asked = asked.partition(",")[0].strip()
         own = _union(self._worker_masks)
-        periods = _difference(first[4], last[4])
-        waited = _difference(first[3], last[3])
+        periods, throttled = last[4].since(first[4])
+        waited = last[3] - first[3] if last[3] is not None and first[3] is not None else None
         return RankHost(
             rank=self._rank,
             host=self._host,
@@ -108,13 +97,12 @@ class HostUse:
             omp_threads=int(asked) if asked.isdecimal() else None,
             affinity=self._affinity,
             host_cpus=os.cpu_count() or 1,
-            quota=quota.cpus if quota is not None else None,
+            quota=cgroup.quota(self._cpu).cpus,
             workers=self._workers,
             worker_affinity=own if own != self._affinity else (),
             periods=periods,
-            throttled_periods=_difference(first[5], last[5]),
+            throttled_periods=throttled,
             waited=waited / judged if waited is not None and judged > 0 else None,
-            gc_enabled=collects,
         )
 
     @property
@@ -129,19 +117,16 @@ class HostUse:
         return self._counters[0], self._counters[-1]
 
     def _used(self) -> float:
-        return sum(_cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))
+        return sum(cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))
 
 
 def busy(pid: int) -> float:
     """CPU seconds of a process and its children so far."""
-    return sum(_cpu_seconds(one) for one in (pid, *_children(pid)))
+    return sum(cpu_seconds(one) for one in (pid, *_children(pid)))
 
 
 def _children(pid: int) -> tuple[int, ...]:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return tuple(map(int, words))
-    return ()
+    return tuple(map(int, text(Path(f"/proc/{pid}/task/{pid}/children")).split()))
 
 
 def _mask(pid: int) -> tuple[int, ...]:
@@ -158,16 +143,14 @@ def _union(masks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _loads_data(pid: int) -> bool:
     """Whether the process is a DataLoader worker that has begun to work."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() == DATA_WORKER
-    return False
+    return text(Path(f"/proc/{pid}/comm")) == DATA_WORKER
 
 
 def _descendants(pid: int) -> Iterator[int]:
     """All processes that its threads started, and those that these started."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+            for word in text(Path(f"/proc/{pid}/task/{thread}/children")).split():
                 yield int(word)
                 yield from _descendants(int(word))
 
@@ -178,18 +161,16 @@ def _of_python(pid: int) -> bool:
     return False
 
 
-def _cpu_seconds(pid: int) -> float:
-    with suppress(OSError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-    return 0.0
+def cpu_seconds(pid: int) -> float:
+    """User and system time, fields 14 and 15 of proc(5)'s stat; 0: the process has ended."""
+    fields = text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / TICKS
 
 
 def _queued(pid: int) -> float | None:
     """Seconds that the main thread waited for a CPU; None: the kernel does not report it."""
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return None
+    fields = text(Path(f"/proc/{pid}/schedstat")).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
 def _busy() -> float:
@@ -197,7 +178,3 @@ def _busy() -> float:
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
     return float(sum(times[:8]) - idle)
-
-
-def _difference(first: Number | None, last: Number | None) -> Number | None:
-    return last - first if first is not None and last is not None else None

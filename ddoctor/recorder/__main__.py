@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +19,12 @@ from typing import Any
 from ddoctor.recorder import recorded, script
 from ddoctor.recorder.tape import Tape
 from ddoctor.recorder.timeline import Timeline
-from ddoctor.recorder.writers import WRITERS
+
+WRITERS = {
+    "torch.distributed.checkpoint": ("save", "async_save", "save_state_dict"),
+    "safetensors.torch": ("save_file", "save_model"),
+}
+"""Functions of modules other than torch that write checkpoints."""
 
 
 class Watcher(MetaPathFinder):
@@ -30,14 +37,10 @@ class Watcher(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         call = self._calls.pop(name, None)
-        if call is None:
-            return None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                if spec.loader is not None:
-                    _then(spec.loader, call)
-                return spec
-        return None
+        spec = find_spec(name) if call is not None else None
+        if call is not None and spec is not None and spec.loader is not None:
+            _then(spec.loader, call)
+        return spec
 
 
 def _then(loader: Loader, call: Callable[[], None]) -> None:
@@ -65,28 +68,25 @@ def main() -> None:
 
     def torch_is_there() -> None:
         try:
-            record()
+            module = importlib.import_module("ddoctor.recorder.recorder")
+            isolate = bool(os.environ.get(recorded.ISOLATE))
+            recorder = module.Recorder(folder, timeline, isolate=isolate)
+            recorder.install()
+            recorders.append(recorder)
         except Exception as error:
             # No fault of the script's, which is not to fail for it.
             print(f"ddoctor: nothing is recorded: {error!r}", file=sys.stderr, flush=True)
 
-    def record() -> None:
-        module = importlib.import_module("ddoctor.recorder.recorder")
-        recorder = module.Recorder(folder, timeline, isolate=bool(os.environ.get(recorded.ISOLATE)))
-        recorder.install()
-        recorders.append(recorder)
+    def time_saving(name: str) -> None:
+        with suppress(Exception):
+            module = importlib.import_module("ddoctor.recorder.calls")
+            module.time_saving(timeline, sys.modules[name], WRITERS[name])
 
-    def watched(name: str) -> Callable[[], None]:
-        def call() -> None:
-            importlib.import_module("ddoctor.recorder.pauses").watch(name, timeline)
-
-        return call
-
-    sys.meta_path.insert(
-        0, Watcher({"torch": torch_is_there} | {name: watched(name) for name in WRITERS})
-    )
-    if "torch" in sys.modules:
-        torch_is_there()  # a site's own start-up file has imported it
+    calls = {"torch": torch_is_there} | {name: partial(time_saving, name) for name in WRITERS}
+    # A site's own start-up file may have imported some.
+    for name in sys.modules.keys() & calls.keys():
+        calls.pop(name)()
+    sys.meta_path.insert(0, Watcher(calls))
     failed: BaseException | None = None
     try:
         script.run(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +11,9 @@ from torch import Tensor, arange
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as module
+
+from ddoctor.recorder.loader_facts import length
+from ddoctor.recorder.swaps import replaces
 
 
 class Batches:
@@ -34,9 +37,9 @@ class Batches:
     def install(self) -> None:
         """Hook into beginning an epoch, and taking a batch."""
         base: Any = module._BaseDataLoaderIter
-        loader: Any = DataLoader
-        take, begin = base.__next__, loader.__iter__
+        take, begin = base.__next__, DataLoader.__iter__
 
+        @replaces(base, "__next__")
         def take_next(this: Any) -> Any:
             began = perf_counter()
             # What a dataset computes is not on the device.
@@ -48,7 +51,7 @@ class Batches:
             self.taken += 1
             if not self.given:
                 self.given = samples(batch)
-                self.epoch = _length(this._index_sampler) * self.given or None
+                self.epoch = (length(this._index_sampler) or 0) * self.given or None
             if self.wanted is None:
                 with _disable_current_modes():
                     self._keep(this._dataset, batch)
@@ -56,11 +59,10 @@ class Batches:
             _, known, _ = self._largest.get(id(this._dataset), (0, batch, None))
             return of_size(known, self.wanted)
 
+        @replaces(DataLoader, "__iter__")
         def iterate(this: Any) -> Any:
             with _disable_current_modes():  # workers that are started here would inherit them
                 return begin(this)
-
-        base.__next__, loader.__iter__ = take_next, iterate
 
     def _keep(self, dataset: Any, batch: Any) -> None:
         count = _numbers(batch)
@@ -69,32 +71,22 @@ class Batches:
             self._largest[id(dataset)] = count, of_size(batch, samples(batch)), dataset
 
 
-def _length(batch_sampler: Any) -> int:
-    """Batches per epoch; 0: not known."""
-    try:
-        return len(batch_sampler)
-    except (TypeError, NotImplementedError):
-        return 0
-
-
 def _numbers(batch: Any) -> int:
     """Numbers in its tensors."""
-    if isinstance(batch, Tensor):
-        return batch.numel()
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    return sum(map(_numbers, batch)) if isinstance(batch, list | tuple) else 0
+    return batch.numel() if isinstance(batch, Tensor) else sum(map(_numbers, _fields(batch)))
 
 
 def samples(batch: Any) -> int:
     """Number of samples: the first dimension of the first tensor; 0: it has none."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else 0
+    return next(filter(None, map(samples, _fields(batch))), 0)
+
+
+def _fields(batch: Any) -> Sequence[Any]:
     if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, list | tuple):
-        return next(filter(None, map(samples, batch)), 0)
-    return 0
+        return list(batch.values())
+    return batch if isinstance(batch, list | tuple) else ()
 
 
 def of_size(batch: Any, wanted: int) -> Any:

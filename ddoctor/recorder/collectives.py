@@ -16,29 +16,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder import places
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.operations import (
+from ddoctor.recorder.outermost import tensors_among
+from ddoctor.recorder.recorded import CallFacts
+from ddoctor.recorder.swaps import replaces
+from ddoctor.recorder.tape import (
+    CALLS,
+    COLLECTIVE,
+    COUNT,
     DDP_BUFFERS,
     FIRST_FUNCTION,
+    FORWARD,
+    OPERATION,
     OPERATIONS,
     WAIT,
 )
-from ddoctor.recorder.tape import CALLS, COLLECTIVE, COUNT, FORWARD, OPERATION
 from ddoctor.recorder.timeline import Timeline
 
-MOST_PLACES = 200
-
-
-class WatchedCall:
-    """The statistics of one line that calls a collective."""
-
-    __slots__ = ("bytes", "calls", "of_user", "seconds", "steps")
-
-    def __init__(self, of_user: bool) -> None:
-        self.of_user = of_user
-        self.calls = self.bytes = 0
-        self.seconds = 0.0
-        self.steps: list[tuple[int, int, int, float]] = []
-        """Step, calls, bytes and seconds so far; one entry per step."""
+MOST_PLACES, MOST_STEPS = 200, 10_000
 
 
 class CollectiveWatch:
@@ -48,14 +42,12 @@ class CollectiveWatch:
         self._timeline = timeline
         self._depth = 0
         self._called = 0
-        self.places: dict[tuple[str, str], WatchedCall] = {}
+        self.places: dict[tuple[str, str], CallFacts] = {}
         self._groups: dict[int, float] = {}
         self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Replace the functions under every name by which a script can find them."""
-        if not dist.is_available():
-            return
         for number, name in enumerate(OPERATIONS[FIRST_FUNCTION:], FIRST_FUNCTION):
             original = getattr(distributed_c10d, name, None)
             if original is not None:
@@ -63,18 +55,16 @@ class CollectiveWatch:
                 for module in (distributed_c10d, dist):
                     if getattr(module, name, None) is original:
                         setattr(module, name, timed)
-        work: Any = distributed_c10d.Work
-        wait = work.wait
+        wait = distributed_c10d.Work.wait
         timeline = self._timeline
 
-        @wraps(wait)
+        @replaces(distributed_c10d.Work, "wait")
         def timed_wait(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self._depth or not timeline.here():
                 return wait(this, *args, **kwargs)
             operation, group = self._asynchronous.pop(this, (WAIT, 0.0))
             return self._inside(operation, group, wait, (this, *args), kwargs)
 
-        work.wait = timed_wait
         self._install_in_ddp()
 
     def _install_in_ddp(self) -> None:
@@ -82,7 +72,7 @@ class CollectiveWatch:
         sync, post = wrapper._sync_buffers, wrapper._post_forward
         timeline = self._timeline
 
-        @wraps(sync)
+        @replaces(wrapper, "_sync_buffers")
         def sync_buffers(this: Any) -> None:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 sync(this)
@@ -90,11 +80,10 @@ class CollectiveWatch:
             self._inside(DDP_BUFFERS, 0.0, sync, (this,), {})
             timeline.counts[COUNT["buffers"]] += self._last
 
-        @wraps(post)
+        @replaces(wrapper, "_post_forward")
         def post_forward(this: Any, output: Any) -> Any:
-            if not this.find_unused_parameters or torch.compiler.is_compiling():
-                return post(this, output)
-            if not timeline.here():
+            compiling = torch.compiler.is_compiling()
+            if compiling or not this.find_unused_parameters or not timeline.here():
                 return post(this, output)
             # A phase within the same phase, for its moments.
             began = timeline.enter(FORWARD)
@@ -102,8 +91,6 @@ class CollectiveWatch:
                 return post(this, output)
             finally:
                 timeline.counts[COUNT["find_unused"]] += timeline.leave() - began
-
-        wrapper._sync_buffers, wrapper._post_forward = sync_buffers, post_forward
 
     def _timed(self, original: Callable[..., Any], number: int) -> Callable[..., Any]:
         timeline = self._timeline
@@ -157,19 +144,17 @@ class CollectiveWatch:
         if row is None:
             if len(self.places) >= MOST_PLACES:
                 return
-            direct = frame.f_code.co_filename == caller.f_code.co_filename
-            row = self.places[key] = WatchedCall(
-                direct and places.of_user(caller.f_code.co_filename)
-            )
-        row.calls += 1
-        row.seconds += self._last
-        row.bytes += _bytes((*args, *kwargs.values()))
+            file = caller.f_code.co_filename
+            direct = frame.f_code.co_filename == file and places.of_user(file)
+            row = self.places[key] = CallFacts(operation=key[0], place=key[1], of_user=direct)
+        tensors = tensors_among((*args, *kwargs.values()))
+        size = sum(one.numel() * one.element_size() for one in tensors)
         done = self._timeline.done
-        entry = (done, row.calls, row.bytes, row.seconds)
         if row.steps and row.steps[-1][0] == done:
-            row.steps[-1] = entry
-        elif len(row.steps) < 10_000:
-            row.steps.append(entry)
+            _, calls, before, seconds = row.steps[-1]
+            row.steps[-1] = (done, calls + 1, before + size, seconds + self._last)
+        elif len(row.steps) < MOST_STEPS:
+            row.steps.append((done, 1, size, self._last))
 
     @harmless
     def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
@@ -185,16 +170,3 @@ class CollectiveWatch:
             everybody = len(ranks) == dist.get_world_size()
             self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
         return self._groups[name]
-
-
-def _bytes(values: tuple[Any, ...]) -> int:
-    """Bytes of the tensors among the arguments, including lists of them."""
-    total = 0
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            total += value.numel() * value.element_size()
-        elif isinstance(value, (list, tuple)):
-            total += sum(
-                one.numel() * one.element_size() for one in value if isinstance(one, torch.Tensor)
-            )
-    return total

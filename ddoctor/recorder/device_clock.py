@@ -7,18 +7,21 @@ costs nothing there; a wait of the GPU appears in the phase that caused it.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddoctor.recorder.tape import (
-    COUNTS,
+    COUNT,
+    COUNTS_FROM,
     HEAD_BYTES,
     MEETING,
     MEETING_ROWS,
     MEETINGS_AT,
     PHASES,
+    PHASES_FROM,
     ROW,
     ROWS,
 )
@@ -27,7 +30,7 @@ from ddoctor.recorder.tape import (
 MOST_MARKS = 512
 # Steps whose events are not over yet; the GPU is never further behind.
 MOST_PENDING = 64
-RESOLVED = 5 + len(PHASES) + COUNTS.index("on_device")
+RESOLVED = COUNTS_FROM + COUNT["on_device"]
 
 
 @dataclass
@@ -89,25 +92,19 @@ class DeviceClock:
         marks = step.marks
         if len(marks) < 2:
             return
-        times = _since_first([event for event, _ in marks])
-        seconds = [0.0] * len(PHASES)
+        first = marks[0][0]
+        times = [0.0, *(first.elapsed_time(event) / 1e3 for event, _ in marks[1:])]
+        seconds = array("d", [0.0] * len(PHASES))
         for place, (_, phase) in enumerate(marks[:-1]):
             seconds[phase] += times[place + 1] - times[place]
         at = HEAD_BYTES + step.number % ROWS * ROW.size
-        row = list(ROW.unpack_from(self._memory, at))
+        row = self._memory[at : at + ROW.size].cast("d")
         row[2] = row[1] + times[-1]
-        row[5 : 5 + len(PHASES)] = seconds
+        row[PHASES_FROM:COUNTS_FROM] = seconds
         row[RESOLVED] = 1.0
-        ROW.pack_into(self._memory, at, *row)
         for number, began, ended in step.meetings:
             place = MEETINGS_AT + number % MEETING_ROWS * MEETING.size
-            one = list(MEETING.unpack_from(self._memory, place))
+            one = self._memory[place : place + MEETING.size].cast("d")
             one[2] = times[ended] - times[began]
-            MEETING.pack_into(self._memory, place, *one)
         # The last one is still the next step's first.
         self._free += [event for event, _ in marks[:-1]]
-
-
-def _since_first(events: Sequence[Any]) -> list[float]:
-    """Seconds from the first event to each."""
-    return [0.0, *(events[0].elapsed_time(event) / 1e3 for event in events[1:])]

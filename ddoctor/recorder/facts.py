@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import isfinite
 from statistics import median
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
+from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
-from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.recorded import CallFacts, DeviceMemory
 
-FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
+FSDP = {"FSDPModule": "fsdp2", "FullyShardedDataParallel": "fsdp1"}
 SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
 """FSDP1's names of the sharding strategies."""
 CHECKSUM_BINS = 8
@@ -33,7 +32,7 @@ MIB = 2**20
 
 def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) -> Iterator[Wrapper]:
     """Each outermost model; parameters are summed only where no other code changes them."""
-    wrapped = list(outermost.wrapped())
+    wrapped = outermost.wrapped()
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else None
@@ -48,7 +47,8 @@ def _wrapper(
     ddp: Any = model if isinstance(model, DistributedDataParallel) else None
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     modules = list(bare.modules())
-    kind = "ddp" if ddp is not None else _fsdp(modules)
+    units = fsdp_units(modules)
+    kind = "ddp" if ddp is not None else max(units, default="none")
     never, sometimes = inspection.unused(number) if number is not None else ((), ())
     sums, scales = _checksum(parameters) if checksum and not kind.startswith("fsdp") else ((), ())
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
@@ -68,16 +68,15 @@ def _wrapper(
         buffer_bytes=sum(one.numel() * one.element_size() for one in buffers),
         batch_norms=sum(isinstance(one, _BatchNorm) for one in modules),
         sync_batch_norms=sum(isinstance(one, nn.SyncBatchNorm) for one in modules),
-        units=_units(modules),
+        units=len(units),
         sharding=_sharding(modules),  # type: ignore[arg-type]
         block=block,
         blocks=blocks,
         checksum=sums,
         checksum_scale=scales,
-        find_unused_parameters=ddp.find_unused_parameters if ddp is not None else None,
-        static_graph=ddp.static_graph if ddp is not None else None,
-        broadcast_buffers=ddp.broadcast_buffers if ddp is not None else None,
-        gradient_as_bucket_view=ddp.gradient_as_bucket_view if ddp is not None else None,
+        find_unused_parameters=getattr(ddp, "find_unused_parameters", None),
+        static_graph=getattr(ddp, "static_graph", None),
+        broadcast_buffers=getattr(ddp, "broadcast_buffers", None),
         bucket_cap_mb=ddp.bucket_bytes_cap / 2**20 if ddp is not None else None,
         bucket_bytes=tuple(int(one) for one in sizes.split(",") if one.strip().isdigit()),
         comm_hook=str(logged.get("comm_hook", "")),
@@ -87,16 +86,11 @@ def _wrapper(
     )
 
 
-def _fsdp(modules: list[nn.Module]) -> str:
-    kinds = {kind.__name__ for one in modules for kind in type(one).__mro__}
-    if "FSDPModule" in kinds:
-        return "fsdp2"
-    return "fsdp1" if "FullyShardedDataParallel" in kinds else "none"
-
-
-def _units(modules: list[nn.Module]) -> int:
-    names = ({kind.__name__ for kind in type(one).__mro__} for one in modules)
-    return sum(bool(one & {"FSDPModule", "FullyShardedDataParallel"}) for one in names)
+def fsdp_units(modules: Iterable[nn.Module]) -> list[str]:
+    """Which FSDP wraps each module that one does."""
+    # By name: the classes have lain in several places of torch.
+    names = (kind.__name__ for one in modules for kind in type(one).__mro__)
+    return [FSDP[name] for name in names if name in FSDP]
 
 
 def _sharding(modules: list[Any]) -> str:
@@ -159,14 +153,6 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
 
 
-def calls(collectives: CollectiveWatch) -> Iterator[CallFacts]:
-    """Every line that calls a collective."""
-    for (operation, place), call in list(collectives.places.items()):
-        yield CallFacts(
-            operation=operation, place=place, of_user=call.of_user, steps=tuple(call.steps)
-        )
-
-
 def flags(outermost: Outermost, autocast: str) -> RankFlags:
     """Torch's current settings."""
     roots = list(outermost.roots.values())
@@ -194,11 +180,6 @@ def flags(outermost: Outermost, autocast: str) -> RankFlags:
     )
 
 
-def framework() -> str:
-    """The frameworks that the script imported."""
-    return ", ".join(name for name in FRAMEWORKS if name in sys.modules)
-
-
 def device(outermost: Outermost) -> str:
     """The device of the models."""
     for root in outermost.roots.values():
@@ -217,17 +198,17 @@ def between_steps(outermost: Outermost) -> float | None:
     return float(torch.cuda.memory_allocated() - held) / MIB
 
 
-def device_memory(between: float | None) -> DeviceMemory | None:
-    """The allocator's statistics of the rank's GPU; None: no GPU."""
+def with_device(growth: Growth) -> Growth:
+    """The same with the allocator's statistics of the rank's GPU, if it has one."""
     cuda: Any = torch.cuda
     if not cuda.is_initialized():
-        return None
+        return growth
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    return DeviceMemory(
-        between=between,
-        peak=torch.cuda.max_memory_allocated() / MIB,
-        reserved=torch.cuda.max_memory_reserved() / MIB,
-        total=total / MIB,
+    return replace(
+        growth,
+        device_peak=torch.cuda.max_memory_allocated() / MIB,
+        device_reserved=torch.cuda.max_memory_reserved() / MIB,
+        device_total=total / MIB,
     )
 
 
@@ -257,9 +238,9 @@ def _depth(node: Any) -> int:
     return depth
 
 
-def worker_need(waits: list[tuple[int, float]], step_seconds: list[float]) -> float:
+def worker_need(waits: list[tuple[int, float, bool]], step_seconds: list[float]) -> float:
     """Seconds within which the loader must deliver a batch, so that no step waits for it."""
-    steps = max(1, len({step for step, _ in waits}))
+    steps = max(1, len({step for step, *_ in waits}))
     batches_per_step = len(waits) / steps
     typical = median(step_seconds) if step_seconds else 0.0
     return max(1e-4, typical / max(1.0, batches_per_step))

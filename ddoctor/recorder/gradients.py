@@ -14,12 +14,13 @@ from torch.compiler import is_dynamo_compiling
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
-from ddoctor.recorder.operations import DDP_REDUCE
-from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, OPERATION
+from ddoctor.recorder.calls import timed
+from ddoctor.recorder.harmless import harmless
+from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, DDP_REDUCE, OPERATION
 from ddoctor.recorder.timeline import Timeline
 
 OWN = "ddoctor"
-BACKWARDS, SYNCED = COUNT["backwards"], COUNT["synced"]
+BACKWARDS, SYNCED = COUNT["backwards"], COUNT["synced_backwards"]
 
 
 class Gradients:
@@ -43,7 +44,8 @@ class Gradients:
         ``grad``, which returns them."""
         autograd: Any = torch.autograd
         original: Callable[..., None] = autograd.backward
-        returned: Callable[..., Any] = autograd.grad
+        returned = autograd.grad
+        grad = timed(self._timeline, returned, BACKWARD)
 
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -52,17 +54,6 @@ class Gradients:
                 original(tensors, *args, **kwargs)
                 return
             self._run(original, tensors, args, kwargs)
-
-        @wraps(returned)
-        def grad(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or get_ident() != self._timeline.main:
-                return returned(*args, **kwargs)
-            depth = len(self._timeline.open)
-            self._timeline.enter(BACKWARD)
-            try:
-                return returned(*args, **kwargs)
-            finally:
-                self._timeline.unwind(depth)
 
         # TorchScript knows them by their identity.
         known: Any = _builtins
@@ -77,11 +68,9 @@ class Gradients:
         timeline = self._timeline
         timeline.counts[BACKWARDS] += 1
         armed = None
-        for one in self.wrapped:
-            if one.require_backward_grad_sync:
-                timeline.counts[SYNCED] += 1
-                armed = self._arm(tensors)
-                break
+        if any(one.require_backward_grad_sync for one in self.wrapped):
+            timeline.counts[SYNCED] += 1
+            armed = self._arm(tensors)
         self._inside = True
         self._computed_at = 0.0
         depth = len(timeline.open)
@@ -97,21 +86,20 @@ class Gradients:
                 passed = timeline.last - self._computed_at
                 timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
 
+    @harmless
     def _arm(self, tensors: Any) -> Any:
-        """Attach ``_begin`` to the first of these; returns how to remove it."""
-        try:
-            for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                    # As ``register_hook`` does it, whose handle takes 20 µs with cold caches.
-                    hooks: Any = tensor._backward_hooks
-                    if hooks is None:
-                        hooks = tensor._backward_hooks = OrderedDict()
-                        if tensor.grad_fn is not None:
-                            tensor.grad_fn._register_hook_dict(tensor)
-                    hooks[OWN] = self._begin
-                    return hooks
-        except Exception:  # without it the pass is told as a whole
-            return None
+        """Attach ``_begin`` to the first of these; returns how to remove it. Without it, the pass
+        is recorded as a whole."""
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                # As ``register_hook`` does it, whose handle takes 20 µs with cold caches.
+                hooks: Any = tensor._backward_hooks
+                if hooks is None:
+                    hooks = tensor._backward_hooks = OrderedDict()
+                    if tensor.grad_fn is not None:
+                        tensor.grad_fn._register_hook_dict(tensor)
+                hooks[OWN] = self._begin
+                return hooks
         return None
 
     def _begin(self, gradient: Any) -> None:

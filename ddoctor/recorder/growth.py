@@ -29,15 +29,14 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from ddoctor.memory_sweep import devices
-from ddoctor.memory_sweep.devices import Meter
-from ddoctor.memory_sweep.lines import MemoryLines
+from ddoctor.memory_sweep.search import MemoryLines
 from ddoctor.memory_sweep.sweep import TIMED, MemorySweep
 from ddoctor.memory_sweep.training import Use
-from ddoctor.memory_tracking.operators import LimitedTracker
+from ddoctor.memory_tracking.operators import LimitedTracker, Meter
 from ddoctor.probing.journal import Journal
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.probing.world import ProbeWorld
-from ddoctor.recorder import outermost, recorded
+from ddoctor.recorder import facts, outermost, recorded
 from ddoctor.recorder.batches import Batches
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.stepping import Stepping
@@ -46,8 +45,6 @@ from ddoctor.recorder.stepping import Stepping
 SETTLED_STEPS = 3
 # A loader that is a batch ahead, as accelerate's, has one of the size before.
 AHEAD_STEPS = 2
-# By name, since they have lain in several places of torch.
-SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
 # What there is of a step until the next is seen in the first of them: what the script keeps, its
 # loss say, and DDP's buckets.
 WATCHED_STEPS = 2
@@ -57,13 +54,12 @@ class BatchGrowth:
     """One rank's part."""
 
     _world: ProbeWorld
-    _device: devices.SimulatedMemory | devices.GpuMemory
+    _device: devices.DeviceMemory
     _sweep: MemorySweep
 
-    def __init__(
-        self, folder: Path, request: SweepRequest, stepping: Stepping, models: Outermost
-    ) -> None:
-        self._folder, self._request = folder, request
+    def __init__(self, folder: Path, request: str, stepping: Stepping, models: Outermost) -> None:
+        self._folder = folder
+        self._request = msgspec.json.decode(request, type=SweepRequest)
         self._stepping, self._models = stepping, models
         self._batches = Batches(models.training)
         self._lines = MemoryLines()
@@ -143,7 +139,7 @@ class BatchGrowth:
         rows = self._world.gather(list(mine) if most <= self._device.limit else None)
         used = [None if row is None else Use(*row) for row in rows]
         self._sweep.take(size, used, exchange=True)
-        self._sweep.foretell()
+        self._sweep.extrapolate()
         self._tell()
 
     def _timed(self, size: int) -> Iterator[int]:
@@ -165,34 +161,20 @@ class BatchGrowth:
         self._write(trying=size)
 
     def _tell(self) -> None:
-        kinds = {
-            kind.__name__
-            for root in self._models.roots.values()
-            for one in root.modules()
-            for kind in type(one).__mro__
-        }
-        self._write(
-            headroom=msgspec.structs.replace(
-                self._sweep.result(), sharded=not SHARDED.isdisjoint(kinds)
-            )
-        )
+        sharded = any(facts.fsdp_units(one.modules()) for one in self._models.roots.values())
+        self._write(headroom=msgspec.structs.replace(self._sweep.result(), sharded=sharded))
 
-    def _watched(self) -> AbstractContextManager[Meter]:
-        return _on_gpu(self._world.device) if self._world.on_gpu else self._on_cpu()
-
-    @contextmanager
-    def _on_cpu(self) -> Iterator[Meter]:
+    def _watched(self) -> AbstractContextManager[Meter | LimitedTracker]:
+        if self._world.on_gpu:
+            return _on_gpu(self._world.device)
         first, *others = self._stepping.optimizers
         # Also what is not trained, a teacher say.
-        tracker = LimitedTracker(nn.ModuleList(outermost.modules()), first, others, sys.maxsize)
-        meter = Meter()
-        with tracker:
-            yield meter
-        meter.held, meter.reserved = tracker.held, max(tracker.held)
+        every = nn.ModuleList(outermost.modules())
+        return LimitedTracker(every, first, others, sys.maxsize)
 
     def _joined(self) -> ProbeWorld:
         """The ranks of the script's process group."""
-        joined = dist.is_available() and dist.is_initialized()
+        joined = dist.is_initialized()
         store = _get_default_store() if joined else HashStore()
         rank = dist.get_rank() if joined else 0
         # Not where the parameters lie, which may be the CPU, and only their computing on the GPU.

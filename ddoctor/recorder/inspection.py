@@ -100,8 +100,6 @@ class Inspection:
         self._cost = 3 * (perf_counter() - began)
 
     def _end(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self.end()
         self.steps += 1
         self._used.update(self._got)

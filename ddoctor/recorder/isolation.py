@@ -22,6 +22,7 @@ MOST_POINTS = 5
 MOST_WORKERS = 64
 # Workers that only wait need little of a CPU, but each takes memory, and time to be started.
 MOST_PER_CPU = 8
+COPIED = ("collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context")
 
 
 def curve(
@@ -101,11 +102,8 @@ def _forever(loader: DataLoader[Any]) -> Any:
 
 def _copy(loader: Any, workers: int) -> DataLoader[Any]:
     settings: dict[str, Any] = {
+        **{name: getattr(loader, name) for name in COPIED},
         "num_workers": workers,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "worker_init_fn": loader.worker_init_fn,
-        "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor or 2,
         "persistent_workers": True,
     }

@@ -1,21 +1,155 @@
-"""The statistics of the loaders, gathered on request."""
+"""What is known of a DataLoader: its settings as visible from outside, and its statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
 
+import torch
 from msgspec.structs import replace
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from ddoctor.evidence.loading import FirstBatches, Loader
 from ddoctor.recorder import workers
-from ddoctor.recorder.loaders import Seen
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.recorded import LoaderFacts
+from ddoctor.recorder.tape import REST
+from ddoctor.recorder.timeline import Timeline
+
+MOST_BATCHES = 20_000
+By = Literal["indices", "values", "labels"]
+Given: TypeAlias = tuple[set[int], set[tuple[torch.Size, torch.dtype]]]
+"""The storages, shapes and types of a batch's tensors, which are not kept alive."""
+
+
+class Preparing:
+    """The batches of one loader, on their way to the model."""
+
+    def __init__(self) -> None:
+        self.times: deque[tuple[int, float]] = deque(maxlen=MOST_BATCHES)
+        """Step and seconds of each batch that the main thread works on."""
+        self.changes: bool | None = None
+        """Whether the model gets other tensors than the loader gave; None: not seen yet."""
+        self._given: Given | None = None
+        self._rest = 0.0
+
+    def taken(self, timeline: Timeline, tensors: Sequence[torch.Tensor] | None) -> None:
+        """A batch came; ``tensors``: all that it holds, None: it is not looked into."""
+        if timeline.phase != REST or (tensors is None and not self.changes):
+            return
+        self._given = None if tensors is None else _given(tensors)
+        self._rest = timeline.seconds[REST] + perf_counter() - timeline.last
+        timeline.preparing = self
+
+    def arrived(self, timeline: Timeline, tensors: Sequence[torch.Tensor]) -> None:
+        """The model is called with these, and its phase has begun."""
+        timeline.preparing = None
+        if self._given is not None:
+            self.changes = bool(tensors) and not any(
+                _came_from(self._given, one) for one in tensors
+            )
+        if self.changes:
+            seconds = timeline.seconds[REST] - self._rest
+            self.times.append((timeline.done, max(0.0, seconds)))
+
+
+@harmless
+def _given(tensors: Sequence[torch.Tensor]) -> Given:
+    """None where one has no storage, say a sparse tensor."""
+    places = {one.untyped_storage().data_ptr() for one in tensors}
+    return places, {(one.shape, one.dtype) for one in tensors}
+
+
+def _came_from(given: Given, tensor: torch.Tensor) -> bool:
+    """Whether it is one of them, a view of one, or may be its copy on a device."""
+    places, kinds = given
+    if tensor.device.type == "cpu":
+        return tensor.untyped_storage().data_ptr() in places
+    return (tensor.shape, tensor.dtype) in kinds
+
+
+class Epoch:
+    """One pass over a loader."""
+
+    def __init__(self, start: float, seed: int | None) -> None:
+        self.start = start
+        self.seed = seed
+        """The last argument of set_epoch."""
+        self.batches = 0
+        self.ended = False
+        self.prints: dict[By, list[str]] = {"indices": [], "values": [], "labels": []}
+        """Fingerprints of the first batches."""
+
+
+class Seen:
+    """The statistics of one loader."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.settings: Loader | None = None
+        """Its settings; None: no epoch has begun."""
+        self.sources: Sequence[str] = ()
+        """The random number generators of its dataset."""
+        self.made: Callable[[], object] = lambda: None
+        """The loader itself while the script holds it."""
+        self.waits: deque[tuple[int, float, bool]] = deque(maxlen=MOST_BATCHES)
+        """As in LoaderFacts."""
+        self.preparing = Preparing()
+        self.epochs: list[Epoch] = []
+        self.slots: list[workers.Slots] = []
+        self.batch_bytes: int | None = None
+
+
+@harmless
+def described(loader: Any, name: str) -> Loader:
+    """Its settings without any statistics; ``name`` is the line that creates it."""
+    sampler = distributed(loader)
+    context = loader.multiprocessing_context or multiprocessing
+    return Loader(
+        rank=0,
+        host="",
+        name=name,
+        dataset=type(loader.dataset).__name__,
+        kind="iterable" if isinstance(loader.dataset, IterableDataset) else "map",
+        items=length(loader.dataset),
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batches=length(loader),
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        context=context.get_start_method(allow_none=True) or "fork",
+        sampler=type(sampler or loader.sampler).__name__,
+        shuffle=sampler.shuffle if sampler is not None else None,
+        replicas=sampler.num_replicas if sampler is not None else None,
+        collate=getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__),
+    )
+
+
+def distributed(loader: Any) -> DistributedSampler[Any] | None:
+    """The sampler that splits the dataset among ranks; None: there is none."""
+    for holder in (loader, loader.batch_sampler):
+        sampler = getattr(holder, "sampler", None)
+        if isinstance(sampler, DistributedSampler):
+            return sampler
+    return None
+
+
+def length(sized: Any) -> int | None:
+    """None: it has none, or does not know it."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
 
 
 def loading(seen: Iterable[Seen]) -> Iterator[LoaderFacts]:
     """Each loader that fed the training."""
     for one in seen:
-        if one.in_training and one.settings is not None:
+        if one.waits and one.settings is not None:
             yield LoaderFacts(
                 loader=_loader(one.settings, one),
                 waits=tuple(one.waits),
@@ -25,25 +159,21 @@ def loading(seen: Iterable[Seen]) -> Iterator[LoaderFacts]:
 
 
 def _loader(settings: Loader, seen: Seen) -> Loader:
-    totals: dict[str, float] = dict.fromkeys(workers.FIELDS, 0.0)
-    for slots in seen.slots:
-        for name, value in slots.totals().items():
-            totals[name] += value
+    of_slots = [slots.totals() for slots in seen.slots]
+    totals = {name: sum(one[name] for one in of_slots) for name in workers.TOTALS}
     seeds = [epoch.seed for epoch in seen.epochs]
     seeded = settings.replicas is not None and len(seeds) > 1
     return replace(
         settings,
-        seeded_by_epoch=len(set(seeds)) == len(seeds) if seeded else None,
-        fetched=int(totals["items"]),
-        fetch_seconds=totals["item_seconds"],
-        fetch_cpu_seconds=totals["item_cpu"],
-        collated=int(totals["batches"]),
+        fetched=int(totals["fetched"]),
+        fetch_seconds=totals["fetch_seconds"],
+        fetch_cpu_seconds=totals["fetch_cpu_seconds"],
+        collated=int(totals["collated"]),
         collate_seconds=totals["collate_seconds"],
-        collate_cpu_seconds=totals["collate_cpu"],
+        collate_cpu_seconds=totals["collate_cpu_seconds"],
+        seeded_by_epoch=len(set(seeds)) == len(seeds) if seeded else None,
         starts=tuple(epoch.start for epoch in seen.epochs),
-        first_waits=tuple(
-            epoch.first_wait for epoch in seen.epochs if epoch.first_wait is not None
-        ),
+        first_waits=tuple(seconds for _, seconds, first in seen.waits if first),
         epoch_batches=tuple(epoch.batches for epoch in seen.epochs if epoch.ended),
         batch_bytes=seen.batch_bytes,
         randomness=seen.slots[0].randomness(seen.sources) if seen.slots else (),
@@ -51,16 +181,15 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
 
 
 def _epochs(seen: Seen) -> Iterator[FirstBatches]:
+    several = seen.slots[-1].workers if seen.slots else 0
     for number, epoch in enumerate(seen.epochs):
-        several = seen.slots[-1].workers if seen.slots else 0
-        prints = {"indices": epoch.indices, "values": epoch.values, "labels": epoch.labels}
-        for by, printed in prints.items():
+        for by, printed in epoch.prints.items():
             if printed and all(printed):
                 yield FirstBatches(
                     rank=0,
                     name=seen.name,
                     epoch=number,
-                    by=by,  # type: ignore[arg-type]
+                    by=by,
                     batches=tuple(printed),
                     workers=tuple(one % several for one in range(len(printed))) if several else (),
                     taken=epoch.batches,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
-from functools import wraps
+from collections.abc import Callable, MutableMapping
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -17,57 +15,20 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as module
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ddoctor.evidence.loading import Loader
 from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.loader_settings import described, distributed
-from ddoctor.recorder.preparing import Preparing
+from ddoctor.recorder.loader_facts import Epoch, Seen, described, distributed
+from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
 MOST_LOADERS = 64
-MOST_WAITS = 20_000
 FIRST_BATCHES = 8
 MOST_EPOCHS = 64
 # An iterator's attribute: its loader, and what is known of that.
 OWN = "_ddoctor_own"
 # Of a tensor's values; enough to tell two samples apart.
 PRINTED_VALUES = 4096
-
-
-class Epoch:
-    """One pass over a loader."""
-
-    def __init__(self, start: float, seed: int | None) -> None:
-        self.start = start
-        self.seed = seed
-        """The last argument of set_epoch."""
-        self.first_wait: float | None = None
-        self.batches = 0
-        self.ended = False
-        self.indices: list[str] = []
-        self.values: list[str] = []
-        self.labels: list[str] = []
-
-
-class Seen:
-    """The statistics of one loader."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.settings: Loader | None = None
-        """Its settings; None: no epoch has begun."""
-        self.sources: Sequence[str] = ()
-        """The random number generators of its dataset."""
-        self.made: Callable[[], object] = lambda: None
-        """The loader itself while the script holds it."""
-        self.waits: deque[tuple[int, float]] = deque(maxlen=MOST_WAITS)
-        """Step and seconds of each batch."""
-        self.preparing = Preparing()
-        self.epochs: list[Epoch] = []
-        self.slots: list[workers.Slots] = []
-        self.in_training = 0
-        self.batch_bytes: int | None = None
 
 
 class Loaders:
@@ -90,25 +51,20 @@ class Loaders:
         self._install_next()
 
     def _install_init(self) -> None:
-        loader: Any = DataLoader
-        init = loader.__init__
+        init: Any = DataLoader.__init__
 
         # Frameworks read its signature.
-        @wraps(init)
+        @replaces(DataLoader, "__init__")
         def initialise(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **trial.loader_settings(args, kwargs))
             if not self.closed:
                 self.seen[this] = Seen(_made(this) or "")
 
-        loader.__init__ = initialise
-
     def _install_iter(self) -> None:
-        loader: Any = DataLoader
-        begin = loader.__iter__
-        several: Any = module._MultiProcessingDataLoaderIter
-        start = several.__init__
+        begin = DataLoader.__iter__
+        start: Any = module._MultiProcessingDataLoaderIter.__init__
 
-        @wraps(begin)
+        @replaces(DataLoader, "__iter__")
         def iterate(this: Any) -> Any:
             seen = self.seen.get(this)
             if seen is None or not self._timeline.here():
@@ -128,7 +84,7 @@ class Loaders:
                 seen.slots.append(workers.Slots(0))
             return iterator
 
-        @wraps(start)
+        @replaces(module._MultiProcessingDataLoaderIter, "__init__")
         def start_workers(this: Any, of: Any) -> None:
             seen = self.seen.get(of)
             if seen is not None and len(seen.slots) < MOST_EPOCHS:
@@ -139,15 +95,12 @@ class Loaders:
             finally:
                 workers.current = None
 
-        loader.__iter__ = iterate
-        several.__init__ = start_workers
-
     def _install_next(self) -> None:
         base: Any = module._BaseDataLoaderIter
         take, index = base.__next__, base._next_index
         timeline, training = self._timeline, self._training
 
-        @wraps(take)
+        @replaces(base, "__next__")
         def take_next(this: Any) -> Any:
             known = getattr(this, OWN, None)
             if known is None or get_ident() != timeline.main:
@@ -171,25 +124,22 @@ class Loaders:
             epoch.batches += 1
             tensors = None
             if epoch.batches <= FIRST_BATCHES:
-                tensors = _look_at(seen, epoch, batch, seconds)
+                tensors = _look_at(seen, epoch, batch)
             elif seen.preparing.changes is None:
                 tensors = _looked_into(batch)
             if phase == LOADER:
-                seen.in_training += 1
-                seen.waits.append((timeline.done, seconds))
+                seen.waits.append((timeline.done, seconds, epoch.batches == 1))
                 if get_ident() == timeline.busy:
                     seen.preparing.taken(timeline, tensors)
             return batch
 
-        @wraps(index)
+        @replaces(base, "_next_index")
         def next_index(this: Any) -> Any:
             found = index(this)
             known = getattr(this, OWN, None)
-            if known is not None and len(known[1].epochs[-1].indices) < FIRST_BATCHES:
+            if known is not None and len(known[1].epochs[-1].prints["indices"]) < FIRST_BATCHES:
                 _note_index(known[1], found)
             return found
-
-        base.__next__, base._next_index = take_next, next_index
 
     def _known(self, loader: DataLoader[Any], seen: Seen) -> Seen:
         """The statistics of a loader that begins an epoch. A loader that is created again for each
@@ -220,13 +170,11 @@ def _counted(epoch: Epoch, take: Callable[[Any], Any], iterator: Any) -> Any:
 
 
 @harmless
-def _look_at(seen: Seen, epoch: Epoch, batch: Any, seconds: float) -> list[torch.Tensor]:
+def _look_at(seen: Seen, epoch: Epoch, batch: Any) -> list[torch.Tensor]:
     """All tensors of the batch."""
-    if epoch.first_wait is None:
-        epoch.first_wait = seconds
     tensors = _tensors(batch)
-    epoch.values.append(_print(tensors) or "")
-    epoch.labels.append(_print_labels(tensors) or "")
+    epoch.prints["values"].append(_print(tensors) or "")
+    epoch.prints["labels"].append(_print_labels(tensors) or "")
     seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
     return tensors
 
@@ -234,7 +182,7 @@ def _look_at(seen: Seen, epoch: Epoch, batch: Any, seconds: float) -> list[torch
 @harmless
 def _note_index(seen: Seen, index: Any) -> None:
     if seen.settings is not None and seen.settings.kind == "map":
-        seen.epochs[-1].indices.append(f"{crc32(str(index).encode()):08x}")
+        seen.epochs[-1].prints["indices"].append(f"{crc32(str(index).encode()):08x}")
 
 
 @harmless

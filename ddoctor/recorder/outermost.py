@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -69,16 +69,12 @@ class Outermost:
 
     def training(self) -> bool | None:
         """Whether the models are in training mode; None: no model yet."""
-        for one in self.roots.values():
-            return one.training
-        return None
+        return next((one.training for one in self.roots.values()), None)
 
-    def wrapped(self) -> Iterator[DistributedDataParallel]:
+    def wrapped(self) -> list[DistributedDataParallel]:
         """The models in DDP."""
-        for root in self.roots.values():
-            for module in root.modules():
-                if isinstance(module, DistributedDataParallel):
-                    yield module
+        every = (module for root in self.roots.values() for module in root.modules())
+        return [module for module in every if isinstance(module, DistributedDataParallel)]
 
     def _holds(self, module: nn.Module) -> bool:
         return any(id(one) in self._parameters for one in module.parameters())
@@ -134,25 +130,20 @@ class Outermost:
 
         timeline.swaps.put(kind, "__call__", call)
 
+    @harmless
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            alone = len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor
-            tensors = args if alone else _tensors((*args, *kwargs.values()))
-            if self._timeline.preparing is not None:
-                self._timeline.preparing.arrived(self._timeline, tensors)
-            shapes = []
-            elements = 0
-            for one in tensors:
-                shapes.append(one.shape)
-                elements += one.numel()
-            if shapes:
-                counts = self._timeline.counts
-                counts[SAMPLES] += shapes[0][0] if shapes[0] else 1
-                counts[ELEMENTS] += elements
-                if len(self.shapes) < MOST_SHAPES:
-                    self.shapes.add(tuple(shapes))
-        except Exception:  # what the script hands over may be of any kind
-            return
+        # What the script hands over may be of any kind.
+        alone = len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor
+        tensors = args if alone else tensors_among((*args, *kwargs.values()))
+        if self._timeline.preparing is not None:
+            self._timeline.preparing.arrived(self._timeline, tensors)
+        if tensors:
+            shapes = tuple(one.shape for one in tensors)
+            counts = self._timeline.counts
+            counts[SAMPLES] += shapes[0][0] if shapes[0] else 1
+            counts[ELEMENTS] += sum(one.numel() for one in tensors)
+            if len(self.shapes) < MOST_SHAPES:
+                self.shapes.add(shapes)
 
 
 def modules() -> list[nn.Module]:
@@ -169,7 +160,7 @@ def modules() -> list[nn.Module]:
         sys.setswitchinterval(interval)
 
 
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+def tensors_among(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors among the arguments, including lists and dictionaries."""
     found: list[torch.Tensor] = []
     for value in values:

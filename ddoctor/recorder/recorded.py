@@ -9,6 +9,7 @@ import msgspec
 
 from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.evidence.steps import Growth, HotLine
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 
@@ -20,10 +21,10 @@ SAFE_PATH = "DDOCTOR_SAFE_PATH"
 """The variable with the value of PYTHONSAFEPATH before the recorder set it."""
 ISOLATE = "DDOCTOR_ISOLATE"
 """Set if the loaders are to be measured in isolation at the end."""
-
-
 GROW = "DDOCTOR_GROW"
 """Set if the script is to train on growing batches: the request, as JSON."""
+
+NO_GROWTH = Growth(rank=0, host="", times=(), steps=(), resident=())
 
 
 class Grown(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,67 +42,41 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader, and its waits."""
 
     loader: Loader
-    waits: tuple[tuple[int, float], ...]
-    """Step and seconds of each batch."""
+    waits: tuple[tuple[int, float, bool], ...]
+    """Step and seconds of each batch, and whether it is the first of its epoch."""
     preparing: tuple[tuple[int, float], ...] = ()
     """Step and seconds of each batch that the main process itself worked on before the model."""
     epochs: tuple[FirstBatches, ...] = ()
 
 
-class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
+class CallFacts(msgspec.Struct, kw_only=True):
     """One line that calls a collective."""
 
     operation: str
     place: str
     of_user: bool
-    steps: tuple[tuple[int, int, int, float], ...]
-    """Step, calls, bytes and seconds up to its end."""
-
-
-class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A line in which the main thread was sampled."""
-
-    file: str
-    line: int
-    function: str
-    text: str
-    inner: str
-
-
-class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a rank's GPU, in MiB."""
-
-    between: float | None
-    """MiB allocated between two steps, without gradients; None: too few steps."""
-    peak: float
-    """Peak MiB allocated."""
-    reserved: float
-    """Peak MiB that the allocator reserved."""
-    total: float
+    steps: list[tuple[int, int, int, float]] = []
+    """Each step that calls it: number, calls, bytes and seconds."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts of one rank."""
+    """All facts of one rank, without what the other ranks and its own steps add to them."""
 
     wrappers: tuple[Wrapper, ...] = ()
     loaders: tuple[LoaderFacts, ...] = ()
     calls: tuple[CallFacts, ...] = ()
     flags: RankFlags | None = None
-    places: tuple[CodePlace, ...] = ()
+    places: tuple[HotLine, ...] = ()
+    """Lines in which the main thread was sampled."""
     samples: tuple[tuple[float, int, int], ...] = ()
     """Time, phase and place of each sample of the main thread."""
-    memory: tuple[tuple[float, int, float, float], ...] = ()
-    """Time, completed steps, MiB of the process, MiB on the device."""
-    device_memory: DeviceMemory | None = None
+    memory: tuple[tuple[float, int, float, float, float | None], ...] = ()
+    """Time, completed steps, MiB of the process, MiB on the device, MiB that malloc keeps free."""
+    growth: Growth = NO_GROWTH
     grown: float = 0.0
     """Largest growth of the process before the training, in MiB."""
     fsdp: bool = False
     """Whether the script has imported FSDP."""
-    graph_tensors_before: int | None = None
-    """The number after the first step."""
-    graph_tensors: int | None = None
-    graph_depth_before: int | None = None
-    graph_depth: int | None = None
     threads: int = 0
     gc_enabled: bool = True
     optimizers: tuple[str, ...] = ()

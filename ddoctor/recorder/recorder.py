@@ -10,37 +10,28 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import (
-    facts,
-    isolation,
-    loader_facts,
-    pauses,
-    recomputing,
-    recorded,
-    transfers,
-    trial,
-)
+from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial
 from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.precision import Precision
-from ddoctor.recorder.recorded import Facts
+from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import COUNT, LOADER
+from ddoctor.recorder.tape import COUNT, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
 
 if TYPE_CHECKING:
     from ddoctor.recorder.growth import BatchGrowth
 
+FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
@@ -75,13 +66,10 @@ class Recorder:
         self._gradients = Gradients(timeline)
         self._loaders = Loaders(timeline, self._outermost.training)
         self._inspection = Inspection(timeline)
-        self._precision = Precision()
         self._sampler = Sampler(timeline, self.write)
         self._growth: BatchGrowth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
-        self._graphs_before: tuple[int | None, int | None] = (None, None)
-        self._graphs: tuple[int | None, int | None] = (None, None)
-        self._between: float | None = None
+        self._memory = NO_GROWTH
         self._stopping = False
         self._writing = Lock()
 
@@ -92,25 +80,17 @@ class Recorder:
         self._gradients.install()
         self._collectives.install()
         self._loaders.install()
-        self._precision.install()
-        pauses.install(self._timeline)
-        recomputing.install(self._timeline)
+        calls.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
         if request := os.environ.get(recorded.GROW):
-            self._growth = self._grow(request)
+            from ddoctor.recorder.growth import BatchGrowth
 
-    def _grow(self, request: str) -> BatchGrowth:
-        from ddoctor.probing.sweep_request import SweepRequest
-        from ddoctor.recorder.growth import BatchGrowth
-
-        wanted = msgspec.json.decode(request, type=SweepRequest)
-        growth = BatchGrowth(self._folder, wanted, self._stepping, self._outermost)
-        growth.install()
-        return growth
+            self._growth = BatchGrowth(self._folder, request, self._stepping, self._outermost)
+            self._growth.install()
 
     def expected(self, error: BaseException) -> bool:
         """Whether a trial of ddoctor ended the script."""
@@ -127,19 +107,22 @@ class Recorder:
         self._take_models()
         if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:
             self._timeline.use_device(_cuda_clock(self._timeline))
-            transfers.install(self._timeline)
+            calls.time_copies(self._timeline)
             self._sampler.device_memory = lambda: torch.cuda.memory_allocated() / 2**20
 
     def _take_models(self) -> None:
-        wrapped = list(self._outermost.wrapped())
-        self._gradients.wrapped = wrapped
-        self._inspection.watch(wrapped)
+        self._gradients.wrapped = self._outermost.wrapped()
+        self._inspection.watch(self._gradients.wrapped)
 
     def _settle(self, number: int) -> int:
         if number == 1:
-            self._graphs_before = facts.graphs()
+            tensors, depth = facts.graphs()
+            self._memory = replace(
+                self._memory, graph_tensors_before=tensors, graph_depth_before=depth
+            )
         if number == PACED_STEPS:
-            self._between = facts.between_steps(self._outermost)
+            between = facts.between_steps(self._outermost)
+            self._memory = replace(self._memory, device_between=between)
         before = set(self._outermost.roots)
         self._outermost.settle(number)
         if set(self._outermost.roots) != before:
@@ -153,7 +136,8 @@ class Recorder:
         self._stopping = True
         self._inspection.end()
         gc.collect()
-        self._graphs = facts.graphs()
+        tensors, depth = facts.graphs()
+        self._memory = replace(self._memory, graph_tensors=tensors, graph_depth=depth)
         self.write()
         if self._isolate:
             with suppress(Exception):
@@ -162,8 +146,6 @@ class Recorder:
 
     def _isolated(self) -> list[CurvePoint]:
         """The loaders that delay the training, measured in isolation."""
-        from ddoctor.recorder.tape import Tape
-
         tape = Tape(self._folder / recorded.TAPE)
         rows = list(tape.rows())[-RECENT_STEPS:]
         tape.close()
@@ -175,7 +157,7 @@ class Recorder:
         points: list[CurvePoint] = []
         rest = [row.end - row.begin - row.phases[LOADER] for row in rows]
         for loader, seen in list(self._loaders.seen.items()):
-            if seen.in_training:
+            if seen.waits:
                 need = facts.worker_need(list(seen.waits)[-RECENT_STEPS:], rest)
                 known = next(loader_facts.loading([seen])).loader
                 points += isolation.curve(loader, seen.name, known.batch_seconds or need, need)
@@ -190,34 +172,27 @@ class Recorder:
         """Write everything recorded so far."""
         # From the thread that samples, and from the main thread at the end.
         with self._writing:
-            self._write()
-
-    def _write(self) -> None:
-        recorded.write(
-            self._folder,
-            recorded.FACTS,
-            Facts(
-                wrappers=tuple(
-                    facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
+            recorded.write(
+                self._folder,
+                recorded.FACTS,
+                Facts(
+                    wrappers=tuple(
+                        facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
+                    ),
+                    loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
+                    calls=tuple(self._collectives.places.values()),
+                    flags=facts.flags(self._outermost, self._timeline.autocast),
+                    places=self._sampler.places(),
+                    samples=tuple(self._sampler.samples),
+                    memory=tuple(self._sampler.memory),
+                    grown=self._sampler.grown,
+                    growth=facts.with_device(self._memory),
+                    fsdp="torch.distributed.fsdp" in sys.modules,
+                    threads=torch.get_num_threads(),
+                    gc_enabled=gc.isenabled(),
+                    optimizers=tuple(name for name, _ in self._stepping.classes.most_common()),
+                    framework=", ".join(name for name in FRAMEWORKS if name in sys.modules),
+                    device=facts.device(self._outermost),
+                    curve=self._curve,
                 ),
-                loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
-                calls=tuple(facts.calls(self._collectives)),
-                flags=facts.flags(self._outermost, self._precision.autocast),
-                places=self._sampler.places(),
-                samples=tuple(self._sampler.samples),
-                memory=tuple(self._sampler.memory),
-                grown=self._sampler.grown,
-                device_memory=facts.device_memory(self._between),
-                fsdp="torch.distributed.fsdp" in sys.modules,
-                graph_tensors_before=self._graphs_before[0],
-                graph_tensors=self._graphs[0],
-                graph_depth_before=self._graphs_before[1],
-                graph_depth=self._graphs[1],
-                threads=torch.get_num_threads(),
-                gc_enabled=gc.isenabled(),
-                optimizers=tuple(name for name, _ in self._stepping.classes.most_common()),
-                framework=facts.framework(),
-                device=facts.device(self._outermost),
-                curve=self._curve,
-            ),
-        )
+            )

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ddoctor.proc.memory import held
+from ddoctor.evidence.steps import HotLine
+from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import places
-from ddoctor.recorder.recorded import CodePlace
 from ddoctor.recorder.timeline import Timeline
 
 EVERY_SECONDS = 0.05
@@ -39,9 +39,9 @@ class Sampler:
         self._timeline = timeline
         self._write = write
         self._numbers: dict[tuple[CodeType, int, CodeType], int] = {}
-        self._places: list[tuple[CodeType, int, CodeType]] = []
+        """Code, line and innermost code of each place, numbered from 0."""
         self.samples: list[tuple[float, int, int]] = []
-        self.memory: list[tuple[float, int, float, float]] = []
+        self.memory: list[tuple[float, int, float, float, float | None]] = []
         self._at_first = held() or 0.0
         self.grown = 0.0
         """Largest growth of the process before the training, in MiB."""
@@ -61,17 +61,19 @@ class Sampler:
         self._over.set()
         self._thread.join(STOP_SECONDS)
 
-    def places(self) -> tuple[CodePlace, ...]:
+    def places(self) -> tuple[HotLine, ...]:
         """The sampled places, by the numbers in ``samples``."""
         return tuple(
-            CodePlace(
+            HotLine(
+                phase="",
+                samples=0,
                 file=places.short(code.co_filename),
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                 text=linecache.getline(code.co_filename, line).strip(),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
             )
-            for code, line, inner in self._places
+            for code, line, inner in list(self._numbers)
         )
 
     def _run(self) -> None:
@@ -105,16 +107,16 @@ class Sampler:
         key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user))
         number = self._numbers.get(key)
         if number is None:
-            if len(self._places) >= MOST_PLACES:
+            if len(self._numbers) >= MOST_PLACES:
                 return
-            number = self._numbers[key] = len(self._places)
-            self._places.append(key)
+            number = self._numbers[key] = len(self._numbers)
         self.samples.append((now, phase, number))
 
     def _weigh(self) -> None:
         timeline = self._timeline
         weight = held() or 0.0
-        self.memory.append((timeline.last, timeline.done, weight, self.device_memory()))
+        device, free = self.device_memory(), malloc_free()
+        self.memory.append((timeline.last, timeline.done, weight, device, free))
         if not self._training:
             self.grown = max(self.grown, weight - self._at_first)
 

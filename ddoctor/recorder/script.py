@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -13,15 +15,20 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 import msgspec
 
 from ddoctor.evidence.training import Frame
-from ddoctor.recorder import left_out, places
+from ddoctor.recorder import places
 
 MOST_FRAMES = 60
 # Frozen from Python 3.11 on.
 RUNPY = ("<frozen runpy>", runpy.__file__)
+
+# torch/csrc/distributed/c10d/reducer.cpp; the names come with TORCH_DISTRIBUTED_DEBUG only.
+NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank (\d+): ([\d ]+)")
+NAMED = "Parameters which did not receive grad for rank {rank}: {names}"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +137,7 @@ def ending(error: BaseException | None) -> Ending:
         stack.append(traceback.FrameSummary(error.filename, error.lineno, "<module>"))
     return Ending(
         exception=type(error).__name__,
-        message=left_out.named(str(error))[:4000],
+        message=with_names(str(error))[:4000],
         stack=tuple(
             Frame(
                 file=one.filename,
@@ -141,6 +148,31 @@ def ending(error: BaseException | None) -> Ending:
             )
             for one in stack
         ),
+    )
+
+
+def with_names(message: str) -> str:
+    """DDP's error about unused parameters with their names, which it only counts, if known."""
+    found = NUMBERED.search(message)
+    if found is None or NAMED.partition("{")[0] in message:
+        return message
+    rank, numbers = found[1], [int(number) for number in found[2].split()]
+    parallel: Any = sys.modules.get("torch.nn.parallel")
+    kind = parallel.DistributedDataParallel if parallel is not None else ()
+    models: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    if len(models) != 1:
+        return message
+    names = [
+        name
+        for name, parameter in models[0].module.named_parameters()
+        if parameter.requires_grad and name not in models[0].parameters_to_ignore
+    ]
+    if max(numbers) >= len(names):
+        return message
+    told = ", ".join(names[number] for number in numbers)
+    return (
+        f"{message[: found.start()]}{NAMED.format(rank=rank, names=told)}\n{found[0]}"
+        + (message[found.end() :])
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
-from functools import wraps
 from threading import get_ident
 from types import FrameType
 from typing import Any, NoReturn
@@ -21,6 +20,7 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder.harmless import harmless
+from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import COUNT, LEAVING, OPTIMIZER, STOP_AT, WORLD
 from ddoctor.recorder.timeline import Timeline
 
@@ -70,10 +70,9 @@ class Stepping:
         """Hook into all optimizers, and into the gradient scaler, which may skip their steps."""
         self._timeline.swaps.hook(register_optimizer_step_pre_hook, self._before)
         register_optimizer_step_post_hook(self._after)
-        scaler: Any = torch.amp.GradScaler
-        step = scaler.step
+        step: Any = torch.amp.GradScaler.step
 
-        @wraps(step)
+        @replaces(torch.amp.GradScaler, "step")
         def scaled_step(this: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             before = self._all
             result = step(this, optimizer, *args, **kwargs)
@@ -81,8 +80,6 @@ class Stepping:
             if self._timeline.here() and self._all == before:
                 self._count(optimizer)
             return result
-
-        scaler.step = scaled_step
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         timeline = self._timeline
@@ -138,7 +135,8 @@ class Stepping:
         if self._since_anchor[id(optimizer)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
             self._anchor = ref(optimizer)
             self._since_anchor.clear()
-            self._timeline.head[WORLD] = _world()
+            grouped = torch.distributed.is_initialized()
+            self._timeline.head[WORLD] = torch.distributed.get_world_size() if grouped else 1
             return True
         return False
 
@@ -151,21 +149,10 @@ class Stepping:
         raise Stopped(0)
 
 
-def _world() -> int:
-    """Number of ranks in the script's process group."""
-    group = torch.distributed
-    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
-
-
 def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> list[Any]:
     """The results of the callbacks, without those that failed."""
-    answers = []
-    for call in calls:
-        try:
-            answers.append(call(*args))
-        except Exception:  # noqa: PERF203 - the script must not fail for what watches it
-            continue
-    return answers
+    answers = [harmless(call)(*args) for call in calls]
+    return [answer for answer in answers if answer is not None]
 
 
 def _open_steps() -> int:

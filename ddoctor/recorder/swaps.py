@@ -1,17 +1,32 @@
-"""Hooks that run in every step: installed while steps are recorded, removed while they are not.
+"""Functions of torch and of Python that the recorder replaces by its own.
 
-Even a function that returns at once takes some microseconds after a step has emptied the caches.
+Most stay for good. Those that run in every step are removed while no steps are recorded: even a
+function that returns at once takes some microseconds after a step has emptied the caches.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch.utils.hooks import RemovableHandle
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 ABSENT = object()
+
+Ours = TypeVar("Ours", bound=Callable[..., Any])
+
+
+def replaces(owner: Any, name: str) -> Callable[[Ours], Ours]:
+    """Decorate a function that takes the place of another for good, and looks like it."""
+
+    def put(ours: Ours) -> Ours:
+        setattr(owner, name, wraps(getattr(owner, name))(ours))
+        return ours
+
+    return put
 
 
 class Swaps:
@@ -36,7 +51,8 @@ class Swaps:
 
         None if anything was compiled: the compiled code may depend on it.
         """
-        if _has_compiled():
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        if dynamo is not None and dynamo.counters["frames"]:
             return
         for hooks, number, _ in self._hooks:
             hooks().pop(number, None)
@@ -55,8 +71,3 @@ class Swaps:
         for owner, name, ours, before in self._swaps:
             if vars(owner).get(name, ABSENT) is before:
                 setattr(owner, name, ours)
-
-
-def _has_compiled() -> bool:
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"])

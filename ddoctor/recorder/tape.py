@@ -10,9 +10,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -32,8 +33,38 @@ REST, LOADER, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CHECKPOINT, E
     range(len(PHASES))
 )
 
+OPERATIONS: Final = (
+    "DDP's gradient reduction",
+    "DDP's buffer broadcast",
+    "wait",
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "monitored_barrier",
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "scatter_object_list",
+    "send",
+    "recv",
+    # FSDP2's, since torch 2.13.
+    "all_gather_single",
+    "reduce_scatter_single",
+)
+"""The watched collectives, by their numbers; after the first three, functions of torch."""
+DDP_REDUCE, DDP_BUFFERS, WAIT, FIRST_FUNCTION = range(4)
+
 HEAD_CELLS = 16
-PID, STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, BEGAN, LEAVING, WORLD = range(11)
+STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, LEAVING, WORLD = range(9)
 
 ROWS = 10_000
 COUNTS = (
@@ -41,7 +72,7 @@ COUNTS = (
     "elements",
     "forwards",
     "backwards",
-    "synced",
+    "synced_backwards",
     "inspected",
     "find_unused",
     "buffers",
@@ -53,13 +84,15 @@ COUNTS = (
 )
 """The counts of each step in addition to the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}
-ROW_CELLS = 5 + len(PHASES) + len(COUNTS)
-"""Number, begin, end, CPU seconds, collectives until its end; then phases and counts."""
-ROW = struct.Struct(f"={ROW_CELLS}d")
+PHASES_FROM, COUNTS_FROM = 4, 4 + len(PHASES)
+"""Cells of a row: number, begin, end, CPU seconds, phases, counts."""
+ROW = struct.Struct(f"={COUNTS_FROM + len(COUNTS)}d")
 
 MEETING_ROWS = 100_000
 MEETING = struct.Struct("=5d")
 """Step, arrival, seconds, group, operation."""
+Meeting: TypeAlias = tuple[float, float, float, float]
+"""The same without the step."""
 
 HEAD_BYTES = HEAD_CELLS * 8
 MEETINGS_AT = HEAD_BYTES + ROWS * ROW.size
@@ -78,8 +111,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """In the order of PHASES."""
     counts: tuple[float, ...]
     """In the order of COUNTS."""
-    meetings: tuple[tuple[float, float, float, float], ...] = ()
-    """Arrival, seconds, group, operation."""
+    meetings: tuple[Meeting, ...] = ()
 
 
 class Tape:
@@ -98,33 +130,24 @@ class Tape:
 
     def rows(self) -> Iterator[StepRow]:
         """The recorded steps that are still in the ring, in order, with their collectives."""
-        done = int(self.head[DONE])
-        met_in_all = int(self.head[MEETINGS])
-        before: float | None = None
+        done, met = int(self.head[DONE]), int(self.head[MEETINGS])
+        meetings: dict[int, list[Meeting]] = defaultdict(list)
+        for one in range(max(0, met - MEETING_ROWS), met):
+            at = MEETINGS_AT + one % MEETING_ROWS * MEETING.size
+            step, *meeting = MEETING.unpack_from(self.memory, at)
+            meetings[step].append(tuple(meeting))
         for number in range(max(0, done - ROWS), done):
             cells = ROW.unpack_from(self.memory, HEAD_BYTES + number % ROWS * ROW.size)
-            if cells[0] != number:
-                continue
-            until = cells[4]
-            # A ring that has gone round holds no meetings of that step any more.
-            first = until if before is None and number else before or 0
-            kept = range(max(int(first), met_in_all - MEETING_ROWS), int(until))
-            met = (
-                MEETING.unpack_from(self.memory, MEETINGS_AT + one % MEETING_ROWS * MEETING.size)
-                for one in kept
-            )
-            # Those of steps before it that were not recorded are none of its own.
-            meetings = (one for one in met if one[0] == number)
-            before = until
-            yield StepRow(
-                number=number,
-                begin=cells[1],
-                end=cells[2],
-                cpu=cells[3],
-                phases=cells[5 : 5 + len(PHASES)],
-                counts=cells[5 + len(PHASES) :],
-                meetings=tuple(one[1:] for one in meetings),
-            )
+            if cells[0] == number:
+                yield StepRow(
+                    number=number,
+                    begin=cells[1],
+                    end=cells[2],
+                    cpu=cells[3],
+                    phases=cells[PHASES_FROM:COUNTS_FROM],
+                    counts=cells[COUNTS_FROM:],
+                    meetings=tuple(meetings[number]),
+                )
 
     def close(self) -> None:
         """Close the file; its content stays."""

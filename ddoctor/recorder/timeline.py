@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.swaps import Swaps
 from ddoctor.recorder.tape import (
-    BEGAN,
     COUNTS,
     DONE,
     HEAD_BYTES,
@@ -21,7 +20,6 @@ from ddoctor.recorder.tape import (
     MEETINGS_AT,
     PHASE,
     PHASES,
-    PID,
     REST,
     ROW,
     ROWS,
@@ -31,7 +29,7 @@ from ddoctor.recorder.tape import (
 )
 
 if TYPE_CHECKING:
-    from ddoctor.recorder.preparing import Preparing
+    from ddoctor.recorder.loader_facts import Preparing
 
 # An exception may leave phases open for good; no training nests them deeper than this.
 DEEPEST = 40
@@ -63,6 +61,8 @@ class Timeline:
         self.open: list[int] = []
         """The enclosing phase of each open phase; its length is the argument of ``unwind``."""
         self.done = 0
+        self.autocast = ""
+        """The data type of the last entry into autocast."""
         self.preparing: Preparing | None = None
         """Of the loader whose batch is on its way to the model; None: it has arrived."""
         self.meetings = 0
@@ -74,8 +74,6 @@ class Timeline:
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
         """The device clock; none while the recorder rests."""
-        tape.head[PID] = os.getpid()
-        tape.head[BEGAN] = self.last
         os.register_at_fork(after_in_child=self._forget)
 
     def here(self) -> bool:
@@ -96,20 +94,13 @@ class Timeline:
 
     def leave(self) -> float:
         """Return to the enclosing phase; returns the time."""
-        now = perf_counter()
-        self.seconds[self.phase] += now - self.last
-        self.phase = self.open.pop() if self.open else REST
-        self.last = self.head[SINCE] = now
-        self.head[PHASE] = self.phase
-        if self.marking is not None:
-            self.marking.mark(self.phase)
-        return now
+        self.unwind(max(0, len(self.open) - 1))
+        return self.last
 
     def unwind(self, depth: int) -> None:
         """Leave all phases beyond this depth, also after an exception."""
         if len(self.open) <= depth:
             return
-        # As in ``leave``, which would be a call more in every phase of every step.
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
         self.phase = self.open[depth]
@@ -157,7 +148,6 @@ class Timeline:
             self._begin,
             now,
             cpu - self._cpu,
-            self.meetings,
             *self.seconds,
             *self.counts,
         )

@@ -6,8 +6,9 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
-from functools import wraps
 from typing import Any
+
+from ddoctor.recorder.swaps import replaces
 
 VARIABLE = "DDOCTOR_TRIAL"
 """The variable with the list of changes as in ``Fix.settings``, as JSON."""
@@ -51,20 +52,17 @@ def apply() -> None:
     wanted = _of("ddp")
     if not wanted:
         return
-    wrapper: Any = DistributedDataParallel
-    init = wrapper.__init__
+    init: Any = DistributedDataParallel.__init__
     signature = inspect.signature(init)
     # Its name from torch 2.13 on, which goes before the old one where both are given.
     if "forward_sync_buffers" in signature.parameters and "broadcast_buffers" in wanted:
         wanted["forward_sync_buffers"] = wanted.pop("broadcast_buffers")
 
-    @wraps(init)
+    @replaces(DistributedDataParallel, "__init__")
     def initialise(*args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.arguments.update(wanted)
         init(*bound.args, **bound.kwargs)
-
-    wrapper.__init__ = initialise
 
 
 def _of(family: str) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import mmap
 import random
-import struct
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 from zlib import crc32
 
+import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
@@ -21,8 +23,18 @@ from ddoctor.evidence.loading import WorkerRandomness
 from ddoctor.recorder.harmless import harmless
 
 MOST_SOURCES = 6
-FIELDS = ("items", "item_seconds", "item_cpu", "batches", "collate_seconds", "collate_cpu", "seen")
-SLOT = struct.Struct(f"={len(FIELDS) + 2 * MOST_SOURCES}d")
+TOTALS = (
+    "fetched",
+    "fetch_seconds",
+    "fetch_cpu_seconds",
+    "collated",
+    "collate_seconds",
+    "collate_cpu_seconds",
+)
+"""Fields of the evidence's Loader, in the order of a slot. There, whether random states were seen
+follows, then the first state of each generator, and whether it changed."""
+FETCHED, FETCH_SECONDS, FETCH_CPU, COLLATED, COLLATE_SECONDS, COLLATE_CPU, SEEN, STATES = range(8)
+SLOT_CELLS = STATES + 2 * MOST_SOURCES
 # When the random states are looked at: before the first batch, and whether they changed since.
 LOOKS = (1, 2, 4, 8)
 # In the main process timing is part of the step: of many batches every fourth tells as much.
@@ -38,41 +50,35 @@ class Slots:
         self.workers = workers
         self.turn = 0
         """Number of batches that the main process has fetched."""
-        self._memory = mmap.mmap(-1, SLOT.size * (workers + 1))
+        cells = SLOT_CELLS * (workers + 1)
+        self._cells = memoryview(mmap.mmap(-1, 8 * cells)).cast("d")
 
     def next_is_timed(self) -> bool:
         """Whether the main process times the next batch that it fetches."""
         self.turn += 1
         return self.turn <= ALL_OF_THE_FIRST or self.turn % EVERY == 0
 
-    def read(self, number: int) -> list[float]:
-        """The numbers of a slot; slot 0 is the main process."""
-        return list(SLOT.unpack_from(self._memory, number * SLOT.size))
-
-    def write(self, number: int, values: Sequence[float]) -> None:
-        """Change a slot; each has one writer."""
-        SLOT.pack_into(self._memory, number * SLOT.size, *values)
+    def slot(self, number: int) -> Any:
+        """The cells of a slot, which has one writer; slot 0 is the main process."""
+        return self._cells[number * SLOT_CELLS : (number + 1) * SLOT_CELLS]
 
     def totals(self) -> dict[str, float]:
         """The sums over all slots."""
-        rows = [self.read(number) for number in range(self.workers + 1)]
-        return {name: sum(row[place] for row in rows) for place, name in enumerate(FIELDS)}
+        return {name: sum(self._cells[place::SLOT_CELLS]) for place, name in enumerate(TOTALS)}
 
     def randomness(self, sources: Sequence[str]) -> tuple[WorkerRandomness, ...]:
         """The workers' states of each random number generator."""
-        found = []
-        for worker in range(self.workers):
-            row = self.read(worker + 1)
-            if not row[FIELDS.index("seen")]:
-                continue
-            for number, source in enumerate(sources[:MOST_SOURCES]):
-                first, used = row[len(FIELDS) + 2 * number : len(FIELDS) + 2 * number + 2]
-                found.append(
-                    WorkerRandomness(
-                        worker=worker, source=source, first=f"{int(first):08x}", used=bool(used)
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            WorkerRandomness(
+                worker=worker,
+                source=source,
+                first=f"{int(cells[place]):08x}",
+                used=bool(cells[place + 1]),
+            )
+            for worker in range(self.workers)
+            if (cells := self.slot(worker + 1))[SEEN]
+            for place, source in zip(range(STATES, SLOT_CELLS, 2), sources, strict=False)
+        )
 
 
 current: Slots | None = None
@@ -84,18 +90,15 @@ in_main: Slots | None = None
 def install() -> None:
     """Time every fetch, and the collate in it."""
     for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
-        _install(fetcher)
+        setattr(fetcher, "fetch", _timed(fetcher.fetch))  # noqa: B010
 
 
 def sources(dataset: Any) -> tuple[str, ...]:
     """The names of the random number generators that a worker has."""
-    own = [f"dataset.{name}" for name in sorted(_generators(dataset))]
-    return ("numpy.random", "random", "torch", *own)[:MOST_SOURCES]
+    return tuple(_generators(dataset))[:MOST_SOURCES]
 
 
-def _install(fetcher: Any) -> None:
-    original: Callable[..., Any] = fetcher.fetch
-
+def _timed(original: Any) -> Any:
     def fetch(this: Any, index: Any) -> Any:
         slots = in_main or current
         if slots is None:
@@ -104,10 +107,10 @@ def _install(fetcher: Any) -> None:
         if info is not None and info.id >= slots.workers:
             return original(this, index)
         number = info.id + 1 if info is not None else 0
-        row = slots.read(number)
-        if info is not None and row[FIELDS.index("batches")] + 1 in LOOKS:
-            _look(row, this.dataset)
-        collate = _Timed(this.collate_fn)
+        cells = slots.slot(number)
+        if info is not None and cells[COLLATED] + 1 in LOOKS:
+            _look(cells, this.dataset)
+        collate = _Collate(this.collate_fn)
         this.collate_fn = collate
         began, cpu = perf_counter(), thread_time()
         try:
@@ -115,19 +118,18 @@ def _install(fetcher: Any) -> None:
         finally:
             this.collate_fn = collate.function
         seconds, cpu = perf_counter() - began, thread_time() - cpu
-        row[0] += len(index) if hasattr(index, "__len__") else 1
-        row[1] += seconds - collate.seconds
-        row[2] += cpu - collate.cpu
-        row[3] += 1
-        row[4] += collate.seconds
-        row[5] += collate.cpu
-        slots.write(number, row)
+        cells[FETCHED] += len(index) if hasattr(index, "__len__") else 1
+        cells[FETCH_SECONDS] += seconds - collate.seconds
+        cells[FETCH_CPU] += cpu - collate.cpu
+        cells[COLLATED] += 1
+        cells[COLLATE_SECONDS] += collate.seconds
+        cells[COLLATE_CPU] += collate.cpu
         return batch
 
-    fetcher.fetch = fetch
+    return fetch
 
 
-class _Timed:
+class _Collate:
     """A collate function with timing."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -144,44 +146,33 @@ class _Timed:
 
 
 @harmless
-def _look(row: list[float], dataset: Any) -> None:
-    first = not row[FIELDS.index("seen")]
-    for number, state in enumerate(_states(dataset)[:MOST_SOURCES]):
-        place = len(FIELDS) + 2 * number
-        if first:
-            row[place] = state
-        elif row[place] != state:
-            row[place + 1] = 1.0
-    row[FIELDS.index("seen")] = 1.0
+def _look(cells: Any, dataset: Any) -> None:
+    for number, read in enumerate(list(_generators(dataset).values())[:MOST_SOURCES]):
+        value: Any = read()
+        text = repr(value.tolist() if hasattr(value, "tolist") else value)
+        place, state = STATES + 2 * number, float(crc32(text.encode()))
+        if not cells[SEEN]:
+            cells[place] = state
+        elif cells[place] != state:
+            cells[place + 1] = 1.0
+    cells[SEEN] = 1.0
 
 
-def _states(dataset: Any) -> list[float]:
-    import sys
-
-    import torch
-
+def _generators(dataset: Any) -> dict[str, Callable[[], object]]:
+    """How to read the state of each random number generator that a worker has."""
     numpy = sys.modules.get("numpy")
-    states = [
-        repr(numpy.random.get_state()) if numpy is not None else "",
-        repr(random.getstate()),
-        repr(torch.get_rng_state().tolist()),
-    ]
-    own = _generators(dataset)
-    states += [_state(own[name]) for name in sorted(own)]
-    return [float(crc32(state.encode())) for state in states]
-
-
-def _generators(dataset: Any) -> dict[str, Any]:
-    """The random number generators that a dataset holds."""
     held = getattr(dataset, "__dict__", {})
-    return {name: value for name, value in held.items() if type(value).__name__ in GENERATORS}
+    own = {name: one for name, one in held.items() if type(one).__name__ in GENERATORS}
+    return {
+        "numpy.random": numpy.random.get_state if numpy is not None else str,
+        "random": random.getstate,
+        "torch": torch.get_rng_state,
+        **{f"dataset.{name}": partial(_state, own[name]) for name in sorted(own)},
+    }
 
 
-def _state(generator: Any) -> str:
+def _state(generator: Any) -> object:
     if hasattr(generator, "bit_generator"):
-        return repr(generator.bit_generator.state)
-    read = getattr(generator, "getstate", None) or getattr(generator, "get_state", None)
-    if read is None:
-        return ""
-    state = read()
-    return repr(state.tolist() if hasattr(state, "tolist") else state)
+        return generator.bit_generator.state
+    read: Any = getattr(generator, "getstate", None) or getattr(generator, "get_state", str)
+    return read()

@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from ddoctor.report.step_breakdown import LETTERS, Bar, Slice, StepBreakdown, percent
-
-ALL = 16
-"""Up to this many ranks, each has a bar; of more, only the most telling ones."""
+from ddoctor.report.step_breakdown import LETTERS, Slice, StepBreakdown, percent
 
 SHORTEST = 16
 """Letters of the longest bar, however narrow the terminal is."""
@@ -33,24 +30,16 @@ COLOURS = {
 
 def lines(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
     """Yield the bars, all on one scale, and the legend of their letters."""
-    yield from _bars(breakdown, width)
-    yield from _legend(breakdown, width)
-
-
-def _bars(breakdown: StepBreakdown, width: int) -> Iterator[Text]:
-    bars = breakdown.shown(ALL)
+    bars = breakdown.shown()
     labels = [f"  rank {bar.rank}" for bar in bars]
     column = max(map(len, labels)) + 2
-    tails = [f" {_tail(bar, breakdown)}" for bar in bars]
+    tails = [f" {breakdown.unit(bar.seconds)} {', '.join(bar.words)}".rstrip() for bar in bars]
     room = max(SHORTEST, width - column - 2 - max(map(len, tails)))
     longest = max(bar.seconds for bar in bars)
     for bar, label, tail in zip(bars, labels, tails, strict=True):
         drawn = letters(bar.slices, bar.seconds / longest * room)
         yield Text.assemble(label.ljust(column), ("▏", "dim"), *drawn, ("▕", "dim"), tail)
-
-
-def _tail(bar: Bar, breakdown: StepBreakdown) -> str:
-    return f"{breakdown.unit(bar.seconds)} {', '.join(bar.words)}".rstrip()
+    yield from _legend(breakdown, width)
 
 
 def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]:

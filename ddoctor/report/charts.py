@@ -5,55 +5,25 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.steps import PHASES
 from ddoctor.report.wording import size
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#010101"
-MUTED = "#020202"
-LINE = "#030303"
-ACCENT = "#040404"
-EXPECTED = "#050505"
-BAR = "#060606"
-PHASE = {phase: f"#0707{number:02x}" for number, phase in enumerate(PHASES, start=1)}
-VARIABLES = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    LINE: "var(--line)",
-    ACCENT: "var(--accent)",
-    EXPECTED: "var(--expected)",
-    BAR: "var(--bar)",
-    **{colour: f"var(--{phase})" for phase, colour in PHASE.items()},
-}
-"""Placeholder colours, each used once; they become CSS variables of the page."""
+NAMES = ("ink", "muted", "line", "accent", "expected", "bar", *PHASES)
+COLOURS = {name: f"#0707{number:02x}" for number, name in enumerate(NAMES, start=1)}
+"""A placeholder for each colour of the page, by its CSS variable."""
 
 WIDE = (720, 300)
 NARROW = (352, 280)
 """Width and height in pixels at which the chart's text is as large as the page's."""
 FONT_PIXELS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A chart for wide and for narrow screens."""
-
-    wide: Markup
-    narrow: Markup
-
-
-def chart(draw: Callable[[tuple[int, int]], str]) -> Chart:
-    """Draw both charts by a function that draws an SVG of a width and height in pixels."""
-    from markupsafe import Markup
-
-    return Chart(wide=Markup(draw(WIDE)), narrow=Markup(draw(NARROW)))
 
 
 Points = Sequence[tuple[int, float]]
@@ -77,7 +47,7 @@ def drawn(name: str, pixels: tuple[int, int], draw: Callable[[Figure], None]) ->
                 "font.sans-serif": ["DejaVu Sans"],
                 "svg.fonttype": "none",
                 "svg.hashsalt": f"{name} {pixels}",
-                "text.color": INK,
+                "text.color": COLOURS["ink"],
             }
         )
         width, height = pixels
@@ -91,17 +61,28 @@ def drawn(name: str, pixels: tuple[int, int], draw: Callable[[Figure], None]) ->
     return _inline(text.getvalue())
 
 
-def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> str:
-    """Draw both curves in one SVG: the measured one solid, the expected one dashed."""
+def bandwidth(section: AllReduce, healthy: Points, pixels: tuple[int, int]) -> str:
+    """Draw both curves in one SVG: the measured one solid, the healthy one dashed."""
+    measured = sorted((point.bytes, point.bus_bandwidth) for point in section.points)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        if expected:
+        if healthy:
             axes.plot(
-                *zip(*expected, strict=True), color=EXPECTED, linewidth=2, linestyle="--", zorder=3
+                *zip(*healthy, strict=True),
+                color=COLOURS["expected"],
+                linewidth=2,
+                linestyle="--",
+                zorder=3,
             )
-        axes.plot(*zip(*measured, strict=True), color=ACCENT, linewidth=2, marker="o", markersize=5)
-        points = (*measured, *expected)
+        axes.plot(
+            *zip(*measured, strict=True),
+            color=COLOURS["accent"],
+            linewidth=2,
+            marker="o",
+            markersize=5,
+        )
+        points = (*measured, *healthy)
         _sizes(axes, points, ticks=9 if pixels == WIDE else 5)
         axes.set_ylim(0, max(speed for _, speed in points) * 1.1)
         dress(axes, "GB/s")
@@ -112,13 +93,13 @@ def bandwidth(measured: Points, expected: Points, pixels: tuple[int, int]) -> st
 def dress(axes: Axes, unit: str) -> None:
     """Style the axes as in all charts; the unit of the vertical axis is above it."""
     axes.locator_params(axis="y", nbins=6)
-    axes.set_title(unit, loc="left", color=MUTED, fontsize=FONT_PIXELS)
-    axes.tick_params(colors=MUTED, length=0, pad=6)
-    axes.grid(axis="y", color=LINE, linewidth=1)
+    axes.set_title(unit, loc="left", color=COLOURS["muted"], fontsize=FONT_PIXELS)
+    axes.tick_params(colors=COLOURS["muted"], length=0, pad=6)
+    axes.grid(axis="y", color=COLOURS["line"], linewidth=1)
     axes.set_axisbelow(True)
     axes.patch.set_visible(False)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(LINE)
+    axes.spines["bottom"].set_color(COLOURS["line"])
 
 
 def _sizes(axes: Axes, points: Points, ticks: int) -> None:
@@ -138,8 +119,8 @@ def _inline(svg: str) -> str:
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r"<!--.*?-->|<style.*?</style>|\n *", "", svg, flags=re.DOTALL)
     svg = re.sub(r' d="([^"]*)"', _shortened, svg)
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    for name, colour in COLOURS.items():
+        svg = svg.replace(colour, f"var(--{name})")
     return svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from ddoctor.analysis.host_settings import settings, without_names
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Report, Severity
-from ddoctor.report import wording
+from ddoctor.report import schema, wording
 from ddoctor.report.expectation import APART
 
 MOST = 12
@@ -96,9 +95,7 @@ class Difference:
 
     def json(self) -> str:
         """Return all differences as JSON, for other programs."""
-        document = {"worse": self.worse, **msgspec.to_builtins(self)}
-        text = json.dumps(document, indent=2, ensure_ascii=False)
-        return text.encode(errors="replace").decode() + "\n"
+        return schema.render({"worse": self.worse, **msgspec.to_builtins(self)})
 
 
 def compare(old: Evidence, new: Evidence) -> Difference:
@@ -117,14 +114,16 @@ def compare(old: Evidence, new: Evidence) -> Difference:
             f"{wording.listed(new.hosts) or 'no host'}: no host is in both"
         )
     before, after = figures(old), figures(new)
-    pairs = {
-        figure: (measured, after[renamed])
-        for figure, measured in before.items()
-        if (renamed := replace(figure, host=called.get(figure.host, figure.host))) in after
-    }
+    pairs = _largest_sizes(
+        {
+            figure: (measured, after[renamed])
+            for figure, measured in before.items()
+            if (renamed := replace(figure, host=called.get(figure.host, figure.host))) in after
+        }
+    )
     slower = [
         Slower(figure=figure, old=was.rate, new=now.rate)
-        for figure, (was, now) in _largest_sizes(pairs).items()
+        for figure, (was, now) in pairs.items()
         if _slower(was, now)
     ]
     reports = engine.examine(old, "diagnose"), engine.examine(new, "diagnose")
@@ -133,7 +132,7 @@ def compare(old: Evidence, new: Evidence) -> Difference:
     crashed = {row.check for row in reports[0].crashed}
     return Difference(
         hosts=tuple(called),
-        compared=len(_largest_sizes(pairs)),
+        compared=len(pairs),
         slower=tuple(sorted(slower, key=lambda one: one.new / one.old)),
         changed=tuple(_changed(old, new, called)),
         new=tuple(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ddoctor import knowledge
 from ddoctor.evidence.known_hardware import AllReduceFigures, GpuModel, GpuModels
 from ddoctor.evidence.probes import AllReduce, RankPlace
+from ddoctor.report.wording import span
 
 # A slowdown of less than 10 % is within what healthy devices of one kind differ by, so naming the
 # slowest one would accuse it (docs/decisions.md; the rule that the checks follow).
@@ -43,22 +44,18 @@ def all_reduce(measured: AllReduce) -> Healthy | None:
     if row is None:
         return None
     low, high = row.published
-    name = f"{row.ranks} × {row.model}, {row.algorithm}"
-    curve = figures.curve(row)
-    if curve is not None:
-        inside = tuple(point for point in curve.points if point[0] < largest)
-        due = curve.at(largest)
-        return Healthy(
-            name=name,
-            text=f"about {due:.0f}",
-            points=(*inside, (largest, due)),
-            source=figures.source((curve.source,)),
-        )
-    if figures.due(row, largest) is None:
+    if row.points:
+        due = row.at(largest)
+        inside = (point for point in row.points if point[0] < largest)
+        text, points, sources = f"about {due:.0f}", (*inside, (largest, due)), (row.points_source,)
+    elif figures.due(row, largest) is not None:
+        text, sources = span(f"{low:.0f}", f"{high:.0f}"), row.sources
+        points = ((largest // 4, low), (largest, low))
+    else:
         return None
     return Healthy(
-        name=name,
-        text=f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}",
-        points=((largest // 4, low), (largest, low)),
-        source=figures.source(row.sources),
+        name=f"{row.ranks} × {row.model}, {row.algorithm}",
+        text=text,
+        points=points,
+        source=figures.source(sources),
     )

@@ -2,70 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import NamedTuple
 
-from ddoctor.evidence.burn import Burn
+from ddoctor.evidence.cluster_probes import ClockOffsets, Collectives, InterfaceRates, Scope, Sweep
 from ddoctor.evidence.host import Memory
+from ddoctor.evidence.memory_headroom import MARGIN, Longest, MemoryHeadroom, RankHeadroom
 from ddoctor.evidence.probes import (
     AllReduce,
-    HostToDevice,
-    Matmul,
-    MemoryBandwidth,
-    RankRate,
     StorageRead,
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import expectation, headroom, live, network_rates, plan, training
-from ddoctor.report.expectation import APART
+from ddoctor.report import expectation, live, plan, training
 from ddoctor.report.heat import Heat, heats
-from ddoctor.report.machine import ALIKE, MACHINE
-from ddoctor.report.places import MANY, hosts, listed, place_name
+from ddoctor.report.machine import ALIKE, MACHINE, Property
+from ddoctor.report.places import MANY, hosts, listed, place_name, ranks
+from ddoctor.report.ranks import comparisons
 from ddoctor.report.wording import counted, quantity, size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
+class Fact(NamedTuple):
     """One line: a label and its value."""
 
     label: str
     text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One kind of rate, measured on every rank."""
-
-    label: str
-    unit: str
-    rates: tuple[RankRate, ...]
-    detail: str = ""
-    published: float | None = None
-    """The published rate of this GPU model."""
-
-    @property
-    def median(self) -> float:
-        return median(row.rate for row in self.rates)
-
-    @property
-    def slowest(self) -> RankRate:
-        return min(self.rates, key=lambda row: row.rate)
-
-    def __str__(self) -> str:
-        text = quantity(self.median, self.unit) + (f" {self.detail}" if self.detail else "")
-        if self.published is not None:
-            text += f" (published: {quantity(self.published)})"
-        if len(self.rates) == 1:
-            return text
-        least, most = quantity(self.slowest.rate), quantity(max(row.rate for row in self.rates))
-        spread = f" ({least} to {most})" if least != most else ""
-        text += f", median of {len(self.rates)}{spread}"
-        if self.slowest.rate < APART * self.median:
-            several = len({row.place.host for row in self.rates}) > 1
-            text += f", slowest {place_name(self.slowest.place, with_host=several)}"
-        return text
 
 
 GROUPS = 4
@@ -78,75 +41,49 @@ SWEEPS = 3
 """At most this many all-reduces are shown, if hosts were measured one by one."""
 
 
+SCOPES: dict[Scope, str] = {
+    "all": "collectives",
+    "across": "across hosts",
+    "within": "within hosts",
+}
+
+
+STOPPED = {
+    "host-memory": "the host has no more memory to simulate with",
+    "time": "a step would take too long here",
+    "sizes": "larger sizes were not tried",
+    "data": "an epoch has no more samples per rank",
+    "script": "the script had no more steps",
+}
+"""Why a sweep of the micro-batch ended without one that is too large."""
+
+RANKS = 4
+"""Of more ranks, only the one whose memory limits the others is shown."""
+
+
 def facts(evidence: Evidence) -> tuple[Fact, ...]:
     """Return the head of a report: the machines, the training run, then the measurements."""
-    rows = (*plan.seen(evidence), *live.seen(evidence), *training.rows(evidence))
-    recorded = (Fact(label=label, text=text) for label, text in rows)
-    return (*_machines(evidence), *recorded, *_measured(evidence))
+    parts = (_machines, plan.seen, live.seen, training.rows, _measured)
+    return tuple(Fact(label, text) for part in parts for label, text in part(evidence))
 
 
-def comparisons(evidence: Evidence) -> tuple[Comparison, ...]:
-    """Return every kind of rate that was measured on each rank, over all hosts."""
-    matmuls = evidence.all(Matmul)
-    copies = evidence.all(HostToDevice)
-    computed = tuple(row for section in matmuls for row in section.rates)
-    moved = tuple(row for section in evidence.all(MemoryBandwidth) for row in section.rates)
-    burns = evidence.all(Burn)
-    gpu = expectation.model(row.place for row in (*computed, *moved))
-    dtypes = sorted({section.dtype for section in matmuls})
-    found = (
-        Comparison(
-            label="matmul",
-            unit="TFLOP/s",
-            rates=computed,
-            detail=listed(dtypes),
-            published=gpu.achievable if gpu and dtypes == ["bfloat16"] else None,
-        ),
-        Comparison(
-            label="burn",
-            unit="TFLOP/s",
-            rates=tuple(rank.sustained for section in burns for rank in section.ranks),
-            detail=listed(sorted({f"{one.dtype} for {one.seconds:.0f} s" for one in burns})),
-        ),
-        Comparison(
-            label="memory copy",
-            unit="GB/s",
-            rates=moved,
-            published=gpu.copied if gpu else None,
-        ),
-        Comparison(
-            label="host to device",
-            unit="GB/s",
-            rates=tuple(row for section in copies for row in section.to_device),
-        ),
-        Comparison(
-            label="device to host",
-            unit="GB/s",
-            rates=tuple(row for section in copies for row in section.to_host),
-        ),
-    )
-    return tuple(comparison for comparison in found if comparison.rates)
-
-
-def _machines(evidence: Evidence) -> Iterator[Fact]:
+def _machines(evidence: Evidence) -> Iterator[tuple[str, str]]:
     names = evidence.hosts
     if names:
-        yield Fact(label="host" if len(names) == 1 else "hosts", text=hosts(names))
-    for label, of in MACHINE:
-        yield from _same_or_each(label, evidence, of if len(names) == 1 else ALIKE.get(label, of))
+        yield ("host" if len(names) == 1 else "hosts"), hosts(names)
+    for label, of in (MACHINE if len(names) == 1 else {**MACHINE, **ALIKE}).items():
+        yield from _same_or_each(label, evidence, of)
     memories = [one for one in evidence.all(Memory) if one.host]
     if len(memories) > 1:
         least = min(memories, key=lambda one: one.available)
         most = max(memories, key=lambda one: one.available)
-        yield Fact(
-            label="free memory",
-            text=f"{size(least.available)} ({least.host}) to {size(most.available)}",
+        yield (
+            "free memory",
+            f"{size(least.available)} ({least.host}) to {size(most.available)}",
         )
 
 
-def _same_or_each(
-    label: str, evidence: Evidence, of: Callable[[Evidence, str], str]
-) -> Iterator[Fact]:
+def _same_or_each(label: str, evidence: Evidence, of: Property) -> Iterator[tuple[str, str]]:
     """Yield one line if all hosts agree, else one for each group that does, the largest first.
 
     If there are many groups, the small ones share a line.
@@ -159,14 +96,11 @@ def _same_or_each(
     )
     shown = told if len(told) <= GROUPS else told[: GROUPS - 1]
     for text, names in shown:
-        yield Fact(label=label, text=text + (f" ({_group(names)})" if len(groups) > 1 else ""))
+        group = listed(names) if len(names) <= MANY else f"{len(names)} hosts"
+        yield label, text + (f" ({group})" if len(groups) > 1 else "")
     if len(shown) < len(told):
         rest = [host for _, names in told[len(shown) :] for host in names]
-        yield Fact(label=label, text=f"in {len(told) - len(shown)} other ways on {hosts(rest)}")
-
-
-def _group(names: Sequence[str]) -> str:
-    return listed(names) if len(names) <= MANY else f"{len(names)} hosts"
+        yield label, f"in {len(told) - len(shown)} other ways on {hosts(rest)}"
 
 
 def most_telling(evidence: Evidence) -> tuple[AllReduce, ...]:
@@ -176,73 +110,154 @@ def most_telling(evidence: Evidence) -> tuple[AllReduce, ...]:
     return tuple(sorted(found[:SWEEPS], key=lambda section: section.host))
 
 
-def _largest(section: AllReduce) -> SweepPoint:
+def _largest(section: AllReduce | Sweep) -> SweepPoint:
     return max(section.points, key=lambda point: point.bytes)
 
 
-def _measured(evidence: Evidence) -> Iterator[Fact]:
+def _measured(evidence: Evidence) -> Iterator[tuple[str, str]]:
     every = [section for section in evidence.all(AllReduce) if section.points]
     shown = most_telling(evidence)
     if len(every) > len(shown):
         usual = median(_largest(section).bus_bandwidth for section in every)
-        text = f"median of {len(every)} hosts {quantity(usual, 'GB/s')} busbw; the slowest:"
-        yield Fact(label="all-reduce", text=text)
+        median_of = f"median of {len(every)} hosts {quantity(usual, 'GB/s')} busbw"
+        yield "all-reduce", f"{median_of}; the slowest:"
     for section in shown:
         first, last = min(section.points, key=lambda point: point.bytes), _largest(section)
         healthy = expectation.all_reduce(section)
         due = f" (healthy: {healthy.text})" if healthy else ""
         on = f" on {section.host}" if len(every) > 1 and section.host else ""
-        yield Fact(
-            label="all-reduce",
-            text=f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}{due}, "
+        yield (
+            "all-reduce",
+            f"{quantity(last.bus_bandwidth, 'GB/s')} busbw at {size(last.bytes)}{due}, "
             f"{quantity(first.p50 * 1e6, 'µs')} at {size(first.bytes)}; "
             f"{counted(len(section.ranks), 'rank')}, {section.backend}{on}",
         )
-    for label, text in (*network_rates.rows(evidence), *headroom.rows(evidence)):
-        yield Fact(label=label, text=text)
+    for measured in evidence.all(Collectives):
+        yield from _collectives(measured)
+    yield from _network(evidence)
+    yield from _headroom(evidence)
     for heat in heats(evidence):
         yield from _links(heat)
     for comparison in comparisons(evidence):
-        yield Fact(label=comparison.label, text=str(comparison))
+        yield comparison.label, str(comparison)
     yield from _storage(evidence.all(StorageRead))
 
 
-def _links(heat: Heat) -> Iterator[Fact]:
-    rates = [link.rate for link in heat.links.values()]
-    yield Fact(
-        label="pair by pair",
-        text=f"{quantity(heat.usual, 'GB/s')}, median of {counted(len(rates), 'direction')} "
+def _network(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    for tried in evidence.all(InterfaceRates):
+        names = dict.fromkeys(row.interface for row in tried.rates)
+        slowest = (f"{name} {quantity(min(tried.of(name)), 'GB/s')}" for name in names)
+        connections = counted(len(tried.rates) // max(1, len(names)), "connection")
+        yield "plain TCP", f"{', '.join(slowest)}; slowest of {connections} each"
+    for clocks in evidence.all(ClockOffsets):
+        first = min(clocks.offsets, key=lambda one: one.offset)
+        last = max(clocks.offsets, key=lambda one: one.offset)
+        apart = quantity((last.offset - first.offset) * 1e3, "ms")
+        unsure = quantity(max(one.uncertainty for one in clocks.offsets) * 1e3, "ms")
+        yield "clocks", f"at most {apart} apart ({first.host} to {last.host}), ± {unsure}"
+
+
+def _collectives(measured: Collectives) -> Iterator[tuple[str, str]]:
+    """Yield the bus bandwidth of each at the largest size; of several hosts, the median."""
+    for scope, label in SCOPES.items():
+        rates: dict[str, list[float]] = defaultdict(list)
+        for sweep in measured.sweeps:
+            if sweep.scope == scope and sweep.points:
+                rates[sweep.collective].append(_largest(sweep).bus_bandwidth)
+        if rates:
+            told = (f"{name} {quantity(median(found))}" for name, found in rates.items())
+            yield label, f"{', '.join(told)} GB/s busbw"
+
+
+def _links(heat: Heat) -> Iterator[tuple[str, str]]:
+    rates = heat.links.values()
+    yield (
+        "pair by pair",
+        f"{quantity(heat.usual, 'GB/s')}, median of {counted(len(rates), 'direction')} "
         f"between {heat.total} ({quantity(min(rates))} to {quantity(max(rates))})",
     )
     slow = heat.slow
     for link in slow[:SLOWEST]:
-        yield Fact(label="slowest", text=str(link))
+        yield "slowest", heat.text(link)
     if len(slow) > SLOWEST:
-        yield Fact(label="slowest", text=f"and {len(slow) - SLOWEST} more")
+        yield "slowest", f"and {len(slow) - SLOWEST} more"
 
 
-def _storage(every: Sequence[StorageRead]) -> Iterator[Fact]:
+def _storage(every: Sequence[StorageRead]) -> Iterator[tuple[str, str]]:
     together = max((one.readers for one in every), default=1)
     at_once = f", {together} hosts at once" if together > 1 else ""
-    for storage in every if len(every) <= GROUPS else ():
-        parts = (
-            quantity(storage.sequential, "MB/s in one stream") if storage.sequential else "",
-            quantity(storage.small_files, "small files/s") if storage.small_files else "",
-        )
-        cached = ", from the page cache" if storage.cold is False else ""
-        on = f" on {storage.host}" if len(every) > 1 else ""
-        yield Fact(
-            label="storage",
-            text=f"{', '.join(filter(None, parts))} from {storage.path}{cached}{on}{at_once}",
-        )
+    for one in every if len(every) <= GROUPS else ():
+        rates = {"MB/s in one stream": one.sequential, "small files/s": one.small_files}
+        known = ", ".join(quantity(rate, unit) for unit, rate in rates.items() if rate)
+        cached = ", from the page cache" if one.cold is False else ""
+        on = f" on {one.host}" if len(every) > 1 else ""
+        yield "storage", f"{known} from {one.path}{cached}{on}{at_once}"
     if len(every) > GROUPS:
         streams = [(one.sequential, one.host) for one in every if one.sequential]
         files = [(one.small_files, one.host) for one in every if one.small_files]
         for unit, found in (("MB/s in one stream", streams), ("small files/s", files)):
             if found:
                 usual, (least, slowest) = median(rate for rate, _ in found), min(found)
-                yield Fact(
-                    label="storage",
-                    text=f"{quantity(usual, unit)}, median of {len(found)} hosts, least "
+                yield (
+                    "storage",
+                    f"{quantity(usual, unit)}, median of {len(found)} hosts, least "
                     f"{quantity(least)} on {slowest}{at_once}",
                 )
+
+
+def _headroom(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield how many samples fit, what each rank has left, and how fast they train."""
+    for swept in evidence.all(MemoryHeadroom):
+        spread = ", by FSDP" if swept.sharded and len(swept.ranks) > 1 else ""
+        yield "workload", swept.workload + spread + (", on CPU tensors" if swept.played else "")
+        yield "micro-batch", _sizes(swept)
+        if swept.longest is not None:
+            yield "sequence", _lengths(swept.longest)
+        shown = swept.ranks if len(swept.ranks) <= RANKS else (swept.tightest,)
+        for rank in shown:
+            yield "memory", f"{place_name(rank.place)}: {_memory(rank, swept)}"
+        sizes = [one.micro_batch for one in swept.rates]
+        rates = [(number, rate) for number in sizes if (rate := swept.samples_per_second(number))]
+        if rates:
+            told = (f"{quantity(rate)} samples/s with {number}" for number, rate in rates)
+            yield "throughput", ", ".join(told)
+
+
+def _sizes(swept: MemoryHeadroom) -> str:
+    now = f"; now {swept.current}" if swept.current is not None else ""
+    trials = f"; {len({one.micro_batch for one in swept.trials})} sizes tried"
+    if not swept.largest:
+        return f"not one sample fits{now}"
+    if swept.too_large is None:
+        foretold = f", {swept.foretold} forecast" if swept.foretold is not None else ""
+        most = f"{swept.largest} fit; {STOPPED.get(swept.stopped, '')}{foretold}"
+    else:
+        of_it = (one for one in swept.trials if one.micro_batch == swept.too_large)
+        short = next(one for one in of_it if one.outcome != "fits")
+        why = "make the allocator thrash" if short.outcome == "thrashes" else "do not fit"
+        fit = "at most" if swept.too_large == swept.largest + 1 else "fit"
+        most = f"{swept.largest} {fit}, {swept.too_large} {why} {ranks(short.ranks)}"
+    return f"{most}; {swept.safe} leave {MARGIN:.0%}{now}{trials}"
+
+
+def _lengths(longest: Longest) -> str:
+    each = f"{longest.samples} samples" if longest.samples > 1 else "one sample"
+    if not longest.tokens:
+        return f"not one token fits with {each}; now {longest.current}"
+    if longest.too_long is None:
+        most = f"{longest.tokens} tokens fit with {each}; {STOPPED.get(longest.stopped, '')}"
+    else:
+        most = f"{longest.tokens} tokens at most with {each}, {longest.too_long} do not fit"
+    return f"{most}; now {longest.current}"
+
+
+def _memory(rank: RankHeadroom, swept: MemoryHeadroom) -> str:
+    at = swept.current if swept.current is not None and rank.use(swept.current) else swept.safe
+    parts = [f"{size(rank.limit)} of {size(rank.total)}" if rank.others else size(rank.limit)]
+    if rank.fixed is not None and rank.per_sample is not None:
+        parts.append(f"{size(rank.fixed)} fixed and {size(rank.per_sample)} a sample")
+    used, left = rank.use(at), rank.left(at)
+    if used is not None and left is not None:
+        unused = f", {size(used.unused)} of it in pieces" if used.unused else ""
+        parts.append(f"with {at} {size(used.reserved)} taken{unused}, {size(left)} left")
+    return "; ".join(parts)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddoctor import engine
+from ddoctor import check_catalog
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Fix, Report, Severity, Verdict
@@ -102,7 +102,7 @@ def _unfit(report: Report) -> Mapping[str, tuple[str, ...]]:
         if (
             finding.severity > Severity.NOTE
             and finding.confidence > Confidence.POSSIBLE
-            and engine.of_machine(finding.cause)
+            and check_catalog.of_machine(finding.cause)
         ):
             for host in finding.where.hosts:
                 causes.setdefault(host, []).append(finding.cause)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from math import inf
 from statistics import median
 
-from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.cluster_probes import Pairs
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.expectation import APART
 from ddoctor.report.places import place_name
@@ -26,44 +29,36 @@ SHADES = (APART, 0.75, 0.5, 0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatCell:
-    """The best rate of one direction of a pair."""
-
-    sender: str
-    receiver: str
-    rate: float
-    """GB/s."""
-
-    def __str__(self) -> str:
-        return f"{self.sender} → {self.receiver}: {quantity(self.rate, 'GB/s')}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Heat:
     """The links of one measurement."""
 
     names: tuple[str, ...]
     """Of the rows, which send, and the columns, which receive."""
-    links: Mapping[tuple[str, str], HeatCell]
+    links: Mapping[tuple[str, str], float]
+    """The best rate in GB/s of each sender and receiver."""
     usual: float
     """Median rate of all links in GB/s."""
     total: int
     """Number of hosts or ranks that were measured."""
 
-    @property
-    def slow(self) -> tuple[HeatCell, ...]:
+    @cached_property
+    def slow(self) -> tuple[tuple[str, str], ...]:
         """Return the outliers among the links, the slowest first."""
-        found = (link for link in self.links.values() if link.rate < APART * self.usual)
-        return tuple(sorted(found, key=lambda link: link.rate))
+        found = (ends for ends, rate in self.links.items() if rate < APART * self.usual)
+        return tuple(sorted(found, key=lambda ends: self.links[ends]))
 
     @property
     def figures(self) -> bool:
         """Whether the cells have room for figures."""
         return len(self.names) <= WITH_FIGURES
 
-    def shade(self, link: HeatCell) -> int:
+    def shade(self, rate: float) -> int:
         """Return the shade of a cell, 0: as fast as usual; the higher, the slower."""
-        return sum(link.rate < share * self.usual for share in SHADES)
+        return sum(rate < share * self.usual for share in SHADES)
+
+    def text(self, ends: tuple[str, str]) -> str:
+        """Return one line, such as ``node-1 → node-2: 0.5 GB/s``."""
+        return f"{ends[0]} → {ends[1]}: {quantity(self.links[ends], 'GB/s')}"
 
 
 def heats(evidence: Evidence) -> tuple[Heat, ...]:
@@ -76,32 +71,15 @@ def _heat(section: Pairs) -> Iterator[Heat]:
     names = {
         end.place.rank: end.place.host if several else place_name(end.place) for end in section.ends
     }
-    links: dict[tuple[str, str], HeatCell] = {}
+    links: dict[tuple[str, str], float] = {}
     for flow in section.flows:
         if flow.rates and flow.sender in names and flow.receiver in names:
-            link = HeatCell(
-                sender=names[flow.sender], receiver=names[flow.receiver], rate=max(flow.rates)
-            )
-            known = links.get((link.sender, link.receiver))
-            if known is None or link.rate < known.rate:
-                links[link.sender, link.receiver] = link
+            ends = names[flow.sender], names[flow.receiver]
+            links[ends] = min(links.get(ends, inf), max(flow.rates))
     if links:
         every = tuple(dict.fromkeys(names.values()))
-        whole = Heat(
-            names=every,
-            links=links,
-            usual=median(link.rate for link in links.values()),
-            total=len(every),
-        )
-        yield whole if len(every) <= ALL else _of_slow_links(whole)
-
-
-def _of_slow_links(heat: Heat) -> Heat:
-    ends = dict.fromkeys(end for link in heat.slow for end in (link.sender, link.receiver))
-    few = set(tuple(ends)[:OF_MANY])
-    return Heat(
-        names=tuple(name for name in heat.names if name in few),
-        links=heat.links,
-        usual=heat.usual,
-        total=heat.total,
-    )
+        heat = Heat(names=every, links=links, usual=median(links.values()), total=len(every))
+        if len(every) > ALL:
+            few = set([*dict.fromkeys(chain.from_iterable(heat.slow))][:OF_MANY])
+            heat = replace(heat, names=tuple(name for name in every if name in few))
+        yield heat

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ddoctor.evidence.gpu_rates import GpuRates
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.host_rates import HostRates
+from ddoctor.evidence.live import GpuRates, HostRates
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.wording import quantity
+from ddoctor.report.wording import quantity, span
 
 # MiB/s: less is what any host does without a training.
 NOTABLE = 0.1
@@ -18,22 +17,15 @@ BUSY = 0.01
 
 def host_load(evidence: Evidence) -> str:
     """Return the load, the busiest disk and interface, and the GPUs; empty: not sampled."""
-    every = evidence.all(HostRates)
-    several = len(every) > 1
+    return "; ".join((*_busiest(evidence.all(HostRates)), *_gpus(evidence)))
 
+
+def _busiest(every: tuple[HostRates, ...]) -> Iterator[str]:
     def of(host: str) -> str:
-        return f" on {host}" if several else ""
+        return f" on {host}" if len(every) > 1 else ""
 
-    told = [_load(every), *_busiest(every, of), *_gpus(evidence)]
-    return "; ".join(filter(None, told))
-
-
-def _load(every: tuple[HostRates, ...]) -> str:
-    loads = [one.load for one in every]
-    return f"load {_span(loads, '{:.1f}'.format)}" if loads else ""
-
-
-def _busiest(every: tuple[HostRates, ...], of: Callable[[str], str]) -> Iterator[str]:
+    if every:
+        yield f"load {_span([one.load for one in every], '{:.1f}'.format)}"
     disks = [
         (disk.busy, disk, section)
         for section in every
@@ -63,35 +55,22 @@ def _gpus(evidence: Evidence) -> Iterator[str]:
         return
     gpus = [gpu for section in evidence.all(Gpus) for gpu in section.answering]
     moved = [gpu for section in evidence.all(GpuRates) for gpu in section.gpus]
-    told = (
-        _each("{} busy", [gpu.utilisation for gpu in gpus], _percent),
-        _each("{}", [gpu.power for gpu in gpus], _watts),
-        _each("{} received over PCIe", [gpu.pcie_received for gpu in moved], _rate),
-        _each("{} sent over PCIe", [gpu.pcie_sent for gpu in moved], _rate),
-        _each("{} received over NVLink", [gpu.nvlink_received for gpu in moved], _rate),
-        _each("{} sent over NVLink", [gpu.nvlink_sent for gpu in moved], _rate),
-    )
-    if any(told):
-        yield "GPUs: " + ", ".join(filter(None, told))
+    figures = {
+        "{} busy": _span([gpu.utilisation for gpu in gpus], "{:.0f} %".format),
+        "{}": _span([gpu.power for gpu in gpus], "{:.0f} W".format),
+        "{} received over PCIe": _span([gpu.pcie_received for gpu in moved], _rate),
+        "{} sent over PCIe": _span([gpu.pcie_sent for gpu in moved], _rate),
+        "{} received over NVLink": _span([gpu.nvlink_received for gpu in moved], _rate),
+        "{} sent over NVLink": _span([gpu.nvlink_sent for gpu in moved], _rate),
+    }
+    if any(figures.values()):
+        yield "GPUs: " + ", ".join(words.format(text) for words, text in figures.items() if text)
 
 
-def _each(words: str, values: Sequence[float | None], how: Callable[[float], str]) -> str:
+def _span(values: Sequence[float | None], how: Callable[[float], str]) -> str:
     known = [value for value in values if value is not None]
-    return words.format(_span(known, how)) if known else ""
-
-
-def _span(values: Sequence[float], how: Callable[[float], str]) -> str:
-    low, high = how(min(values)), how(max(values))
-    return low if low == high else f"{low} to {high}"
+    return span(how(min(known)), how(max(known))) if known else ""
 
 
 def _rate(rate: float) -> str:
     return quantity(rate, "MiB/s")
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0f} %"
-
-
-def _watts(value: float) -> str:
-    return f"{value:.0f} W"

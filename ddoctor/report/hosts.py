@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 
-from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
-from ddoctor.evidence.host import SharedMemory
+from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
-from ddoctor.report.machine import ALIKE, MACHINE
-from ddoctor.report.wording import size
+from ddoctor.report.machine import ALIKE, MACHINE, SHARED_MEMORY
+from ddoctor.report.wording import Grid, size
 
 SIDE_BY_SIDE = 16
 """At most this many hosts are shown in one table."""
@@ -32,42 +29,6 @@ THROTTLED_BY = {
 """Short words for NVML's names, which fit a column."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostRow:
-    """One property, and its value in each column."""
-
-    label: str
-    values: tuple[str, ...]
-
-    @property
-    def same(self) -> bool:
-        """Whether all columns agree."""
-        return len(set(self.values)) == 1
-
-    @cached_property
-    def odd(self) -> tuple[bool, ...]:
-        """Return which columns differ from the majority; none if there is no majority."""
-        usual, times = Counter(self.values).most_common(1)[0]
-        majority = 2 * times > len(self.values)
-        return tuple(majority and value != usual for value in self.values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostTable:
-    """Hosts side by side, a column of each row per host."""
-
-    hosts: tuple[str, ...]
-    rows: tuple[HostRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """A process that holds memory of a GPU."""
-
-    gpu: int
-    process: GpuProcess
-
-
 def close_up(report: Report, evidence: Evidence) -> tuple[str, ...]:
     """Return the hosts to show in detail: all of a few; of many, the first that findings name."""
     if len(evidence.hosts) <= SIDE_BY_SIDE:
@@ -83,55 +44,77 @@ def close_up(report: Report, evidence: Evidence) -> tuple[str, ...]:
     return tuple(named)[:CLOSE_UP]
 
 
-def host_table(evidence: Evidence) -> HostTable:
-    """Return the known properties of each host.
+def host_table(evidence: Evidence) -> Grid:
+    """Return the known properties of each host, a row per host; of one host, none.
 
     Of many hosts, only those that differ from the majority, and the properties that differ.
     """
     hosts = evidence.hosts
-    rows = tuple(_row(evidence, hosts, *column) for column in (*MACHINE, SHARED_MEMORY))
-    if len(hosts) <= SIDE_BY_SIDE:
-        return HostTable(hosts=hosts, rows=tuple(row for row in rows if any(row.values)))
-    rows = tuple(
-        row
-        for label, of in MACHINE
-        if any((row := _row(evidence, hosts, label, ALIKE.get(label, of))).odd)
-    )
-    odd = [n for n, _ in enumerate(hosts) if any(row.odd[n] for row in rows)][:SIDE_BY_SIDE]
-    kept = tuple(replace(row, values=tuple(row.values[n] for n in odd)) for row in rows)
-    return HostTable(hosts=tuple(hosts[n] for n in odd), rows=kept)
-
-
-def _row(
-    evidence: Evidence, hosts: Sequence[str], label: str, of: Callable[[Evidence, str], str]
-) -> HostRow:
-    return HostRow(label=label, values=tuple(of(evidence, host) for host in hosts))
-
-
-def gpu_rows(gpus: Gpus) -> tuple[HostRow, ...]:
-    """Return NVML's properties of each GPU, a column per GPU; unknown ones are left out."""
-    rows = (
-        HostRow(label=label, values=tuple(of(gpu) for gpu in gpus.gpus))
-        for label, of in GPU_PROPERTIES
-    )
-    return tuple(row for row in rows if any(row.values))
-
-
-def holders(gpus: Gpus) -> tuple[Holder, ...]:
-    """Return the processes on the GPUs of a host."""
-    return tuple(
-        Holder(gpu=gpu.index, process=process)
-        for gpu in gpus.gpus
-        for process in gpu.processes or ()
+    few = len(hosts) <= SIDE_BY_SIDE
+    columns: dict[str, tuple[str, ...]] = {}
+    for label, of in {**MACHINE, **(SHARED_MEMORY if few else ALIKE)}.items():
+        values = tuple(of(evidence, host) for host in hosts)
+        if any(values if few else _odd(values)):
+            columns[label] = values
+    rows = tuple(zip(hosts, *columns.values(), strict=True))
+    if not few:
+        odd = zip(*map(_odd, columns.values()), strict=True)
+        rows = tuple(row for row, differs in zip(rows, odd, strict=False) if any(differs))
+    return Grid(
+        title="Hosts" if few else "Hosts that differ from the majority",
+        head=("host", *columns),
+        rows=rows[:SIDE_BY_SIDE] if len(hosts) > 1 else (),
     )
 
 
-def _shared_memory(evidence: Evidence, host: str) -> str:
-    section = evidence.of(SharedMemory, host)
-    return f"{size(section.size)}, {size(section.free)} free" if section is not None else ""
+def gpus(report: Report, evidence: Evidence) -> tuple[Gpus, ...]:
+    """Return the GPUs of the hosts to show in detail."""
+    every = (evidence.of(Gpus, host) for host in close_up(report, evidence))
+    return tuple(section for section in every if section is not None and section.gpus)
 
 
-SHARED_MEMORY = ("/dev/shm", _shared_memory)
+def gpu_tables(section: Gpus) -> tuple[Grid, Grid, Grid]:
+    """Return the properties that differ, a column per GPU; those that do not; the processes."""
+    values = {label: tuple(map(of, section.gpus)) for label, of in GPU_PROPERTIES.items()}
+    known = {label: row for label, row in values.items() if any(row)}
+    differing = [(label, *row) for label, row in known.items() if len(set(row)) > 1]
+    return (
+        Grid(
+            head=("GPU", *(str(gpu.index) for gpu in section.gpus)),
+            rows=tuple(differing),
+            odd=frozenset(
+                (number, column)
+                for number, (_, *row) in enumerate(differing)
+                for column, odd in enumerate(_odd(row), start=1)
+                if odd
+            ),
+        ),
+        Grid(
+            head=("same on all", ""),
+            rows=tuple((label, row[0]) for label, row in known.items() if len(set(row)) == 1),
+        ),
+        Grid(
+            head=("GPU", "process", "user", "memory", "holder"),
+            rows=tuple(
+                (
+                    f"GPU {gpu.index}",
+                    f"{one.pid} {one.name}",
+                    one.user,
+                    "" if one.memory is None else size(one.memory),
+                    one.holder,
+                )
+                for gpu in section.gpus
+                for one in gpu.processes or ()
+            ),
+        ),
+    )
+
+
+def _odd(values: Sequence[str]) -> tuple[bool, ...]:
+    """Return which values differ from the majority; none if there is no majority."""
+    usual, times = Counter(values).most_common(1)[0]
+    majority = 2 * times > len(values)
+    return tuple(majority and value != usual for value in values)
 
 
 def _number(value: float | None) -> str:
@@ -149,45 +132,17 @@ def _throttling(gpu: Gpu) -> str:
     return ", ".join(dict.fromkeys(words)).replace("_", " ") or "no"
 
 
-def _pcie(gpu: Gpu) -> str:
-    link = gpu.pcie
-    if link is None or link.generation is None or link.width is None:
-        return ""
-    return f"{link.generation} ×{link.width}"
-
-
-def _pcie_possible(gpu: Gpu) -> str:
-    link = gpu.pcie
-    if link is None or link.maximum_generation is None or link.maximum_width is None:
-        return ""
-    return f"{link.maximum_generation} ×{link.maximum_width}"
-
-
-def _nvlinks(gpu: Gpu) -> str:
-    return _number(None if gpu.nvlinks is None else len(gpu.nvlinks))
-
-
-def _nvlinks_active(gpu: Gpu) -> str:
-    return _number(None if gpu.nvlinks is None else sum(link.active for link in gpu.nvlinks))
+def _pcie(generation: int | None, width: int | None) -> str:
+    return "" if generation is None or width is None else f"{generation} ×{width}"
 
 
 def _ecc(gpu: Gpu) -> str:
-    if gpu.ecc_enabled is False:
-        return "off"
-    return _number(gpu.ecc_uncorrected_volatile)
+    return "off" if gpu.ecc_enabled is False else _number(gpu.ecc_uncorrected_volatile)
 
 
 def _rows_remapped(gpu: Gpu) -> str:
     state = "failed" if gpu.remap_failed else "pending" if gpu.remap_pending else ""
-    return " ".join(filter(None, (_number(gpu.rows_remapped), state)))
-
-
-def _mig(gpu: Gpu) -> str:
-    return "" if gpu.mig is None else "on" if gpu.mig else "off"
-
-
-def _state(gpu: Gpu) -> str:
-    return f"lost {gpu.error}".rstrip() if gpu.lost else "ok"
+    return f"{_number(gpu.rows_remapped)} {state}".strip()
 
 
 def _fabric(gpu: Gpu) -> str:
@@ -197,30 +152,30 @@ def _fabric(gpu: Gpu) -> str:
     return ", ".join(filter(None, parts)).replace("_", " ")
 
 
-def _recovery(gpu: Gpu) -> str:
-    return (gpu.recovery_action or "").replace("_", " ")
-
-
-GPU_PROPERTIES: tuple[tuple[str, Callable[[Gpu], str]], ...] = (
-    ("model", lambda gpu: gpu.name),
-    ("state", _state),
-    ("memory, GiB", lambda gpu: _gib(gpu.memory_total)),
-    ("used, GiB", lambda gpu: _gib(gpu.memory_used)),
-    ("temperature, °C", lambda gpu: _number(gpu.temperature)),
-    ("slowdown at, °C", lambda gpu: _number(gpu.temperature_slowdown)),
-    ("SM clock, MHz", lambda gpu: _number(gpu.sm_clock)),
-    ("maximum clock, MHz", lambda gpu: _number(gpu.sm_clock_maximum)),
-    ("throttled by", _throttling),
-    ("power, W", lambda gpu: _number(gpu.power)),
-    ("power limit, W", lambda gpu: _number(gpu.power_limit)),
-    ("default limit, W", lambda gpu: _number(gpu.power_default)),
-    ("PCIe", _pcie),
-    ("PCIe maximum", _pcie_possible),
-    ("NVLinks", _nvlinks),
-    ("NVLinks active", _nvlinks_active),
-    ("fabric", _fabric),
-    ("ECC errors", _ecc),
-    ("rows remapped", _rows_remapped),
-    ("recovery action", _recovery),
-    ("MIG", _mig),
-)
+GPU_PROPERTIES: Mapping[str, Callable[[Gpu], str]] = {
+    "model": lambda gpu: gpu.name,
+    "state": lambda gpu: f"lost {gpu.error}".rstrip() if gpu.lost else "ok",
+    "memory, GiB": lambda gpu: _gib(gpu.memory_total),
+    "used, GiB": lambda gpu: _gib(gpu.memory_used),
+    "temperature, °C": lambda gpu: _number(gpu.temperature),
+    "slowdown at, °C": lambda gpu: _number(gpu.temperature_slowdown),
+    "SM clock, MHz": lambda gpu: _number(gpu.sm_clock),
+    "maximum clock, MHz": lambda gpu: _number(gpu.sm_clock_maximum),
+    "throttled by": _throttling,
+    "power, W": lambda gpu: _number(gpu.power),
+    "power limit, W": lambda gpu: _number(gpu.power_limit),
+    "default limit, W": lambda gpu: _number(gpu.power_default),
+    "PCIe": lambda gpu: _pcie(gpu.pcie.generation, gpu.pcie.width) if gpu.pcie else "",
+    "PCIe maximum": lambda gpu: (
+        _pcie(gpu.pcie.maximum_generation, gpu.pcie.maximum_width) if gpu.pcie else ""
+    ),
+    "NVLinks": lambda gpu: "" if gpu.nvlinks is None else str(len(gpu.nvlinks)),
+    "NVLinks active": lambda gpu: (
+        "" if gpu.nvlinks is None else str(sum(link.active for link in gpu.nvlinks))
+    ),
+    "fabric": _fabric,
+    "ECC errors": _ecc,
+    "rows remapped": _rows_remapped,
+    "recovery action": lambda gpu: (gpu.recovery_action or "").replace("_", " "),
+    "MIG": lambda gpu: "" if gpu.mig is None else "on" if gpu.mig else "off",
+}

@@ -1,18 +1,21 @@
-"""What each rank of a live run was doing, as rows for all output formats."""
+"""A live run: what each rank was doing, who waits for whom, and the flame graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
-from ddoctor.analysis.live_ranks import LiveRankState, named, phase
+from ddoctor.analysis import endings
+from ddoctor.analysis.live_ranks import LiveRankState, named, phase, places
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
+from ddoctor.evidence.training import Frame
 from ddoctor.report.host_load import host_load
 from ddoctor.report.step_breakdown import Slice
+from ddoctor.report.wording import Grid
 
 # Shares of the sampled time below this are left out.
 NOTABLE = 0.1
@@ -20,6 +23,10 @@ MOST_SHARES = 3
 # More ranks than these share their rows.
 MOST_ROWS = 16
 LONGEST_NAMES = 40
+
+
+# A box of the flame graph that is narrower than this is only a line.
+THINNEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +40,15 @@ class LiveRow:
     """Where its main thread was sampled, and for which share of the time."""
     state: str
     """The state of its process."""
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[Slice, ...]
     """Its time by phase, in the order of PHASES; empty: it is stuck."""
-    turns: tuple[Slice, ...] = ()
+    turns: tuple[Slice, ...]
     """The timeline of the first rank."""
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Return its row in a table of texts."""
+        return self.rank, self.doing, self.state
 
 
 def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
@@ -55,34 +67,28 @@ def rows(evidence: Evidence) -> tuple[LiveRow, ...]:
 
 
 def _row(rank: str, doing: str, rows: Sequence[LiveRankState]) -> LiveRow:
+    first = rows[0]
+    means = {name: fmean(one.shares.get(name, 0.0) for one in rows) for name in PHASES}
+    turns = ((phase(turn.name), turn.samples / first.seen.samples) for turn in first.seen.turns)
     return LiveRow(
         rank=rank,
-        first=rows[0].rank,
+        first=first.rank,
         doing=doing,
         state=_state(rows),
-        slices=() if rows[0].stands else _slices(rows),
-        turns=tuple(_turns(rows[0])),
+        slices=() if first.stands else _slices(means.items(), first.seconds),
+        turns=_slices(turns, first.seconds),
     )
 
 
-def _turns(one: LiveRankState) -> Iterator[Slice]:
-    for turn in one.seen.turns:
-        share = turn.samples / one.seen.samples
-        yield Slice(phase=phase(turn.name), seconds=share * one.seconds, share=share)
-
-
-def _slices(rows: Sequence[LiveRankState]) -> tuple[Slice, ...]:
-    """Return the mean shares of several ranks."""
-    means = ((name, fmean(one.shares.get(name, 0.0) for one in rows)) for name in PHASES)
-    seconds = rows[0].seconds
+def _slices(shares: Iterable[tuple[str, float]], seconds: float) -> tuple[Slice, ...]:
     return tuple(
-        Slice(phase=name, seconds=share * seconds, share=share) for name, share in means if share
+        Slice(phase=name, seconds=share * seconds, share=share) for name, share in shares if share
     )
 
 
 def _names(rows: Sequence[LiveRankState]) -> str:
-    told = named(rows)
-    return told if len(told) <= LONGEST_NAMES else f"{len(rows)} ranks"
+    names = named(rows)
+    return names if len(names) <= LONGEST_NAMES else f"{len(rows)} ranks"
 
 
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -91,7 +97,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if not looks:
         return
     live = LiveState.derive(looks)
-    yield "run", f"{' '.join(live.command)} ({live.job})"
+    yield "run", f"{' '.join(looks[0].command)} ({looks[0].job})"
     yield "sampled", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
     if told := host_load(evidence):
         yield "meanwhile", told
@@ -132,3 +138,88 @@ def _state(rows: Sequence[LiveRankState]) -> str:
     busy = [min(one.seen.main_cpu_seconds / one.seconds, 1.0) for one in rows if one.seconds]
     low, high = f"{min(busy, default=0.0):.0%}", f"{max(busy, default=0.0):.0%}"
     return f"{low}{f' to {high}' if low != high else ''} on a CPU"
+
+
+def waits(evidence: Evidence) -> Grid:
+    """Return who waits for whom, down to the rank or worker that blocks the others."""
+    live = LiveState.derive(evidence.all(LiveLook))
+    found = live.straggler
+    rows: Iterable[tuple[str, str, str, str]] = ()
+    if live.hung:
+        rows = _stuck(live)
+    elif found is not None:
+        others = named([rank for rank in live.ranks if rank is not found.rank])
+        activity = f"mostly in {found.activity}{endings.at(found.line)}"
+        rows = [(others, f"{found.lost:.0%} of the time", named([found.rank]), activity)]
+    return Grid(head=("waits", "where", "for", "activity"), rows=tuple(rows))
+
+
+def _stuck(live: LiveState) -> Iterator[tuple[str, str, str, str]]:
+    apart = [rank for rank in live.ranks if not rank.waits]
+    groups = places(rank for rank in live.ranks if rank.waits)
+    for where, rows in groups.items():
+        if apart:
+            whom, doing = named(apart), "stuck " + " or ".join(places(apart))
+        elif live.gone:
+            whom, doing = endings.ranks(one.rank for one in live.gone), "no longer running"
+        elif len(groups) > 1:
+            others = [rank for rank in live.ranks if rank.waits and rank not in rows]
+            whom, doing = named(others), "waiting " + " or ".join(places(others))
+        else:
+            continue
+        yield named(rows), where, whom, doing
+    for one in apart:
+        for worker in one.seen.workers:
+            if one.doing == "loader-wait" and worker.stuck:
+                whom = f"its worker (pid {worker.pid})"
+                yield named([one]), one.where, whom, f"stuck{endings.at(worker.line)}"
+
+
+@dataclass
+class Box:
+    """A box of the flame graph: a line of the user's code, or the activity there."""
+
+    what: Frame | str = ""
+    """The line that called another one, or the name of the activity."""
+    share: float = 0.0
+    """Share of the time of all ranks, 0 to 1."""
+    seen_on: set[int] = field(default_factory=set)
+    """The ranks that were sampled there."""
+    calls: dict[Frame | str, Box] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the place of the line, or the activity."""
+        return self.what if isinstance(self.what, str) else endings.place(self.what)
+
+    @property
+    def text(self) -> str:
+        """Return the line itself."""
+        return "" if isinstance(self.what, str) else self.what.text
+
+    @property
+    def phase(self) -> str:
+        """Return the phase of the activity; empty: a line that called another one."""
+        return phase(self.what) if isinstance(self.what, str) else ""
+
+    @property
+    def inside(self) -> tuple[Box, ...]:
+        """Return the boxes below it, the widest first."""
+        wide = (box for box in self.calls.values() if box.share >= THINNEST)
+        return tuple(sorted(wide, key=lambda box: -box.share))
+
+
+def flame(evidence: Evidence) -> Box:
+    """Return the stacks of all ranks merged: a box around all others."""
+    every = [one for one in LiveState.derive(evidence.all(LiveLook)).ranks if one.seen.samples]
+    root = Box()
+    for one in every:
+        root.seen_on.add(one.rank)
+        for met in one.seen.activities:
+            box = root
+            way: tuple[Frame | str, ...] = (*met.calls, met.name)
+            for step in way:
+                box = box.calls.setdefault(step, Box(what=step))
+                box.share += met.samples / one.seen.samples / len(every)
+                box.seen_on.add(one.rank)
+    return root

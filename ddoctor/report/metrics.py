@@ -16,6 +16,14 @@ from ddoctor.models import Report
 
 LOCAL = "127.0.0.1"
 PORTS = range(1, 65536)
+GAUGES = {
+    "phase_share": ("Share of the sampled time in a phase, 0 to 1.", "rank", "phase"),
+    "stands": ("1 if every sample of the rank was at the same place.", "rank"),
+    "main_thread_cpu": ("CPUs that the main thread kept busy, 0 to 1.", "rank"),
+    "resident_bytes": ("Resident memory of the rank.", "rank"),
+    "finding": ("1 if the cause was found.", "cause", "severity", "ranks"),
+}
+"""Help text and labels by name."""
 
 
 class Metrics(Collector):
@@ -44,37 +52,22 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics of the last sample."""
-        phases = GaugeMetricFamily(
-            "ddoctor_phase_share",
-            "Share of the sampled time in a phase, 0 to 1.",
-            labels=["rank", "phase"],
-        )
-        stands = GaugeMetricFamily(
-            "ddoctor_stands",
-            "1 if every sample of the rank was at the same place.",
-            labels=["rank"],
-        )
-        busy = GaugeMetricFamily(
-            "ddoctor_main_thread_cpu",
-            "CPUs that the main thread kept busy, 0 to 1.",
-            labels=["rank"],
-        )
-        memory = GaugeMetricFamily(
-            "ddoctor_resident_bytes", "Resident memory of the rank.", labels=["rank"]
-        )
-        found = GaugeMetricFamily(
-            "ddoctor_finding", "1 if the cause was found.", labels=["cause", "severity", "ranks"]
-        )
+        gauges = {
+            name: GaugeMetricFamily(f"ddoctor_{name}", text, labels=labels)
+            for name, (text, *labels) in GAUGES.items()
+        }
         if self._last is not None:
             report, evidence = self._last
             for one in LiveState.derive(evidence.all(LiveLook)).ranks:
                 rank = str(one.rank)
                 for phase, share in one.shares.items():
-                    phases.add_metric([rank, phase], share)
-                stands.add_metric([rank], float(one.stands))
-                busy.add_metric([rank], one.seen.main_cpu_seconds / one.seconds)
-                memory.add_metric([rank], one.seen.resident * 2**20)
+                    gauges["phase_share"].add_metric([rank, phase], share)
+                busy = one.seen.main_cpu_seconds / one.seconds
+                gauges["stands"].add_metric([rank], float(one.stands))
+                gauges["main_thread_cpu"].add_metric([rank], busy)
+                gauges["resident_bytes"].add_metric([rank], one.seen.resident * 2**20)
             for finding in report.findings:
                 ranks = ",".join(map(str, finding.where.ranks))
-                found.add_metric([finding.cause, finding.severity.value, ranks], 1.0)
-        yield from (phases, stands, busy, memory, found)
+                labels = [finding.cause, finding.severity.value, ranks]
+                gauges["finding"].add_metric(labels, 1.0)
+        yield from gauges.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +32,7 @@ HtmlPath = Annotated[
 
 def _of_this_host(path: Path | None) -> Path | None:
     """Return HOST.json in a folder that hosts share, so that each host writes its own file."""
-    return path / f"{socket.gethostname()}.json" if path is not None and path.is_dir() else path
+    return path / f"{platform.node()}.json" if path is not None and path.is_dir() else path
 
 
 def _in_folders(paths: list[Path]) -> list[Path]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.evidence.host import cpu_list
@@ -40,11 +39,11 @@ def hosts(names: Sequence[str]) -> str:
 
 def ranks(numbers: Sequence[int]) -> str:
     """Return ``rank 3`` or ``ranks 0-2, 7``; of many spans, the first ones and a count."""
-    runs = tuple(_runs(sorted(set(numbers))))
-    if len(runs) <= MANY:
+    spans = cpu_list(set(numbers)).split(",")
+    if len(spans) <= MANY:
         return endings.ranks(set(numbers)) if numbers else ""
-    shown = endings.ranks(number for run in runs[:MANY] for number in run)
-    return f"{shown} and {sum(map(len, runs[MANY:]))} more"
+    last = int(spans[MANY - 1].rpartition("-")[2])
+    return f"ranks {', '.join(spans[:MANY])} and {sum(n > last for n in set(numbers))} more"
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -69,13 +68,7 @@ def _series(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
         else:
             numbers.setdefault((found[1], found[3], len(found[2])), []).append(int(found[2]))
     for (head, tail, width), those in numbers.items():
-        for run in _runs(sorted(set(those))):
-            ends = dict.fromkeys((run[0], run[-1]))
-            spans = series.setdefault((head, tail), [])
-            spans.append("-".join(str(end).zfill(width) for end in ends))
+        for span in cpu_list(set(those)).split(","):
+            ends = (end.zfill(width) for end in span.split("-"))
+            series.setdefault((head, tail), []).append("-".join(ends))
     return series
-
-
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        yield tuple(number for _, number in group)

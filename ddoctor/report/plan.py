@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from math import floor, log10
 
-from ddoctor.evidence.plan import (
-    MemoryParts,
-    Plan,
-    PlanRow,
-    Schedule,
-    StepTime,
-    Strategy,
-)
+from ddoctor.evidence.plan import Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.wording import Grid
+from ddoctor.report.wording import Grid, counted
 
 GIB = 2**30
 NAMES: Mapping[Strategy, str] = {
@@ -43,73 +35,56 @@ NARROW = {
     "step": ("activations", "logits", "temporaries", "communication", "unused"),
     "CUDA": ("context",),
 }
-FITS = {
-    "fits": "fits",
-    "tight": "tight",
-    "too-much": "too much",
-    "host-too-small": "host too small",
-}
 TAKEN = "← this"
-TIMES = ("s/step", "samples/s")
 UNKNOWN = "?"
 DERIVED = "~"
 """Marks a step time that is derived from one on other GPUs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table(Grid):
-    """Sizes on one GPU, and the step time on all of them."""
-
-    title: str
-    chosen: int | None
+def tables(evidence: Evidence) -> tuple[Grid, ...]:
+    """Return the table of each plan."""
+    return tuple(map(table, evidence.all(Plan)))
 
 
-def table(plan: Plan, *, narrow: bool = False) -> Table:
+def table(plan: Plan, *, narrow: bool = False) -> Grid:
     """Return the table with each part that some row has, or with parts joined to save room."""
     timed = any(row.step is not None for row in plan.rows)
     groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
-    shown = {
-        head: names
+    sizes = [dict(row.parts.named()) for row in plan.rows]
+    columns = {
+        head: [sum(parts[name] for name in names) for parts in sizes]
         for head, names in groups.items()
-        if any(_sum(row.parts, names) for row in plan.rows)
     }
     taken = TAKEN
     if narrow and timed:
         # Of all parts, it differs least from row to row.
-        shown.pop("CUDA", None)
+        columns.pop("CUDA", None)
         taken = TAKEN[0]
+    columns = {head: column for head, column in columns.items() if any(column)}
+    columns["total"] = [row.parts.total for row in plan.rows]
+    columns["free"] = [plan.device_memory - row.parts.total for row in plan.rows]
     # Without room for it, the reason for the recommendation says so.
-    host = ("host",) if any(row.host for row in plan.rows) and not narrow else ()
+    if any(row.host for row in plan.rows) and not narrow:
+        columns["host"] = [row.host for row in plan.rows]
     rows = tuple(
         (
-            *_sizes(plan, row, shown.values()),
-            *(_gib(row.host) for _ in host),
+            NAMES[row.strategy],
+            str(row.gpus),
+            *(_gib(column[place]) for column in columns.values()),
             *(_times(plan, row) if timed else ()),
-            FITS[row.fit] + (f" {taken}" if place == plan.chosen else ""),
+            row.fit.replace("-", " ") + (f" {taken}" if place == plan.chosen else ""),
         )
         for place, row in enumerate(plan.rows)
     )
-    times = TIMES if timed else ()
-    head = ("strategy", "GPUs", *shown, "total", "free", *host, *times, "")
-    title = "GiB on each GPU" + ("; host: additional host memory of each rank" if host else "")
-    title += f"; {_how(plan)}" if timed else ""
-    return Table(title=title, head=head, rows=rows, chosen=plan.chosen)
-
-
-def _how(plan: Plan) -> str:
-    return (
-        f"step times as measured, {DERIVED}: derived" if plan.measured else "step times by roofline"
-    )
-
-
-def _sizes(plan: Plan, row: PlanRow, groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    return (
-        NAMES[row.strategy],
-        str(row.gpus),
-        *(_gib(_sum(row.parts, names)) for names in groups),
-        _gib(row.parts.total),
-        _gib(plan.device_memory - row.parts.total),
-    )
+    title = "GiB on each GPU"
+    if "host" in columns:
+        title += "; host: additional host memory of each rank"
+    if timed:
+        derived = f"as measured, {DERIVED}: derived" if plan.measured else "by roofline"
+        title += f"; step times {derived}"
+    times = ("s/step", "samples/s") if timed else ()
+    head = ("strategy", "GPUs", *columns, *times, "")
+    return Grid(title=title, head=head, rows=rows, chosen=plan.chosen)
 
 
 def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
@@ -117,10 +92,6 @@ def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
     mark = DERIVED if derived else ""
     each = _three(row.step.seconds) if row.step is not None else UNKNOWN
     return mark + each, _three(plan.samples_per_second(row))
-
-
-def _sum(parts: MemoryParts, names: Sequence[str]) -> int:
-    return sum(size for name, size in parts.named() if name in names)
 
 
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -154,7 +125,7 @@ def _most(plan: Plan) -> str:
     if plan.largest_micro_batch is None or plan.micro_batch is None:
         return ""
     if plan.largest_micro_batch <= plan.micro_batch:
-        return f"; {plan.micro_batch} sample{'s' * (plan.micro_batch > 1)} at a time at most"
+        return f"; {counted(plan.micro_batch, 'sample')} at a time at most"
     return f"; up to {plan.largest_micro_batch} samples fit at a time"
 
 
@@ -174,20 +145,18 @@ def _peak(plan: Plan) -> str:
     """Return the forecast peak and its range, of the chosen row or of the smallest one."""
     least = min(plan.rows, key=lambda row: row.parts.total)
     parts = (least if plan.chosen is None else plan.rows[plan.chosen]).parts
-    reserved = f", {_gib(parts.reserved)} reserved by torch's allocator" if parts.unused else ""
+    held = parts.total - parts.context
+    reserved = f", {_gib(held)} reserved by torch's allocator" if parts.unused else ""
     return (
-        f"{_gib(parts.allocated)} GiB allocated by tensors{reserved}, {_gib(parts.total)} to "
-        f"{_gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
+        f"{_gib(parts.used - parts.context)} GiB allocated by tensors{reserved}, "
+        f"{_gib(parts.total)} to {_gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
         "includes CUDA and NCCL"
     )
 
 
 def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
     if plan.measured:
-        yield (
-            "measured",
-            f"{plan.measured}; no bundle records how long its samples were",
-        )
+        yield "measured", f"{plan.measured}; no bundle records how long its samples were"
     step = row.step
     if step is not None:
         about = "" if step.source == "as measured" else "about "
@@ -222,8 +191,8 @@ def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
     turns = f" × {row.accumulation} accumulation steps" if row.accumulation > 1 else ""
     yield (
         "batch",
-        f"{one.global_batch} samples: {plan.micro_batch} on each of {row.gpus} "
-        f"GPU{'s' if row.gpus > 1 else ''}{turns}",
+        f"{one.global_batch} samples: {plan.micro_batch} on each of "
+        f"{counted(row.gpus, 'GPU')}{turns}",
     )
     yield "steps", f"{one.steps_per_epoch:,} per epoch, {one.steps:,} in total{_time(one)}"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ddoctor.models import JUDGING, Crashed, Finding, Observation, Report, Where
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import JUDGING, Crashed, Finding, Report, Severity, Where
 from ddoctor.report import wording
 
 SHOWN = 3
@@ -41,25 +41,22 @@ class Shown:
 
 def shown(report: Report) -> tuple[Shown, ...]:
     """Return the findings to show in full; the last one of a cause also represents the others."""
-    numbers: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[str, Severity], list[Shown]] = {}
     for number, finding in enumerate(report.findings, start=1):
-        numbers.setdefault((finding.cause, finding.severity), []).append(number)
-    return tuple(sorted(_shown(report.findings, numbers.values()), key=lambda one: one.number))
-
-
-def _shown(findings: Sequence[Finding], alike: Iterable[list[int]]) -> Iterator[Shown]:
-    for numbers in alike:
+        one = Shown(number=number, finding=finding)
+        alike.setdefault((finding.cause, finding.severity), []).append(one)
+    found: list[Shown] = []
+    for every in alike.values():
         # "and 1 more" needs as much room as the finding's own line.
-        few = len(numbers) if len(numbers) <= SHOWN + 1 else SHOWN
-        others = tuple(findings[number - 1] for number in numbers[few:])
-        for place, number in enumerate(numbers[:few], start=1):
-            last = place == few
-            yield Shown(number=number, finding=findings[number - 1], others=others if last else ())
+        few = len(every) if len(every) <= SHOWN + 1 else SHOWN
+        others = tuple(one.finding for one in every[few:])
+        found += [*every[: few - 1], replace(every[few - 1], others=others)]
+    return tuple(sorted(found, key=lambda one: one.number))
 
 
-def rows(finding: Finding) -> tuple[Observation, ...]:
-    """Return the rows of evidence to show."""
-    return finding.evidence[:ROWS]
+def rows(finding: Finding) -> tuple[tuple[str, str, str, str], ...]:
+    """Return name, value, expected value and source of each row of evidence to show."""
+    return tuple((row.name, *wording.observed(row), row.source) for row in finding.evidence[:ROWS])
 
 
 def rows_left(finding: Finding) -> str:
@@ -82,3 +79,21 @@ def failed(report: Report) -> tuple[Crashed, ...]:
     if left > 0:
         told.append(Crashed(check="and more", error=wording.counted(left, "other failure")))
     return tuple(told)
+
+
+def remainder(
+    report: Report, evidence: Evidence, *, whole: bool = False
+) -> tuple[tuple[str, list[str]], ...]:
+    """Return heading and lines of what was not examined: unknown is never reported as healthy.
+
+    Args:
+        whole: List all names of checks and of what was not seen.
+    """
+    listed = ", ".join if whole else wording.listed
+    skipped = [
+        f"{group} ({listed(group.names)})" if whole and len(group.names) > 1 else str(group)
+        for group in wording.left_out(report, evidence)
+    ]
+    unseen = [f"{listed(group.names)}: {group.reason}" for group in wording.unseen(evidence)]
+    crashed = [f"{row.check}: {row.error}" for row in failed(report)]
+    return ("failed", crashed), ("skipped", skipped), ("not seen", unseen)

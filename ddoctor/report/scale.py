@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.analysis.scaling import Scaled, predict
 from ddoctor.evidence.probes import AllReduce
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.report.step_breakdown import StepBreakdown, Unit, step_breakdowns
+from ddoctor.report.step_breakdown import Unit, step_breakdown
+from ddoctor.report.wording import span
 
 HEAD = ("ranks", "step", "steps/s", "speed-up", "efficiency", "")
 
@@ -34,40 +34,34 @@ class Scale:
         alone, figure = row.alone, self.unit.figure
         return (
             f"{row.ranks}",
-            f"{_range(figure(best), figure(worst))} {unit.name}",
-            _range(_told(1 / worst), _told(1 / best)),
-            _range(_told(row.ranks * alone / worst), _told(row.ranks * alone / best)),
-            f"{_range(f'{100 * alone / worst:.0f}', f'{100 * alone / best:.0f}')} %",
+            f"{span(figure(best), figure(worst))} {unit.name}",
+            span(_told(1 / worst), _told(1 / best)),
+            span(_told(row.ranks * alone / worst), _told(row.ranks * alone / best)),
+            f"{span(f'{100 * alone / worst:.0f}', f'{100 * alone / best:.0f}')} %",
             "recorded" if row.measured is not None else "predicted" if row.ranks > 1 else "",
         )
 
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """Return all rows of the table."""
+        return tuple(map(self.cells, self.rows))
+
     def __str__(self) -> str:
         """Return the recorded efficiency, and the predicted one on more ranks."""
-        cells = [self.cells(row) for row in self.rows]
+        cells = self.table()
         here = next(place for place, row in enumerate(self.rows) if row.measured is not None)
         ahead = ", ".join(f"{cell[4]} on {cell[0]}" for cell in cells[here + 1 :][:AHEAD])
         now = cells[here]
         return f"efficiency {now[4]} on {now[0]} ranks, predicted {ahead}; same batch per rank"
 
 
-def scales(evidence: Evidence) -> tuple[Scale, ...]:
-    """Return the predictions for each run that recorded its transfers."""
-    return tuple(
-        scale for breakdown in step_breakdowns(evidence) for scale in _scale(breakdown, evidence)
-    )
-
-
-def _scale(breakdown: StepBreakdown, evidence: Evidence) -> Iterator[Scale]:
-    sweeps = sorted(evidence.all(AllReduce), key=lambda sweep: -len(sweep.ranks))
-    wrappings = evidence.all(Wrapping)
-    sweep = sweeps[0] if sweeps else None
-    rows = predict(breakdown.steps, wrappings[0] if wrappings else None, sweep)
-    if rows:
-        yield Scale(rows=rows, unit=breakdown.unit, by_sweep=sweep is not None)
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
+def scaling(evidence: Evidence) -> Scale | None:
+    """Return the predictions for the recorded run; None: it did not record its transfers."""
+    breakdown = step_breakdown(evidence)
+    if breakdown is None:
+        return None
+    sweep = max(evidence.all(AllReduce), key=lambda sweep: len(sweep.ranks), default=None)
+    rows = predict(breakdown.steps, evidence.of_run(Wrapping), sweep)
+    return Scale(rows=rows, unit=breakdown.unit, by_sweep=sweep is not None) if rows else None
 
 
 def _told(value: float) -> str:

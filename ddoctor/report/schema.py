@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from inspect import cleandoc
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from ddoctor.models import SCHEMA, Report
 
 
-def render(report: Report) -> str:
+def render(report: Report | Mapping[str, Any]) -> str:
     """Return the report as indented JSON; what UTF-8 cannot encode becomes ``?``."""
     text = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False)
     return text.encode(errors="replace").decode() + "\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median, median_low, quantiles
 
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.steps import PHASES, HotLine, Lines, RankSteps, Steps
+from ddoctor.evidence.steps import PHASES, HotLine, Lines, Steps
 from ddoctor.report.wording import Grid
 
 TENTHS = 10
@@ -21,6 +21,12 @@ APART = 0.02
 """Share of the step by which a rank's phase must exceed the mean for the rank to be named.
 
 It says whose lines are shown; the checks judge what a rank costs the others."""
+
+ALL = 16
+"""Up to this many ranks, each is shown in a text; of more, only the most telling ones."""
+
+BARS, LATEST = 32, 8
+"""The same on the page, where this many of the slowest are among the telling ones."""
 
 LINES = 3
 """At most this many lines of a phase are shown."""
@@ -114,37 +120,44 @@ class StepBreakdown:
         return unit(self.steps.step)
 
     @cached_property
+    def means(self) -> Mapping[int, Mapping[str, float]]:
+        """Return the seconds of each phase by rank, in order of rank."""
+        ranks = sorted(self.steps.ranks, key=lambda rank: rank.place.rank)
+        return {
+            rank.place.rank: {phase: _mean(rank.by_name.get(phase, ())) for phase in PHASES}
+            for rank in ranks
+        }
+
+    @cached_property
     def bars(self) -> tuple[Bar, ...]:
-        """Return one bar for each rank, in order of rank."""
-        seen = any("waiting" in rank.by_name for rank in self.steps.ranks)
-        bars = (_bar(rank, waits=seen) for rank in self.steps.ranks)
-        return tuple(sorted(bars, key=lambda bar: bar.rank))
+        """Return one bar for each rank; if waiting was seen on any, none counts as 0 seconds."""
+        ranks = {rank.place.rank: rank for rank in self.steps.ranks}
+        waits = any("waiting" in rank.by_name for rank in self.steps.ranks)
+        return tuple(
+            Bar(
+                rank=number,
+                host=ranks[number].place.host,
+                seconds=sum(means.values()),
+                own=_mean(ranks[number].local),
+                waiting=means["waiting"] if waits else None,
+                slices=slices(means),
+            )
+            for number, means in self.means.items()
+        )
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
         """Return the phases that take any time, with their means over all ranks."""
-        seconds = {
-            phase: fmean(_mean(rank, phase) for rank in self.steps.ranks) for phase in PHASES
-        }
-        whole = sum(seconds.values())
-        return tuple(
-            Slice(phase=phase, seconds=mean, share=mean / whole)
-            for phase, mean in seconds.items()
-            if mean > 0
-        )
-
-    @cached_property
-    def whole(self) -> tuple[float, ...]:
-        """Return the seconds of each step, the mean over the ranks."""
-        every = [rank.seconds for rank in self.steps.ranks]
-        return tuple(map(fmean, zip(*(one[: self.steps.count] for one in every), strict=True)))
+        every = self.means.values()
+        return slices({phase: fmean(means[phase] for means in every) for phase in PHASES})
 
     @cached_property
     def spread(self) -> tuple[float, float]:
         """Return the range of 8 of 10 steps, in seconds; of few steps, of all."""
-        if len(self.whole) < TENTHS:
-            return min(self.whole), max(self.whole)
-        tenths = quantiles(self.whole, n=10, method="inclusive")
+        seconds = self.steps.seconds
+        if len(seconds) < TENTHS:
+            return min(seconds), max(seconds)
+        tenths = quantiles(seconds, n=10, method="inclusive")
         return tenths[0], tenths[-1]
 
     @cached_property
@@ -159,7 +172,7 @@ class StepBreakdown:
             return None
         return sum(sum(rank.samples) / sum(rank.seconds) for rank in ranks)
 
-    def shown(self, room: int, most: int = 1) -> tuple[Bar, ...]:
+    def shown(self, room: int = ALL, most: int = 1) -> tuple[Bar, ...]:
         """Return all ranks if there is room for them, else the most telling ones."""
         return self.bars if len(self.bars) <= room else self.telling(most)
 
@@ -201,19 +214,28 @@ class StepBreakdown:
         return text
 
     def table(self, bars: Sequence[Bar]) -> Grid:
-        """Return the phases of these ranks, and their step."""
+        """Return the phases of these ranks, and their step; then the mean of all ranks."""
         figure, phases = self.unit.figure, [one.phase for one in self.slices]
         return Grid(
             head=(self.unit.name, *phases, "step"),
-            rows=tuple(
-                (
-                    ", ".join((self.name(bar), *bar.words)),
-                    *(figure(bar.of(phase)) for phase in phases),
-                    figure(bar.seconds),
-                )
-                for bar in bars
+            rows=(
+                *(
+                    (
+                        ", ".join((self.name(bar), *bar.words)),
+                        *(figure(bar.of(phase)) for phase in phases),
+                        figure(bar.seconds),
+                    )
+                    for bar in bars
+                ),
+                ("mean of all ranks", *(figure(one.seconds) for one in self.slices), ""),
+                ("share of the step", *(percent(one.share) for one in self.slices), ""),
             ),
         )
+
+    def sampled(self) -> tuple[tuple[str, str], ...]:
+        """Return each phase with a line at which it was sampled."""
+        phases = (one.phase for one in self.slices)
+        return tuple((phase, str(line)) for phase in phases for line in self.sampled_at(phase))
 
     def name(self, bar: Bar) -> str:
         """Return a rank's name, with its host if there are several hosts."""
@@ -223,10 +245,9 @@ class StepBreakdown:
         """Return the user's lines of a phase, sampled on the rank on which it takes longest."""
         if self.lines is None:
             return ()
-        rank = max(self.steps.ranks, key=lambda one: _mean(one, phase))
-        usual = fmean(_mean(one, phase) for one in self.steps.ranks)
-        more = _mean(rank, phase) - usual > APART * self.steps.step
-        number = rank.place.rank
+        seconds = {rank: means[phase] for rank, means in self.means.items()}
+        number = max(seconds, key=lambda rank: seconds[rank])
+        more = seconds[number] - fmean(seconds.values()) > APART * self.steps.step
         # A line that calls into several places of a library was sampled once for each.
         found: dict[tuple[str, int], HotLine] = {}
         for line in self.lines.of(number, phase):
@@ -237,14 +258,12 @@ class StepBreakdown:
         )
 
 
-def step_breakdowns(evidence: Evidence) -> tuple[StepBreakdown, ...]:
-    """Return the breakdown of every recorded run that judged a step."""
-    lines = evidence.all(Lines)
-    return tuple(
-        StepBreakdown(steps=steps, lines=lines[0] if lines else None)
-        for steps in evidence.all(Steps)
-        if steps.count and steps.step > 0
-    )
+def step_breakdown(evidence: Evidence) -> StepBreakdown | None:
+    """Return the breakdown of the recorded run; None: no step was judged."""
+    steps = evidence.of_run(Steps)
+    if steps is None or not steps.count or steps.step <= 0:
+        return None
+    return StepBreakdown(steps=steps, lines=evidence.of_run(Lines))
 
 
 def binned(values: Sequence[float], most: int) -> tuple[float, ...]:
@@ -258,28 +277,16 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.005 else "<1 %"
 
 
-def _bar(rank: RankSteps, *, waits: bool) -> Bar:
-    """Return a rank's bar; if waiting was seen on any rank, no waiting counts as 0 seconds."""
-    means = {phase: _mean(rank, phase) for phase in PHASES}
-    whole = sum(means.values())
-    return Bar(
-        rank=rank.place.rank,
-        host=rank.place.host,
-        seconds=whole,
-        own=_total(rank.local),
-        waiting=means["waiting"] if waits else None,
-        slices=tuple(
-            Slice(phase=phase, seconds=seconds, share=seconds / whole if whole else 0.0)
-            for phase, seconds in means.items()
-            if seconds > 0
-        ),
+def slices(seconds: Mapping[str, float]) -> tuple[Slice, ...]:
+    """Return the phases that take any time, in the order of PHASES."""
+    whole = sum(seconds.values())
+    return tuple(
+        Slice(phase=phase, seconds=seconds[phase], share=seconds[phase] / whole)
+        for phase in PHASES
+        if seconds.get(phase, 0.0) > 0
     )
 
 
-def _mean(rank: RankSteps, phase: str) -> float:
-    return _total(rank.by_name.get(phase, ()))
-
-
-def _total(seconds: Iterable[float]) -> float:
+def _mean(seconds: Iterable[float]) -> float:
     values = tuple(seconds)
     return fmean(values) if values else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -12,11 +12,11 @@ from rich.text import Text
 
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
-from ddoctor.models import Finding, Fix, Observation, Report, Severity
+from ddoctor.models import Finding, Fix, Report, Severity
 from ddoctor.report import bars, fitness, live, plan, repeats, wording
-from ddoctor.report.facts import Fact, facts
-from ddoctor.report.step_breakdown import step_breakdowns
-from ddoctor.report.waits import wait_matrices
+from ddoctor.report.facts import facts
+from ddoctor.report.step_breakdown import ALL, step_breakdown
+from ddoctor.report.waits import wait_matrix
 
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
@@ -29,45 +29,48 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def render(report: Report, evidence: Evidence, console: Console) -> None:
     """Print the report. No line is cut: the terminal wraps what must stay whole."""
-    for line in _page(report, evidence, min(console.width, WIDEST)):
-        line.plain = wording.tamed(line.plain)
+    for line in tamed(_page(report, evidence, min(console.width, WIDEST))):
         console.print(line, soft_wrap=True)
+
+
+def tamed(lines: Iterable[Text]) -> Iterator[Text]:
+    """Yield lines without control characters."""
+    for line in lines:
+        line.plain = wording.tamed(line.plain)
+        yield line
 
 
 def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     for line in wrapped(wording.verdict(report), width):
         yield Text(line, style=f"bold {_colour(report)}")
     yield Text()
-    yield from _facts(facts(evidence), width)
+    yield from _facts(evidence, width)
     yield from _plan(evidence, width)
     yield from _live(evidence, width)
     yield from _steps(evidence, width)
     for one in repeats.shown(report):
         yield Text()
-        if one.finding.severity is Severity.NOTE:
-            yield from _note(one.finding, one.number, width)
-        else:
-            yield from _finding(one.finding, one.number, width)
+        yield from _finding(one.finding, one.number, width)
         if one.others:
             yield Text()
             yield from _paragraph(str(one), width)
     yield from _fitness(report, width)
-    yield from _endings(report, evidence, width)
+    for heading, lines in repeats.remainder(report, evidence):
+        if lines:
+            yield from _list(heading, lines, width)
 
 
 def _colour(report: Report) -> str:
-    if report.findings and report.findings[0].severity > Severity.NOTE:
-        return STYLES[report.findings[0].severity]
+    for first in wording.serious(report):
+        return STYLES[first.severity]
     return "yellow" if report.crashed else "green"
 
 
-def _facts(rows: Iterable[Fact], width: int) -> Iterator[Text]:
-    rows = tuple(rows)
-    column = max((len(row.label) for row in rows), default=0) + 2
-    for row in rows:
-        for number, line in enumerate(wrapped(row.text, width - column - 2)):
-            label = row.label if number == 0 else ""
-            yield Text.assemble("  ", (label.ljust(column), "dim"), line)
+def _facts(evidence: Evidence, width: int) -> Iterator[Text]:
+    rows = facts(evidence)
+    column = max((len(label) for label, _ in rows), default=0) + 2
+    for name, text in rows:
+        yield from _after(Text.assemble("  ", (name.ljust(column), "dim")), text, width)
 
 
 def _plan(evidence: Evidence, width: int) -> Iterator[Text]:
@@ -80,7 +83,7 @@ def _plan(evidence: Evidence, width: int) -> Iterator[Text]:
         yield from _columns(found)
 
 
-def _columns(found: plan.Table) -> Iterator[Text]:
+def _columns(found: wording.Grid) -> Iterator[Text]:
     rows = (found.head, *found.rows)
     widths = [max(cell_len(row[column]) for row in rows) for column in range(len(found.head))]
     for place, row in enumerate(rows, -1):
@@ -99,103 +102,102 @@ def _live(evidence: Evidence, width: int) -> Iterator[Text]:
     column = max(len(row.rank) for row in rows) + 4
     for row in rows:
         bar = [("▏", "dim"), *bars.letters(row.slices, bars.SHORTEST), ("▕ ", "dim")]
-        drawn = Text.assemble(f"  {row.rank}".ljust(column), *(bar if row.slices else ()))
-        indent = drawn.cell_len
-        first, *more = wrapped(f"{row.doing} ({row.state})", width - indent)
-        yield drawn.append(first)
-        for line in more:
-            yield Text(" " * indent + line)
+        lead = Text.assemble(f"  {row.rank}".ljust(column), *(bar if row.slices else ()))
+        yield from _after(lead, f"{row.doing} ({row.state})", width)
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:
-    for breakdown in step_breakdowns(evidence):
+    if breakdown := step_breakdown(evidence):
         yield Text()
         yield Text("where the step goes", style="bold")
         yield from bars.lines(breakdown, width)
-        if len(breakdown.bars) > bars.ALL:
+        if len(breakdown.bars) > ALL:
             yield from _paragraph(breakdown.summary(), width, indent=2)
-    for matrix in wait_matrices(evidence):
-        if matrix.notable:
-            yield from _paragraph(str(matrix), width, indent=2)
+    matrix = wait_matrix(evidence)
+    if matrix is not None and matrix.notable:
+        yield from _paragraph(str(matrix), width, indent=2)
 
 
 def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:
-    yield from _title(finding, f"{number}.", width)
-    yield Text()
+    """Yield a finding; of a note, only what it is and its first fix."""
+    brief = finding.severity is Severity.NOTE
+    yield from _title(finding, number, width)
+    if not brief:
+        yield Text()
     yield from _paragraph(finding.because, width)
-    if finding.evidence:
+    if finding.evidence and not brief:
         yield Text()
         yield from _observations(repeats.rows(finding), width)
         if left := repeats.rows_left(finding):
             yield from _paragraph(left, width, style="dim")
-    for fix in finding.fixes:
+    for fix in finding.fixes[: 1 if brief else None]:
+        yield from _fix(fix, width, brief=brief)
+    if not brief:
         yield Text()
-        yield from _fix(fix, width)
-    yield Text()
-    if finding.consequences:
-        causes = ", ".join(finding.consequences)
-        yield from _paragraph(f"also explains: {causes}", width)
-    yield from _explain(finding)
+        if finding.consequences:
+            causes = ", ".join(finding.consequences)
+            yield from _paragraph(f"also explains: {causes}", width)
+    yield Text(f"{' ' * INDENT}more: ddoctor explain {finding.cause}", style="dim")
 
 
-def _note(finding: Finding, number: int, width: int) -> Iterator[Text]:
-    yield from _title(finding, f"{number}.", width)
-    yield from _paragraph(finding.because, width)
-    for fix in finding.fixes[:1]:
-        yield from _paragraph(f"fix: {fix.summary}", width)
-        yield from _paste(fix)
-    yield from _explain(finding)
-
-
-def _title(finding: Finding, number: str, width: int) -> Iterator[Text]:
+def _title(finding: Finding, number: int, width: int) -> Iterator[Text]:
     style = STYLES[finding.severity]
     word = finding.severity.value
     first, *others = _paragraph(f"{word}: {finding.title}", width, style="bold")
-    lead = f"{number} ".ljust(INDENT)
+    lead = f"{number}. ".ljust(INDENT)
     first.plain = lead + first.plain[INDENT:]
     first.stylize(style, len(lead), len(lead) + len(word))
     yield from (first, *others)
     yield from _paragraph(wording.headline(finding), width, style="dim")
 
 
-def _observations(rows: tuple[Observation, ...], width: int) -> Iterator[Text]:
+def _observations(rows: Sequence[tuple[str, str, str, str]], width: int) -> Iterator[Text]:
     """Yield name, value and expected value in columns; the source follows, or is below if long.
 
     Rows that do not fit columns become running text; consecutive rows share a source.
     """
-    cells = [(row.name, *wording.observed(row)) for row in rows]
-    names, values, expectations = (max(map(cell_len, c)) for c in zip(*cells, strict=True))
+    names, values, expectations, _ = (
+        max(map(cell_len, column)) for column in zip(*rows, strict=True)
+    )
     columns = []
-    for name, value, expected in cells:
+    for name, value, expected, _ in rows:
         line = Text.assemble(
             " " * INDENT, _padded(name, names + 2), (_padded(value, values + 2), "bold")
         )
         if expectations:
-            told = f"expected {expected}" if expected else ""
-            line.append(_padded(told, len("expected ") + expectations + 2))
+            due = f"expected {expected}" if expected else ""
+            line.append(_padded(due, len("expected ") + expectations + 2))
         columns.append(line)
-    sources = [row.source for row in rows]
-    following = [*sources[1:], ""]
-    table = tuple(zip(columns, cells, sources, following, strict=True))
-    beside = all(line.cell_len + cell_len(source) <= width for line, _, source, _ in table)
+    sources = [source for *_, source in rows]
+    after = all(
+        line.cell_len + cell_len(source) <= width
+        for line, source in zip(columns, sources, strict=True)
+    )
     fit = all(cell_len(line.plain.rstrip()) <= width for line in columns)
-    for line, (name, value, expected), source, next_source in table:
-        if beside:
+    following = [*sources[1:], ""]
+    for line, row, next_source in zip(columns, rows, following, strict=True):
+        name, value, expected, source = row
+        if after:
             line.append(source, style="dim")
         line.rstrip()
         if fit:
             yield line
         else:
-            told = f", expected {expected}" if expected else ""
-            yield from _paragraph(f"{name}: {value}{told}", width, hanging=2)
-        if not beside and source != next_source:
+            due = f", expected {expected}" if expected else ""
+            yield from _paragraph(f"{name}: {value}{due}", width, hanging=2)
+        if not after and source != next_source:
             yield from _paragraph(source, width, indent=INDENT + 2, style="dim")
 
 
-def _fix(fix: Fix, width: int) -> Iterator[Text]:
+def _fix(fix: Fix, width: int, *, brief: bool) -> Iterator[Text]:
     first, *others = _paragraph(f"fix: {fix.summary}", width)
-    first.stylize("bold green", INDENT, INDENT + len("fix"))
+    if not brief:
+        yield Text()
+        first.stylize("bold green", INDENT, INDENT + len("fix"))
     yield from (first, *others)
+    if brief:
+        yield from _paste(fix)
+        return
     yield Text()
     yield from _paste(fix)
     for number, (label, text) in enumerate(wording.afterwards(fix)):
@@ -209,18 +211,11 @@ def _paste(fix: Fix) -> Iterator[Text]:
         yield Text(f"{' ' * (INDENT + 4)}{line}".rstrip(), style="cyan")
 
 
-def _explain(finding: Finding) -> Iterator[Text]:
-    yield Text(f"{' ' * INDENT}more: ddoctor explain {finding.cause}", style="dim")
-
-
 def _fitness(report: Report, width: int) -> Iterator[Text]:
     parted = fitness.fit(report)
     if parted is None:
         return
-    yield Text()
-    yield Text("hosts", style="bold")
-    for label, text in parted.lines():
-        yield from _paragraph(f"{label}: {text}", width, indent=2, hanging=2)
+    yield from _list("hosts", (f"{label}: {text}" for label, text in parted.lines()), width)
     for number, way in enumerate(parted.exclusions()):
         if number:
             yield Text()
@@ -230,19 +225,18 @@ def _fitness(report: Report, width: int) -> Iterator[Text]:
             yield from _paragraph(f"caution: {way.caution}", width)
 
 
-def _endings(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
-    """Yield what was not examined, and why: unknown is never reported as healthy."""
-    skipped = tuple(str(group) for group in wording.left_out(report, evidence))
-    unseen = tuple(
-        f"{wording.listed(group.names)}: {group.reason}" for group in wording.unseen(evidence)
-    )
-    failed = tuple(f"{row.check}: {row.error}" for row in repeats.failed(report))
-    for heading, lines in (("failed", failed), ("skipped", skipped), ("not seen", unseen)):
-        if lines:
-            yield Text()
-            yield Text(heading, style="bold")
-        for line in lines:
-            yield from _paragraph(line, width, indent=2, hanging=2)
+def _list(heading: str, lines: Iterable[str], width: int) -> Iterator[Text]:
+    yield Text()
+    yield Text(heading, style="bold")
+    for line in lines:
+        yield from _paragraph(line, width, indent=2, hanging=2)
+
+
+def _after(lead: Text, text: str, width: int) -> Iterator[Text]:
+    """Yield text after the lead; its further lines are as far from the margin."""
+    indent = " " * lead.cell_len
+    for number, line in enumerate(wrapped(text, width - lead.cell_len)):
+        yield Text(indent + line) if number else lead.append(line)
 
 
 def _paragraph(

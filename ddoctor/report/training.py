@@ -1,22 +1,29 @@
-"""A recorded training run in the head of a report: the script, its speed, and its end."""
+"""A recorded training run: the script, its speed and its end, and how each rank ended."""
 
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import shorten
 
+from ddoctor.analysis.loader_throughput import LoaderThroughput
+from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
-from ddoctor.report.loaders import CurveRow, curves
 from ddoctor.report.places import listed, ranks
-from ddoctor.report.scale import scales
-from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdowns
-from ddoctor.report.wording import counted, proof, quantity
+from ddoctor.report.scale import scaling
+from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdown
+from ddoctor.report.wording import Grid, counted, proof, quantity
 
 LONGEST = 160
 """At most this many characters of a command or an exception are shown."""
+
+ALL = 16
+"""At most this many ranks have a row; of more, the first of those that ended badly."""
 
 BAD = ("failed", "killed", "hung")
 """Endings that were not requested."""
@@ -31,15 +38,50 @@ WORDS: Mapping[Outcome, str] = {
 }
 
 
+KNEE = 0.9
+"""Share of the best rate from which more workers bring little.
+
+The rest is less than the 10 % from which on a slowdown counts (docs/decisions.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtWorkers:
+    """A loader with one number of workers, on the rank where it is slowest."""
+
+    num_workers: int
+    rate: float
+    """Batches per second."""
+    start_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRow:
+    """One loader over the numbers of workers that were tried."""
+
+    name: str
+    points: tuple[AtWorkers, ...]
+    need: float | None
+    """Batches per second of a step that never waits for them; None: not seen."""
+    now: int | None
+    """The num_workers of the script; None: not seen, or different between ranks."""
+
+    @property
+    def knee(self) -> AtWorkers | None:
+        """Return the fewest workers with about the best rate; None: more might be faster still."""
+        best = max(point.rate for point in self.points)
+        found = next(point for point in self.points if point.rate >= KNEE * best)
+        return found if found is not self.points[-1] else None
+
+
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line of the report's head."""
     for run in evidence.all(TrainingRun):
         yield "script", _script(run)
         if run.unrecorded:
             yield "recorded", run.unrecorded
-    for breakdown in step_breakdowns(evidence):
+    if breakdown := step_breakdown(evidence):
         yield "step", _step(breakdown)
-    for scale in scales(evidence):
+    if scale := scaling(evidence):
         yield "scaling", str(scale)
     for curve in curves(evidence):
         yield "loader alone", _alone(curve)
@@ -145,3 +187,62 @@ def _when(ends: Sequence[RankEnding]) -> str:
 
 def _short(text: str) -> str:
     return shorten(text, LONGEST, placeholder=" …")
+
+
+def endings(evidence: Evidence) -> Grid:
+    """Return the ranks, if one ended badly: those that failed, those that followed, the others."""
+    rows: list[tuple[str, ...]] = []
+    for run in evidence.all(TrainingRun):
+        bad = badly(run)
+        others = [one for one in run.ranks if one not in bad]
+        rows += [_ending(one) for one in (*bad, *others)[: ALL if bad else 0]]
+    head = ("rank", "ended", "at", "steps", "last in", "message", "line")
+    return Grid(head=head, rows=tuple(rows)).without_empty_columns()
+
+
+def _ending(one: RankEnding) -> tuple[str, ...]:
+    frame = one.place
+    line = f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}" if frame else ""
+    return (
+        f"rank {one.rank}",
+        went(one),
+        quantity(one.time, "s") if one.time else "",
+        str(one.steps),
+        "" if one.outcome == "hung" else one.doing,
+        reason(one),
+        f"`{line.strip()}`" if line else "",
+    )
+
+
+def curves(evidence: Evidence) -> tuple[CurveRow, ...]:
+    """Return the curve of each loader that was measured alone."""
+    found: dict[str, dict[int, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
+    for section in evidence.all(LoaderCurve):
+        for point in section.points:
+            if point.seconds_per_batch > 0:
+                found[point.name][point.num_workers].append(point)
+    needs: dict[str, list[float]] = defaultdict(list)
+    settings: dict[str, set[int]] = defaultdict(set)
+    for loading in evidence.all(Loading):
+        for loader in loading.loaders:
+            settings[loader.name].add(loader.num_workers)
+        for steps in evidence.all(Steps):
+            for feed in LoaderThroughput.derive(steps, loading).feeds:
+                if feed.need > 0:
+                    needs[feed.loader.name].append(feed.need)
+    return tuple(
+        CurveRow(
+            name=name,
+            points=tuple(
+                AtWorkers(
+                    num_workers=workers,
+                    rate=1 / max(point.seconds_per_batch for point in points),
+                    start_seconds=max(point.start_seconds for point in points),
+                )
+                for workers, points in sorted(tried.items())
+            ),
+            need=1 / min(needs[name]) if needs[name] else None,
+            now=min(settings[name]) if len(settings[name]) == 1 else None,
+        )
+        for name, tried in found.items()
+    )

@@ -1,28 +1,17 @@
-"""The charts of a recorded training run: steps over time, the loader alone, memory."""
+"""The charts of a recorded training run: steps over time, the loader alone, memory over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddoctor.evidence.steps import PHASES, RankSteps
-from ddoctor.report.charts import (
-    ACCENT,
-    BAR,
-    EXPECTED,
-    FONT_PIXELS,
-    INK,
-    MUTED,
-    NARROW,
-    PHASE,
-    WIDE,
-    drawn,
-    dress,
-)
-from ddoctor.report.loaders import CurveRow
-from ddoctor.report.memory import MemoryRow, Panel
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import PHASES, Growth, MemoryOverTime, RankSteps
+from ddoctor.report.charts import COLOURS, FONT_PIXELS, NARROW, WIDE, drawn, dress
 from ddoctor.report.step_breakdown import StepBreakdown, binned
+from ddoctor.report.training import CurveRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +22,9 @@ MOST_STEPS = 120
 
 HIGHEST = 3.0
 """Times the median step; longer steps are cut off, or all others would be flat."""
+
+ROWS = 8
+"""Up to this many ranks, each has a row in the chart of the steps."""
 
 ROW, HEAD = 60, 64
 """Height in pixels of a rank's row, and of what all rows share."""
@@ -47,8 +39,11 @@ LOOKS = 120
 """At most this many samples of the memory are drawn; of more, each is the mean of several."""
 
 
-def steps(name: str, breakdown: StepBreakdown, ranks: Sequence[RankSteps], width: int) -> str:
-    """Draw the phases of each step, stacked, in a row for each of these ranks."""
+def steps(name: str, breakdown: StepBreakdown, width: int) -> str:
+    """Draw the phases of each step, stacked, in a row for each rank; of many, the telling ones."""
+    shown = [bar.rank for bar in breakdown.shown(ROWS)]
+    by_number = {rank.place.rank: rank for rank in breakdown.steps.ranks}
+    ranks = [by_number[number] for number in shown]
     unit = breakdown.unit
     count = breakdown.steps.count
     size = -(-count // MOST_STEPS)
@@ -63,7 +58,7 @@ def steps(name: str, breakdown: StepBreakdown, ranks: Sequence[RankSteps], width
             dress(axes, unit.name if axes is rows[0, 0] else "")
             axes.set_ylabel(
                 f"rank {rank.place.rank}",
-                color=INK,
+                color=COLOURS["ink"],
                 rotation=0,
                 ha="right",
                 va="center",
@@ -73,7 +68,7 @@ def steps(name: str, breakdown: StepBreakdown, ranks: Sequence[RankSteps], width
             axes.set_xlim(edges[0], edges[-1])
             axes.set_ylim(0, top)
         axes.locator_params(axis="x", integer=True, nbins=8 if width == WIDE[0] else 5)
-        axes.set_xlabel("step", color=MUTED)
+        axes.set_xlabel("step", color=COLOURS["muted"])
 
     row = max(ROW, min(2 * ROW, SEVERAL_ROWS // len(ranks)))
     return drawn(name, (width, HEAD + row * len(ranks)), draw)
@@ -91,7 +86,7 @@ def _stack(axes: Axes, rank: RankSteps, edges: Sequence[int], per_second: float)
                 [*below, below[-1]],
                 [*above, above[-1]],
                 step="post",
-                color=PHASE[phase],
+                color=COLOURS[phase],
                 linewidth=0,
             )
             below = above
@@ -104,9 +99,9 @@ def loader(name: str, curve: CurveRow, pixels: tuple[int, int]) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        axes.plot(workers, rates, color=ACCENT, linewidth=2, marker="o", markersize=5)
+        axes.plot(workers, rates, color=COLOURS["accent"], linewidth=2, marker="o", markersize=5)
         if curve.need:
-            axes.axhline(curve.need, color=EXPECTED, linewidth=2, linestyle="--")
+            axes.axhline(curve.need, color=COLOURS["expected"], linewidth=2, linestyle="--")
         for text, point in _marks(curve):
             axes.annotate(
                 text,
@@ -115,11 +110,11 @@ def loader(name: str, curve: CurveRow, pixels: tuple[int, int]) -> str:
                 textcoords="offset points",
                 ha="center",
                 va="top",
-                color=INK,
+                color=COLOURS["ink"],
             )
         dress(axes, "batches/s")
         axes.set_xticks(workers)
-        axes.set_xlabel("workers", color=MUTED)
+        axes.set_xlabel("workers", color=COLOURS["muted"])
         axes.set_ylim(0, max(*rates, curve.need or 0.0) * 1.1)
         axes.margins(x=0.08)
 
@@ -133,6 +128,67 @@ def _marks(curve: CurveRow) -> Iterator[tuple[str, int]]:
         words = [word for word, at in (("now", curve.now), ("knee", knee)) if at == workers]
         if words:
             yield ", ".join(words), workers
+
+
+KINDS: Mapping[str, Callable[[Growth], tuple[float, ...]]] = {
+    "process": lambda growth: growth.resident,
+    "workers": lambda growth: growth.workers,
+    "GPU": lambda growth: growth.device,
+}
+
+DRAWN = 8
+"""The number of drawn ranks: those whose memory grew most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRow:
+    """One kind of memory of one rank."""
+
+    rank: int
+    times: tuple[float, ...]
+    """Seconds."""
+    amounts: tuple[float, ...]
+    """MiB."""
+
+    @property
+    def growth(self) -> float:
+        """Return by how many MiB the last quarter is above the first."""
+        quarter = -(-len(self.amounts) // 4)
+        return median(self.amounts[-quarter:]) - median(self.amounts[:quarter])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One kind of memory of all ranks."""
+
+    kind: str
+    lines: tuple[MemoryRow, ...]
+    """The ranks, the one with the largest growth first."""
+
+    @property
+    def drawn(self) -> tuple[MemoryRow, ...]:
+        return self.lines[:DRAWN]
+
+    @property
+    def usual(self) -> float:
+        """Return MiB at the end, the median of all ranks."""
+        return median(line.amounts[-1] for line in self.lines)
+
+
+def panels(evidence: Evidence) -> tuple[Panel, ...]:
+    """Return a panel for each kind of memory that any rank had."""
+    growths = [growth for section in evidence.all(MemoryOverTime) for growth in section.ranks]
+    found = []
+    for kind, of in KINDS.items():
+        lines = [
+            MemoryRow(rank=growth.rank, times=growth.times[: len(amounts)], amounts=amounts)
+            for growth in growths
+            if len(amounts := of(growth)) > 1
+        ]
+        if any(any(line.amounts) for line in lines):
+            lines.sort(key=lambda line: -line.growth)
+            found.append(Panel(kind=kind, lines=tuple(lines)))
+    return tuple(found)
 
 
 def memory(name: str, panels: Sequence[Panel], pixels: tuple[int, int]) -> str:
@@ -149,13 +205,13 @@ def memory(name: str, panels: Sequence[Panel], pixels: tuple[int, int]) -> str:
                 axes.plot(
                     binned(line.times, LOOKS),
                     binned(line.amounts, LOOKS),
-                    color=ACCENT if front else BAR,
+                    color=COLOURS["accent"] if front else COLOURS["bar"],
                     linewidth=2 if front else 1.5,
                 )
             dress(axes, f"{panel.kind}, MiB")
             axes.locator_params(axis="both", nbins=4)
             axes.set_ylim(*_limits(panel.drawn))
-        figure.supxlabel("seconds", color=MUTED, fontsize=FONT_PIXELS)
+        figure.supxlabel("seconds", color=COLOURS["muted"], fontsize=FONT_PIXELS)
 
     return drawn(name, (width, height), draw)
 

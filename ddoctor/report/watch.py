@@ -12,10 +12,10 @@ from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
-from ddoctor.models import Report, Severity
+from ddoctor.models import Report
 from ddoctor.report import bars, live, wording
 from ddoctor.report.step_breakdown import LETTERS
-from ddoctor.report.terminal import STYLES, wrapped
+from ddoctor.report.terminal import STYLES, tamed, wrapped
 
 LOOKS = 20
 """At most this many samples are remembered."""
@@ -52,12 +52,11 @@ def screen(
     report: Report, evidence: Evidence, history: History, width: int, height: int
 ) -> list[Text]:
     """Return the lines of the screen, no more than fit."""
-    head = [
-        Text(_cut(f"{' '.join(one.command)} ({one.job})", width - 22), style="bold")
-        for one in evidence.all(LiveLook)[:1]
-    ]
     clock = f"{datetime.now():%H:%M:%S}  q: quit"
-    top = Text.assemble(head[0] if head else "", " " * 2, (clock, "dim"))
+    job = [f"{' '.join(one.command)} ({one.job})" for one in evidence.all(LiveLook)[:1]]
+    top = _cut(Text("".join(job), style="bold"), width - 22).append(
+        f"  {clock}", style="not bold dim"
+    )
     ending = list(_verdict(report, width))[: height // 2]
     room = height - 3 - len(ending)
     rows = list(_rows(evidence, history, width))
@@ -68,38 +67,30 @@ def screen(
     legend = "  ".join(f"{letter} {name}" for letter, name in told.items() if letter in drawn)
     lines = [top, Text(), *rows, Text(), *ending]
     if len(lines) < height:
-        lines.append(Text(_cut(legend, width), style="dim"))
-    for line in lines:
-        line.plain = wording.tamed(line.plain)
-    return lines
+        lines.append(_cut(Text(legend, style="dim"), width))
+    return list(tamed(lines))
 
 
 def _rows(evidence: Evidence, history: History, width: int) -> Iterator[Text]:
     rows = live.rows(evidence)
     column = max((len(row.rank) for row in rows), default=0) + 2
     for row in rows:
-        line = Text.assemble(row.rank.ljust(column), "▕")
-        for letter, style in history.of(row.first):
-            line.append(letter, style)
-        line.append("▏ ")
-        line.append(_cut(f"{row.doing} ({row.state})", width - line.cell_len))
-        yield line
+        line = Text.assemble(row.rank.ljust(column), "▕", *history.of(row.first), "▏ ")
+        yield _cut(line.append(f"{row.doing} ({row.state})"), width)
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
-    serious = [one for one in report.findings if one.severity > Severity.NOTE]
+    serious = wording.serious(report)
     if not serious:
-        yield Text(_cut(wording.verdict(report), width), style="bold green")
+        yield _cut(Text(wording.verdict(report), style="bold green"), width)
     for finding in serious[:1]:
-        style = STYLES[finding.severity]
-        for line in wrapped(f"{finding.severity.value}: {finding.title}", width):
-            yield Text(line, style=style)
-        for line in wrapped(finding.because, width):
-            yield Text(line)
-        for fix in finding.fixes[:1]:
-            for line in wrapped(f"fix: {fix.summary}", width):
-                yield Text(line, style="bold")
+        title = f"{finding.severity.value}: {finding.title}"
+        parts = [(title, STYLES[finding.severity]), (finding.because, "")]
+        parts += [(f"fix: {fix.summary}", "bold") for fix in finding.fixes[:1]]
+        for text, style in parts:
+            yield from (Text(line, style=style) for line in wrapped(text, width))
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(max(1, width), overflow="ellipsis")
+    return line

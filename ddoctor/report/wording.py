@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
@@ -17,7 +16,6 @@ from ddoctor.models import (
     Observation,
     Report,
     Severity,
-    Skipped,
     Value,
     Verdict,
     Verified,
@@ -34,6 +32,17 @@ class Grid:
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    chosen: int | None = None
+    """The number of the row to stress."""
+    odd: frozenset[tuple[int, int]] = frozenset()
+    """The row and column of each cell that differs from the others of its row."""
+
+    def without_empty_columns(self) -> Grid:
+        """Return the table without the columns that are empty in every row, but for the first."""
+        used = [n for n in range(len(self.head)) if n == 0 or any(row[n] for row in self.rows)]
+        head, *rows = (tuple(row[n] for n in used) for row in (self.head, *self.rows))
+        return replace(self, head=head, rows=tuple(rows))
 
 
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -46,9 +55,14 @@ def tamed(text: str) -> str:
     return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def serious(report: Report) -> tuple[Finding, ...]:
+    """Return the findings that are more than a note, in the order of fixing."""
+    return tuple(finding for finding in report.findings if finding.severity > Severity.NOTE)
+
+
 def verdict(report: Report) -> str:
     """Return the verdict in one line."""
-    findings = sum(finding.severity > Severity.NOTE for finding in report.findings)
+    findings = len(serious(report))
     notes = len(report.findings) - findings
     parts = []
     if findings:
@@ -68,8 +82,9 @@ def verdict(report: Report) -> str:
 
 def so_far(report: Report) -> str:
     """Return the interim result: the first finding, or the verdict."""
-    first = next((one for one in report.findings if one.severity > Severity.NOTE), None)
-    return f"{first.severity.value}: {first.because}" if first is not None else verdict(report)
+    for first in serious(report):
+        return f"{first.severity.value}: {first.because}"
+    return verdict(report)
 
 
 def _failed(report: Report) -> str:
@@ -82,6 +97,11 @@ def _failed(report: Report) -> str:
 def sentence(text: str) -> str:
     """Return text as a sentence: first letter upper case, and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def span(low: str, high: str) -> str:
+    """Return a range of two figures, or the figure if both are the same."""
+    return low if low == high else f"{low} to {high}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -186,14 +206,17 @@ class LeftOut:
 
 def left_out(report: Report, evidence: Evidence) -> tuple[LeftOut, ...]:
     """Return what was skipped, grouped by reason, the largest group first."""
-    checks = sorted(map(_split, report.skipped), key=lambda parts: parts[0])
+    names: dict[str, dict[str, None]] = {}
+    needs: dict[str, set[str]] = {}
+    for one in report.skipped:
+        # The engine writes it so where a section is missing.
+        missing = re.fullmatch(r"no (\S+) evidence: (.+)", one.reason, re.DOTALL)
+        label, reason = missing.groups() if missing else ("", one.reason)
+        names.setdefault(reason, {})[one.check] = None
+        needs.setdefault(reason, set()).update({label} - {""})
     groups = [
-        LeftOut(
-            reason=reason,
-            names=tuple(dict.fromkeys(check for _, check, _ in rows)),
-            needs=tuple(sorted({label for _, _, label in rows if label})),
-        )
-        for reason, rows in ((r, tuple(g)) for r, g in groupby(checks, key=lambda p: p[0]))
+        LeftOut(reason=reason, names=tuple(checks), needs=tuple(sorted(needs[reason])))
+        for reason, checks in sorted(names.items())
     ]
     probes = [
         LeftOut(reason=run.reason, names=(f"probe {run.probe}",))
@@ -211,9 +234,3 @@ def unseen(evidence: Evidence) -> tuple[LeftOut, ...]:
         for row in section.unseen:
             rows.setdefault(row.why, {})[row.what] = None
     return tuple(LeftOut(reason=why, names=tuple(what)) for why, what in rows.items())
-
-
-def _split(skipped: Skipped) -> tuple[str, str, str]:
-    """Return reason, check and missing section; the engine writes ``no X evidence: why``."""
-    found = re.fullmatch(r"no (\S+) evidence: (.+)", skipped.reason, re.DOTALL)
-    return (found[2], skipped.check, found[1]) if found else (skipped.reason, skipped.check, "")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
@@ -22,12 +22,11 @@ import msgspec
 
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
-from ddoctor.evidence.training import Frame
-from ddoctor.proc import usage
+from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.proc import processes, usage
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
-from ddoctor.recorder.operations import OPERATIONS
-from ddoctor.recorder.recorded import Facts, Grown
+from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
     CALLS,
@@ -35,12 +34,12 @@ from ddoctor.recorder.tape import (
     DONE,
     LEAVING,
     OPERATION,
+    OPERATIONS,
     PHASE,
     PHASES,
     SINCE,
     STOP_AT,
     WORLD,
-    StepRow,
     Tape,
 )
 from ddoctor.training.hosts import HostSections
@@ -60,6 +59,12 @@ MOST_ROWS = 2000
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
 """Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
+
+
+# Each sample takes about a millisecond, which must not slow the steps.
+TICK_SECONDS = 0.5
+# Between two looks at the other ranks, once the script of this one has ended.
+OVER_SECONDS = 0.1
 
 
 class Child:
@@ -82,7 +87,6 @@ class Child:
         self._began = perf_counter()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
-        self._beat = 0
         self.interrupted = False
         self.ended_by_us = False
         self._signalled = 0.0
@@ -126,9 +130,11 @@ class Child:
 
     def stop_at(self, step: int) -> None:
         """Have the script stop itself after this step."""
+        if not self._tape.head[STOP_AT]:
+            self.use.measure_worker()
         self._tape.head[STOP_AT] = step
 
-    def now(self, *, warm: bool = False) -> Now:
+    def now(self) -> Now:
         """The current state of the script."""
         over = self.over
         moment = perf_counter()
@@ -136,10 +142,8 @@ class Child:
         passed = max(moment - self._last_busy[0], 1e-3)
         busy = used - self._last_busy[1] > BUSY_SHARE * passed
         self._last_busy = (moment, used)
-        self._beat += 1
         since = self._tape.head[SINCE] or self._began
         return Now(
-            beat=self._beat,
             steps=self.done,
             phase=int(self._tape.head[PHASE]),
             age=moment - since,
@@ -147,13 +151,25 @@ class Child:
             busy=busy,
             over=over,
             exit_code=self._process.returncode if over else None,
-            ended=(self._over_at or moment) - self._began,
-            interrupted=self.interrupted,
-            warm=warm,
         )
 
-    def sample(self) -> None:
-        """Sample the processes that the script started."""
+    def watch(self, tick: float) -> None:
+        """Sample the script, end it if that is overdue, and wait for its end or the next sample."""
+        if self._overdue:
+            self.end(sample=False)
+        self._sample()
+        seconds = max(TICK_SECONDS, tick)
+        if self.over:
+            time.sleep(OVER_SECONDS)
+        elif self._exit is not None:
+            # Popen.wait polls twenty times a second.
+            select.select([self._exit], [], [], seconds)
+        else:
+            time.sleep(seconds)
+
+    def _sample(self) -> None:
+        if self._tape.head[STOP_AT]:
+            self.use.read_counters()
         if self._tape.head[LEAVING]:
             return  # a loader now runs in isolation, with other numbers of workers
         self.use.sample_workers()
@@ -169,18 +185,10 @@ class Child:
             self._process.send_signal(number)
 
     @property
-    def overdue(self) -> bool:
+    def _overdue(self) -> bool:
         """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""
         waited = perf_counter() - self._signalled
         return bool(self._signalled) and waited > GRACE_SECONDS and not self.over
-
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of the script, for at most ``seconds``."""
-        # Popen.wait polls twenty times a second.
-        if self._exit is not None:
-            select.select([self._exit], [], [], seconds)
-        else:
-            time.sleep(seconds)
 
     def end(self, *, sample: bool) -> None:
         """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
@@ -188,15 +196,9 @@ class Child:
             self.ended_by_us = True
             if sample:
                 self.stack = _stack(self.pid)
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """End all processes of the script; a grace period lets it print its last lines."""
-        from ddoctor.proc import processes
-
-        with suppress(ProcessLookupError):
-            if not self.over:
+            with suppress(ProcessLookupError):
                 self._process.terminate()
+        # It may print its last lines.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         processes.end(0.0, **self._tag)
@@ -204,41 +206,44 @@ class Child:
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
-        from ddoctor.proc import processes
-
         assert self.over
         # Such as DataLoader workers of a killed rank.
         processes.end(0.0, **self._tag)
         head = self._tape.head
-        facts = recorded.read(self.folder, recorded.FACTS, Facts)
         used, busy, watched = self.use.used
         found = memory()
-        ending = recorded.read(self.folder, recorded.ENDING, Ending)
-        native = bool(self._process.returncode) and not (ending and ending.exception)
+        ending = recorded.read(self.folder, recorded.ENDING, Ending) or Ending()
+        native = self._process.returncode and not ending.exception
+        over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,
             host=self.host,
-            pid=self.pid,
-            exit_code=self._process.returncode,
+            ending=RankEnding(
+                rank=self.launched.rank,
+                host=self.host,
+                pid=self.pid,
+                outcome="finished",
+                # The first one precedes the optimizer's first step, and belongs to no recorded one.
+                steps=self.done + 1 if self.done else 0,
+                exit_code=self._process.returncode,
+                exception=ending.exception,
+                message=ending.message,
+                stack=self.stack or self._crash() or ending.stack,
+                time=over_at - self._began,
+                doing=self._doing,
+                doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
+                collectives=int(head[CALLS]),
+                children_seconds=0.0 if self.done else self.use.children_seconds,
+                printed=self._stderr.last() if self._stderr and native else "",
+            ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
             leaving=bool(head[LEAVING]),
-            seconds=(self._over_at or perf_counter()) - self._began,
             done=self.done,
-            rows=tuple(self._rows()),
-            facts=facts,
-            ending=ending,
+            rows=tuple(self._tape.rows())[-MOST_ROWS:],
+            facts=recorded.read(self.folder, recorded.FACTS, msgspec.Raw) or msgspec.Raw(b"null"),
             grown=recorded.read(self.folder, recorded.GROWN, Grown),
-            doing=self._doing,
-            doing_seconds=max(
-                0.0, (self._over_at or perf_counter()) - (head[SINCE] or self._began)
-            ),
-            calls=int(head[CALLS]),
-            use=self.use.summary(
-                threads=facts.threads if facts else 0,
-                asked=os.environ.get("OMP_NUM_THREADS", ""),
-                collects=facts.gc_enabled if facts else True,
-            ),
+            use=self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", "")),
             cpu_seconds=used,
             busy_seconds=busy,
             watched_seconds=watched,
@@ -246,9 +251,6 @@ class Child:
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
             world=int(head[WORLD]),
-            children_seconds=0.0 if self.done else self.use.children_seconds,
-            stack=self.stack or self._crash(),
-            printed=self._stderr.last() if self._stderr and native else "",
             host_sections=self._surroundings.packed(self.host) if self._surroundings else "",
         )
         self._tape.close()
@@ -264,9 +266,6 @@ class Child:
         phase = int(head[PHASE])
         return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
 
-    def _rows(self) -> list[StepRow]:
-        return list(self._tape.rows())[-MOST_ROWS:]
-
     def _crash(self) -> tuple[Frame, ...]:
         """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
         try:
@@ -275,11 +274,11 @@ class Child:
             return ()
         # The thread that crashed, as faulthandler prints it: the innermost frame first.
         thread = text.partition("Current thread")[2].partition("\n\n")[0]
-        return tuple(
-            Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
-            for file, line, name in reversed(FAULT.findall(thread))
-            if "ddoctor/recorder" not in file
-        )
+        return _frames(FAULT.findall(thread))
+
+
+NewChild = Callable[[int, TurnOrder], Child]
+"""Starts the script for a turn."""
 
 
 def _interpreter_options() -> list[str]:
@@ -289,9 +288,8 @@ def _interpreter_options() -> list[str]:
 
 
 def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment[recorded.SAFE_PATH] = environment.get("PYTHONSAFEPATH", "")
-    environment["PYTHONSAFEPATH"] = "1"
+    before = os.environ.get("PYTHONSAFEPATH", "")
+    environment = os.environ | {recorded.SAFE_PATH: before, "PYTHONSAFEPATH": "1"}
     if turn == 0:
         environment[recorded.ISOLATE] = "1"
     else:
@@ -325,13 +323,13 @@ def _stack(pid: int) -> tuple[Frame, ...]:
         return ()
     main = next((one for one in threads if one.get("thread_name") == "MainThread"), None)
     frames = main["frames"] if main is not None else []
+    return _frames([(one["filename"], one["line"], one["name"]) for one in frames])
+
+
+def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
+    """The frames outside of ddoctor and Python's import, from files, lines and functions."""
     return tuple(
-        Frame(
-            file=one["filename"],
-            line=one["line"],
-            function=one["name"],
-            of_user=places.of_user(one["filename"]),
-        )
-        for one in reversed(frames)
-        if "ddoctor/recorder" not in one["filename"] and not one["filename"].startswith("<frozen")
+        Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
+        for file, line, name in reversed(rows)
+        if "ddoctor/recorder" not in file and not file.startswith("<frozen")
     )

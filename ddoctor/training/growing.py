@@ -24,7 +24,7 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 
 def worth_it(records: Sequence[Record]) -> bool:
     """Whether the script ran without an error, or failed only by running out of memory."""
-    endings = [one.ending.exception for one in records if one.ending is not None]
+    endings = [one.ending.exception for one in records]
     return not any(endings) or OUT_OF_MEMORY in endings
 
 
@@ -35,14 +35,15 @@ def grow(
     found: MemoryHeadroom | None = None
     for turn in range(MOST_TURNS):
         started("rerunning the script with growing micro-batches")
-        records = leader.again((), ENDLESS, seconds, request)
+        run = leader.again((), ENDLESS, seconds, request)
+        records = run.records
         seen = _seen(records)
         if seen is None:
             break
         found = seen if found is None else _joined(found, seen)
         short = _short(records)
         if not short:
-            if not all(record.leaving for record in records) or leader.limit:
+            if not all(record.leaving for record in records) or run.limit:
                 found = _unfinished(found, _why(records))
             return found
         too_large = _failed(found.trials)
@@ -54,7 +55,7 @@ def grow(
         )
     if found is not None:
         return found
-    why = _why(records) or leader.limit or "the script ended before the sweep"
+    why = _why(records) or run.limit or "the script ended before the sweep"
     return Absent(
         sections=(Absence(section=MemoryHeadroom.label(), why=why, crashed=True),),
     )
@@ -70,7 +71,7 @@ def _short(records: Sequence[Record]) -> dict[int, int]:
         record.rank: record.grown.trying
         for record in records
         if record.grown is not None and record.grown.trying is not None
-        if record.ending is not None and record.ending.exception == OUT_OF_MEMORY
+        if record.ending.exception == OUT_OF_MEMORY
     }
 
 
@@ -135,5 +136,5 @@ def _why(records: Sequence[Record]) -> str:
     for record in records:
         if record.grown is not None and record.grown.why:
             return record.grown.why
-    failed = (one.ending for one in records if one.ending is not None and one.ending.exception)
+    failed = (one.ending for one in records if one.ending.exception)
     return next((f"{one.exception}: {one.message[:200]}" for one in failed), "")

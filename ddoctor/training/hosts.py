@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Memory
-from ddoctor.evidence.section import Absence, Absent, Section
+from ddoctor.evidence.section import Absence, Section
 
 LIMIT_SECONDS = 10.0
 """Limit of each of the two collections; rank 0 waits 30 s for the records of all ranks."""
@@ -49,7 +49,7 @@ class HostSections:
     def packed(self, name: str) -> str:
         """All sections of the host, with the changes of its counters during the run."""
         from ddoctor.cluster.supervisor import pack
-        from ddoctor.collect import gpus, host, kernel_log
+        from ddoctor.collect import gpus, host, kernel_log, with_absent
 
         def log() -> KernelLog:
             return kernel_log.kernel_log(within=time.monotonic() - self._began)
@@ -60,23 +60,17 @@ class HostSections:
             # A GPU may have failed and left the PCIe bus.
             last += _collected((gpus.gpus,))
         sections: dict[type[Section], Section] = {}
+        absences: list[Absence] = []
         for one in (*self._first, *last):
             if isinstance(one, Section):
-                sections[type(one)] = _since(one, sections.get(type(one)))
-        absences = tuple(
-            # The report of the training does not need it.
-            replace(one, crashed=False)
-            for one in (*self._first, *last)
-            if isinstance(one, Absence)
-        )
-        return pack([*sections.values(), Absent(sections=absences)], name)
-
-
-def _since(section: Section, before: Section | None) -> Section:
-    """A section with the kernel's counters from the start of the run."""
-    if isinstance(section, Memory) and isinstance(before, Memory):
-        return replace(section, kills_before=before.kills_in_limit)
-    return section
+                before = sections.get(type(one))
+                if isinstance(one, Memory) and isinstance(before, Memory):
+                    one = replace(one, kills_before=before.kills_in_limit)
+                sections[type(one)] = one
+            else:
+                # The report of the training does not need it.
+                absences.append(replace(one, crashed=False))
+        return pack(with_absent((*sections.values(), *absences)), name)
 
 
 def _collected(collectors: Iterable[Callable[[], Section]]) -> list[Section | Absence]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import median
 
 from msgspec.structs import replace
 
 from ddoctor.cluster.supervisor import unpack
-from ddoctor.evidence.loading import CurvePoint, DataSeen, LoaderCurve, Loading
+from ddoctor.evidence.loading import DataSeen, LoaderCurve, Loading
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import (
     BETWEEN_RANKS,
     PHASES,
     Growth,
-    HotLine,
     Lines,
     MemoryOverTime,
     Phase,
@@ -28,7 +28,6 @@ from ddoctor.evidence.steps import (
 from ddoctor.evidence.training import (
     Outcome,
     RankEnding,
-    RankHost,
     RankUse,
     TrainingRun,
 )
@@ -37,9 +36,18 @@ from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts, LoaderFacts
 from ddoctor.recorder.tape import COUNT, StepRow
 from ddoctor.training.messages import Record
-from ddoctor.training.run import Run
+from ddoctor.training.run import NOTHING_WRITTEN, Run
 from ddoctor.training.starts import starts
 
+STEP_COUNTS = (
+    "samples",
+    "elements",
+    "forwards",
+    "backwards",
+    "synced_backwards",
+    "optimizer_steps",
+)
+"""Counts of a step with the same name on the tape and in the evidence."""
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
 
@@ -53,33 +61,37 @@ def sections(run: Run) -> tuple[Section, ...]:
         ProbeRuns(runs=(), world_size=len(run.records), backend=""),
     ]
     if run.judged:
-        found += [_steps(run), _lines(run), _memory(run), _calls(run)]
-    if any(run.facts):
-        found += [_wrapping(run), _loading(run), _data(run), _use(run), starts(run)]
-    points = tuple(_curve(run))
+        lines = Lines(ranks=tuple(_rank_lines(run, *one) for one in run.facts))
+        memory = MemoryOverTime(ranks=tuple(_growth(run, *one) for one in run.facts))
+        found += [_steps(run), lines, memory, _calls(run)]
+    if run.known:
+        wrappers = tuple(_wrapper(run, rank, one) for rank, of in run.facts for one in of.wrappers)
+        found += [Wrapping(wrappers=wrappers), _loading(run), _data(run), _use(run), starts(run)]
+    points = tuple(
+        replace(point, rank=record.rank) for record, facts in run.facts for point in facts.curve
+    )
     if points:
         found.append(LoaderCurve(points=points))
-    return (*(replace(section, host=host) for section in found), *_hosts(run))
-
-
-def _hosts(run: Run) -> Iterator[Section]:
-    """The host sections that local rank 0 collected on each host."""
-    for record in run.records:
-        if record.host_sections:
-            yield from unpack(record.host_sections)
+    of_hosts = (unpack(record.host_sections) for record in run.records if record.host_sections)
+    return (*(replace(section, host=host) for section in found), *chain.from_iterable(of_hosts))
 
 
 def _training_run(run: Run) -> TrainingRun:
-    known = [facts for _, facts in run.facts]
+    facts = next(iter(run.known.values()), NOTHING_WRITTEN)
     return TrainingRun(
         command=run.command,
-        seconds=max(record.seconds for record in run.records),
-        ranks=(*(_ending(run, one) for one in run.records), *(_unheard(rank) for rank in run.lost)),
+        seconds=max(record.ending.time for record in run.records),
+        ranks=(
+            *(_ending(run, one) for one in run.records),
+            *(
+                RankEnding(rank=rank, host="", pid=0, outcome="hung", steps=0, doing="unknown")
+                for rank in run.lost
+            ),
+        ),
         limit=run.limit,
-        asked_steps=run.asked_steps,
         world=max(record.world for record in run.records),
-        optimizers=known[0].optimizers if known else (),
-        framework=known[0].framework if known else "",
+        optimizers=facts.optimizers,
+        framework=facts.framework,
     )
 
 
@@ -88,42 +100,19 @@ def _outcome(run: Run, record: Record) -> Outcome:
         return "hung" if run.hung else "stopped"
     if record.interrupted:
         return "interrupted"
-    if record.exit_code == 0:
+    code = record.ending.exit_code or 0
+    if code == 0:
         return "stopped" if record.leaving else "finished"
     # Python ends itself by SIGINT after Ctrl-C, and a library may crash during the exit.
-    raised = record.ending is not None and record.ending.exception
-    return "killed" if (record.exit_code or 0) < 0 and not raised else "failed"
+    return "killed" if code < 0 and not record.ending.exception else "failed"
 
 
 def _ending(run: Run, record: Record) -> RankEnding:
-    ending = record.ending
+    ending = replace(record.ending, outcome=_outcome(run, record))
     state = run.hang_states.get(record.rank)
-    if state is not None and not state.over:
-        doing, doing_seconds = state.doing, state.age
-    else:
-        doing, doing_seconds = record.doing, record.doing_seconds
-    return RankEnding(
-        rank=record.rank,
-        host=record.host,
-        pid=record.pid,
-        outcome=_outcome(run, record),
-        # The first one precedes the optimizer's first step and belongs to no recorded step.
-        steps=record.done + 1 if record.done else 0,
-        exit_code=record.exit_code,
-        exception=ending.exception if ending else "",
-        message=ending.message if ending else "",
-        stack=record.stack or (ending.stack if ending else ()),
-        time=record.seconds,
-        doing=doing,
-        doing_seconds=doing_seconds,
-        collectives=record.calls,
-        children_seconds=record.children_seconds,
-        printed=record.printed,
-    )
-
-
-def _unheard(rank: int) -> RankEnding:
-    return RankEnding(rank=rank, host="", pid=0, outcome="hung", steps=0, doing="unknown")
+    if state is None or state.over:
+        return ending
+    return replace(ending, doing=state.doing, doing_seconds=state.age)
 
 
 def _steps(run: Run) -> Steps:
@@ -141,13 +130,13 @@ def _steps(run: Run) -> Steps:
 
 
 def _rank_steps(run: Run, record: Record) -> RankSteps:
-    rows = [step[record.rank] for step in run.steps]
+    rows = run.rows(record)
     waiting = run.together.waiting[record.rank]
     # A rank that always arrives last never waits: 0 is a measured value.
     waited = run.together.waits
-    seconds: dict[str, list[float]] = {}
-    for number, name in enumerate(tape.PHASES):
-        seconds[name] = [row.phases[number] for row in rows]
+    seconds = {
+        name: [row.phases[number] for row in rows] for number, name in enumerate(tape.PHASES)
+    }
     collective = seconds.pop("collective")
     # A garbage collection during a collective belongs to the collective, not to its phase.
     seconds["waiting"] = [min(w, c) for w, c in zip(waiting, collective, strict=True)]
@@ -160,21 +149,8 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
             if any(seconds[name]) or (waited and name in BETWEEN_RANKS)
         ),
         cpu=tuple(round(row.cpu, 7) for row in rows),
-        samples=_counted(rows, "samples"),
-        elements=_counted(rows, "elements"),
-        forwards=_counted(rows, "forwards"),
-        backwards=_counted(rows, "backwards"),
-        synced_backwards=_counted(rows, "synced"),
-        optimizer_steps=_counted(rows, "optimizer_steps"),
+        **{name: tuple(int(row.counts[COUNT[name]]) for row in rows) for name in STEP_COUNTS},
     )
-
-
-def _counted(rows: Sequence[StepRow], name: str) -> tuple[int, ...]:
-    return tuple(int(row.counts[COUNT[name]]) for row in rows)
-
-
-def _lines(run: Run) -> Lines:
-    return Lines(ranks=tuple(_rank_lines(run, *one) for one in run.facts))
 
 
 def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
@@ -182,116 +158,82 @@ def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
     counts = Counter((phase, place) for time, phase, place in facts.samples if begin <= time <= end)
     lines = []
     for (phase, place), samples in counts.most_common(MOST_LINES):
-        where = facts.places[place]
-        name = tape.PHASES[phase]
-        lines.append(
-            HotLine(
-                phase="waiting" if name == "collective" else name,
-                file=where.file,
-                line=where.line,
-                function=where.function,
-                text=where.text,
-                samples=samples,
-                inner=where.inner,
-            )
-        )
+        name = "waiting" if phase == tape.COLLECTIVE else tape.PHASES[phase]
+        lines.append(replace(facts.places[place], phase=name, samples=samples))
     return RankLines(rank=record.rank, samples=counts.total(), lines=tuple(lines))
-
-
-def _memory(run: Run) -> MemoryOverTime:
-    return MemoryOverTime(ranks=tuple(_growth(run, *one) for one in run.facts))
 
 
 def _growth(run: Run, record: Record, facts: Facts) -> Growth:
     begin, end = run.span(record.rank)
     points = [one for one in facts.memory if begin <= one[0] <= end]
     points = points[:: max(1, len(points) // MOST_GROWTH_POINTS)]
-    workers = [_nearest(record.workers_memory, time) for time, *_ in points]
-    on_device = any(device for *_, device in points)
-    device = facts.device_memory
-    return Growth(
+    workers = record.workers_memory
+    on_device = any(device for _, _, _, device, _ in points)
+    return replace(
+        facts.growth,
         rank=record.rank,
         host=record.host,
         times=tuple(round(time - begin, 3) for time, *_ in points),
         steps=tuple(done - run.warm_up for _, done, *_ in points),
-        resident=tuple(round(resident, 1) for _, _, resident, _ in points),
-        workers=tuple(round(one, 1) for one in workers if one is not None)
-        if all(one is not None for one in workers)
-        else (),
-        device=tuple(round(device, 1) for *_, device in points) if on_device else (),
-        device_between=device.between if device else None,
-        device_peak=device.peak if device else None,
-        device_reserved=device.reserved if device else None,
-        device_total=device.total if device else None,
-        graph_tensors=facts.graph_tensors,
-        graph_tensors_before=facts.graph_tensors_before,
-        graph_depth=facts.graph_depth,
-        graph_depth_before=facts.graph_depth_before,
+        resident=tuple(round(resident, 1) for _, _, resident, *_ in points),
+        malloc_free=tuple(round(free, 1) for *_, free in points if free is not None),
+        workers=tuple(round(_nearest(workers, time), 1) for time, *_ in points if workers),
+        device=tuple(round(device, 1) for _, _, _, device, _ in points) if on_device else (),
     )
 
 
-def _nearest(samples: Sequence[tuple[float, float]], time: float) -> float | None:
-    return min(samples, key=lambda one: abs(one[0] - time))[1] if samples else None
+def _nearest(samples: Sequence[tuple[float, float]], time: float) -> float:
+    return min(samples, key=lambda one: abs(one[0] - time))[1]
 
 
 def _calls(run: Run) -> CollectiveCalls:
-    first, last = (min(run.steps[place]) for place in (0, -1))
-    begin, end = run.steps[0][first].number, run.steps[-1][last].number
+    steps = run.rows(run.records[0])
+    begin, end = steps[0].number, steps[-1].number
     rows = []
     for record, facts in run.facts:
         for call in facts.calls:
-            before = max((one for one in call.steps if one[0] < begin), default=(0, 0, 0, 0.0))
-            after = max((one for one in call.steps if one[0] <= end), default=before)
-            if after[1] > before[1]:
+            judged = [one for one in call.steps if begin <= one[0] <= end]
+            if judged:
                 rows.append(
                     Calls(
                         rank=record.rank,
                         operation=call.operation,
                         place=call.place,
                         of_user=call.of_user,
-                        calls=after[1] - before[1],
-                        bytes=after[2] - before[2],
-                        seconds=after[3] - before[3],
+                        calls=sum(calls for _, calls, _, _ in judged),
+                        bytes=sum(size for _, _, size, _ in judged),
+                        seconds=sum(seconds for *_, seconds in judged),
                     )
                 )
     return CollectiveCalls(steps=end - begin + 1, calls=tuple(rows))
 
 
-def _wrapping(run: Run) -> Wrapping:
-    return Wrapping(
-        wrappers=tuple(
-            _wrapper(run, record, one) for record, facts in run.facts for one in facts.wrappers
-        )
-    )
-
-
 def _wrapper(run: Run, record: Record, one: Wrapper) -> Wrapper:
-    rows = [step[record.rank] for step in run.steps] if one.kind == "ddp" else []
+    counts = [row.counts for row in run.rows(record)] if one.kind == "ddp" else []
     return replace(
         one,
         rank=record.rank,
-        find_unused_seconds=_seconds(rows, "find_unused"),
-        buffer_broadcast_seconds=_seconds(rows, "buffers"),
+        find_unused_seconds=tuple(round(each[COUNT["find_unused"]], 7) for each in counts),
+        buffer_broadcast_seconds=tuple(round(each[COUNT["buffers"]], 7) for each in counts),
     )
-
-
-def _seconds(rows: Sequence[StepRow], name: str) -> tuple[float, ...]:
-    return tuple(round(row.counts[COUNT[name]], 7) for row in rows)
 
 
 def _loading(run: Run) -> Loading:
     loaders = []
     for record, facts in run.facts:
         rows = {step[record.rank].number: step[record.rank] for step in run.steps}
+        judged = {number: place for place, number in enumerate(rows)}
         for one in facts.loaders:
-            waits = tuple(round(seconds, 7) for step, seconds in one.waits if step in rows)
+            waits = [wait for wait in one.waits if wait[0] in judged]
             loaders.append(
                 replace(
                     one.loader,
                     rank=record.rank,
                     host=record.host,
                     taken=len(waits),
-                    wait_seconds=waits,
+                    wait_seconds=tuple(round(seconds, 7) for _, seconds, _ in waits),
+                    wait_steps=tuple(judged[number] for number, *_ in waits),
+                    first_batches=tuple(n for n, (*_, first) in enumerate(waits) if first),
                     collate_in_main=_preparing(one, rows),
                     worker_memory=record.worker_memory if one.loader.num_workers else None,
                 )
@@ -326,40 +268,34 @@ def _data(run: Run) -> DataSeen:
     )
 
 
-def _curve(run: Run) -> Iterator[CurvePoint]:
-    for record, facts in run.facts:
-        yield from (replace(point, rank=record.rank) for point in facts.curve)
-
-
 def _use(run: Run) -> RankUse:
     on_host: dict[str, list[Record]] = defaultdict(list)
     for record in run.records:
         on_host[record.host].append(record)
     hosts = []
     for records in on_host.values():
-        hosts += [_host(run, record, _neighbours(records)) for record in records]
+        for record in records:
+            facts = run.known.get(record.rank, NOTHING_WRITTEN)
+            hosts.append(
+                replace(
+                    record.use,
+                    threads=facts.threads,
+                    gc_enabled=facts.gc_enabled,
+                    neighbours=_neighbours(records),
+                )
+            )
     flags = tuple(
         replace(
             facts.flags,
             rank=record.rank,
-            empty_cache=_sum(run, record, "empty_cache"),
-            collected=_sum(run, record, "collected"),
-            checkpointed=_sum(run, record, "checkpointed"),
+            empty_cache=_sum(run.rows(record), "empty_cache"),
+            collected=_sum(run.rows(record), "collected"),
+            checkpointed=_sum(run.rows(record), "checkpointed"),
         )
         for record, facts in run.facts
         if facts.flags is not None
     )
     return RankUse(hosts=tuple(hosts), flags=flags)
-
-
-def _host(run: Run, record: Record, neighbours: float | None) -> RankHost:
-    gc = tape.GC
-    rows = [step[record.rank] for step in run.steps]
-    return replace(
-        record.use,
-        neighbours=neighbours,
-        gc_seconds=tuple(round(row.phases[gc], 7) for row in rows),
-    )
 
 
 def _neighbours(records: Sequence[Record]) -> float | None:
@@ -372,5 +308,5 @@ def _neighbours(records: Sequence[Record]) -> float | None:
     return round(max(0.0, busy - own) / seconds, 3)
 
 
-def _sum(run: Run, record: Record, name: str) -> int:
-    return int(sum(step[record.rank].counts[COUNT[name]] for step in run.steps))
+def _sum(rows: Sequence[StepRow], name: str) -> int:
+    return int(sum(row.counts[COUNT[name]] for row in rows))

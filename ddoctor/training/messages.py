@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from ddoctor.evidence.training import Frame, RankHost
+from ddoctor.evidence.training import RankEnding, RankHost
 from ddoctor.probing.sweep_request import SweepRequest
-from ddoctor.recorder.recorded import Facts, Grown
-from ddoctor.recorder.script import Ending
+from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
-
-
-def now_key(turn: int, rank: int) -> str:
-    return f"now/{turn}/{rank}"
-
-
-def stop_key(turn: int) -> str:
-    return f"stop/{turn}"
-
-
-def end_key(turn: int) -> str:
-    return f"end/{turn}"
-
-
-def record_key(turn: int, rank: int) -> str:
-    return f"record/{turn}/{rank}"
-
-
-def turn_key(turn: int) -> str:
-    return f"turn/{turn}"
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a rank."""
 
-    beat: int
     steps: int
     phase: int
     """Index in the recorder's PHASES."""
@@ -44,19 +22,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The phase, or the operation of the collective."""
     busy: bool
     """Whether its processes used a CPU since the last message."""
-    over: bool = False
-    exit_code: int | None = None
-    ended: float = 0.0
-    """Seconds from the start of the script to its end, or to now."""
-    interrupted: bool = False
-    warm: bool = False
-    """Whether the warm-up is over."""
-
-
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's order to stop at a step."""
-
-    at: int
+    over: bool
+    exit_code: int | None
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,22 +43,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     host: str
-    pid: int
-    exit_code: int | None
+    ending: RankEnding
+    """As this rank saw it."""
     ended_by_us: bool
     """Whether ddoctor ended the script, because it could not continue."""
     interrupted: bool
     leaving: bool
     """Whether the script reached the step at which to stop."""
-    seconds: float
     done: int
     rows: tuple[StepRow, ...]
-    facts: Facts | None
-    ending: Ending | None
+    facts: msgspec.Raw
+    """What the script's process wrote, a JSON of Facts; null: nothing."""
     grown: Grown | None
-    doing: str
-    doing_seconds: float
-    calls: int
     use: RankHost
     cpu_seconds: float
     """CPU seconds of its processes, in the period of ``busy_seconds``."""
@@ -106,9 +69,5 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Unshared MiB of a typical DataLoader worker."""
     world: int = 0
     """Ranks in the script's process group; 0: unknown."""
-    children_seconds: float = 0.0
-    """CPU seconds of Python subprocesses that may have trained instead of the script."""
-    stack: tuple[Frame, ...] = ()
-    printed: str = ""
     host_sections: str = ""
     """Packed sections of its host; only local rank 0 collects them."""

@@ -18,14 +18,12 @@ from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
-from ddoctor.training.child import FORWARDED, Child
+from ddoctor.training.child import FORWARDED, Child, NewChild
 from ddoctor.training.messages import TurnOrder
 from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
-    from ddoctor.cluster.store import ClusterStore
     from ddoctor.report.output import Outputs
-    from ddoctor.training.follow import NewChild
 
 PROGRAM = "torchrun … -m ddoctor.probe run"
 JOIN_SECONDS = 300.0
@@ -72,16 +70,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: current[0].forward(number))
     try:
-        store = _connect(launched)
-        if launched.rank or outputs is None:
-            return _follow(store, child, new_child)
-        from ddoctor.cluster.store import StoreLost
-        from ddoctor.training.report import lead
-
-        try:
-            code = lead(store, child, new_child, options, command, outputs)
-        except StoreLost as error:
-            raise DoctorError(f"rank 0: {error} (has the launcher been killed?)") from error
+        code = _supervise(child, new_child, options, command, outputs)
     finally:
         current[0].end(sample=False)
     return _like(code)
@@ -90,16 +79,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
 def _place() -> LaunchedRank:
     if dialect(os.environ) is not None:
         return place()
-    return LaunchedRank(
-        rank=0,
-        world_size=1,
-        local_rank=0,
-        local_size=1,
-        address="localhost",
-        port=0,
-        hosts_store=True,
-        run="",
-    )
+    return LaunchedRank(rank=0, world_size=1, local_rank=0, local_size=1, hosts_store=True)
 
 
 def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -> Asked | None:
@@ -146,33 +126,39 @@ def _check_memory(sizes_given: str | None, launched: LaunchedRank) -> None:
         )
 
 
-def _connect(launched: LaunchedRank) -> ClusterStore:
+def _supervise(
+    child: Child,
+    new_child: NewChild,
+    options: RankOptions,
+    command: tuple[str, ...],
+    outputs: Outputs | None,
+) -> int:
+    # Imported only now: the script has started, and starts slowly, too.
     from ddoctor.cluster.store import StoreLost, connect
-
-    # If the launcher has no store, the script opens one at MASTER_PORT.
-    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    port = launched.port + 1 if own and launched.port else launched.port
-    try:
-        return connect(
-            launched.address,
-            port,
-            host_it=launched.hosts_store,
-            limit=JOIN_SECONDS,
-            prefix=f"run/{launched.run}",
-        )
-    except StoreLost as error:
-        raise DoctorError(f"rank {launched.rank}: {error}") from error
-
-
-def _follow(store: ClusterStore, child: Child, new_child: NewChild) -> int:
-    from ddoctor.cluster.store import StoreLost
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
+    launched = child.launched
+    # If the launcher has no store, the script opens one at MASTER_PORT.
+    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    hint = ""
     try:
-        return _like(follow(store, child, new_child) or 0)
+        store = connect(
+            launched.address,
+            launched.port + 1 if own and launched.port else launched.port,
+            host_it=launched.hosts_store,
+            limit=JOIN_SECONDS,
+            prefix=f"run/{launched.run}",
+            ranks=launched.world_size,
+        )
+        if launched.rank or outputs is None:
+            return follow(store, child, new_child) or 0
+        from ddoctor.training.report import lead
+
+        hint = " (has the launcher been killed?)"
+        return lead(store, child, new_child, options, command, outputs)
     except (StoreLost, CoordinatorLost) as error:
-        raise DoctorError(f"rank {child.launched.rank}: {error}") from error
+        raise DoctorError(f"rank {launched.rank}: {error}{hint}") from error
 
 
 def _like(code: int) -> int:

@@ -17,10 +17,8 @@ from ddoctor.models import Report
 from ddoctor.probing import sweep_request
 from ddoctor.report.output import Outputs, progress
 from ddoctor.training import growing, merge
-from ddoctor.training.child import Child
-from ddoctor.training.follow import NewChild
+from ddoctor.training.child import Child, NewChild
 from ddoctor.training.lead import Lead
-from ddoctor.training.messages import Record
 from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run
 
@@ -37,11 +35,10 @@ def lead(
     outputs: Outputs,
 ) -> int:
     """Lead the run and report; return the script's exit code if it failed, else the report's."""
-    leader = Lead(store, child, new_child)
+    leader = Lead(store, child, new_child, script)
     try:
         with progress() as started:
-            records = leader.run(options.steps, options.seconds, started)
-            run = _run(leader, records, script, options.steps)
+            run = leader.run(options.steps, options.seconds, started)
             evidence = Evidence(merge.sections(run))
             report = engine.examine(evidence, "run")
             changes = _changes(report, run, options.trials) if not leader.interrupted else ()
@@ -49,7 +46,7 @@ def lead(
             if trials:
                 evidence = evidence.with_sections(Trials(trials=trials))
                 report = engine.examine(evidence, "run")
-            if options.memory and not leader.interrupted and growing.worth_it(records):
+            if options.memory and not leader.interrupted and growing.worth_it(run.records):
                 memory = sweep_request.sizes(options.device_memory)
                 wanted = sweep_request.SweepRequest(device_memory=memory)
                 swept = growing.grow(leader, wanted, options.seconds, started)
@@ -61,26 +58,13 @@ def lead(
         # Once the other ranks end, the launcher sends SIGTERM; this rank still exits with its code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         leader.finish()
-    (own,) = (record for record in records if record.rank == child.launched.rank)
-    if own.exit_code and not own.ended_by_us:
-        return own.exit_code
+    (own,) = (record for record in run.records if record.rank == child.launched.rank)
+    if own.ending.exit_code and not own.ended_by_us:
+        return own.ending.exit_code
     if report.exit_code:
         outcome = "has findings" if report.findings else "could not judge the run"
         explain_failure(f"ddoctor {outcome}: see its report above or in its files")
     return report.exit_code
-
-
-def _run(leader: Lead, records: Sequence[Record], script: tuple[str, ...], steps: int) -> Run:
-    return Run(
-        records=records,
-        command=script,
-        warm_up=leader.warm_up,
-        limit=leader.limit,
-        asked_steps=steps,
-        lost=leader.lost,
-        hung=leader.hung,
-        hang_states=leader.hang_states,
-    )
 
 
 def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:
@@ -90,7 +74,7 @@ def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, .
     changes = trial_candidates(report)
     if prove:
         return changes
-    start = max(record.seconds for record in run.records) - sum(
+    start = max(record.ending.time for record in run.records) - sum(
         rows[0].end - rows[0].begin for rows in run.steps
     )
     turn = max(0.0, start) + 2 * TRIAL_STEPS * (run.step_seconds or 0.0)
@@ -110,7 +94,7 @@ def _try(
     The recorded run is the first A.
     """
     trials: list[Trial] = []
-    without = [_turn(run)]
+    without = [TrialTurn(seconds=run.step_seconds)]
     for change in changes:
         with_it: list[TrialTurn] = []
         for turn in range(TURNS):
@@ -127,15 +111,9 @@ def _try(
 
 def _again(leader: Lead, change: Sequence[str], seconds: float) -> TrialTurn:
     began = perf_counter()
-    records = leader.again(change, TRIAL_STEPS, min(seconds, TRIAL_SECONDS))
-    run = _run(leader, records, (), TRIAL_STEPS)
-    turn = _turn(run)
-    if turn.seconds is not None:
-        return turn
-    failed = next((one.ending for one in records if one.ending and one.ending.exception), None)
+    run = leader.again(change, TRIAL_STEPS, min(seconds, TRIAL_SECONDS))
+    if run.step_seconds is not None:
+        return TrialTurn(seconds=run.step_seconds)
+    failed = next((one.ending for one in run.records if one.ending.exception), None)
     why = f"{failed.exception}: {failed.message}" if failed else run.limit or "no steps recorded"
     return TrialTurn(failure=f"{why[:200]} (after {perf_counter() - began:.0f} s)")
-
-
-def _turn(run: Run) -> TrialTurn:
-    return TrialTurn(seconds=run.step_seconds)

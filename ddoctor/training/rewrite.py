@@ -11,6 +11,8 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import PurePath
 
 from ddoctor.errors import DoctorError
@@ -153,39 +155,11 @@ def _module(head: Sequence[str], words: Sequence[str]) -> _Split:
     return _Split(head=[*head, words[0], *inner.head], script=inner.script)
 
 
-def _torchrun(words: Sequence[str]) -> _Split:
-    return _launcher("torchrun", _torchrun_parser(), words)
-
-
-def _torchrun_parser() -> ArgumentParser:
-    try:
-        from torch.distributed.run import get_args_parser
-    except ImportError as error:
-        raise DoctorError(f"cannot import torchrun: {error}") from error
-    return get_args_parser()
-
-
-def _distributed_launch(words: Sequence[str]) -> _Split:
-    parser = _torchrun_parser()
-    parser.add_argument("--use-env", "--use_env", action="store_true")
-    return _launcher("torch.distributed.launch", parser, words)
-
-
 def _accelerate(words: Sequence[str]) -> _Split:
     if words[:1] != ["launch"]:
         raise DoctorError("`accelerate` starts a training only with `accelerate launch`")
     inner = _accelerate_launch(words[1:])
     return _Split(head=["launch", *inner.head], script=inner.script)
-
-
-def _accelerate_launch(words: Sequence[str]) -> _Split:
-    try:
-        from accelerate.commands.launch import (  # type: ignore[import-untyped]
-            launch_command_parser,
-        )
-    except ImportError as error:
-        raise DoctorError(f"cannot import accelerate: {error}") from error
-    return _launcher("accelerate launch", launch_command_parser(), words)
 
 
 def _deepspeed(words: Sequence[str]) -> _Split:
@@ -195,8 +169,17 @@ def _deepspeed(words: Sequence[str]) -> _Split:
     )
 
 
-def _launcher(name: str, parser: ArgumentParser, words: Sequence[str]) -> _Split:
-    """Split the words with the launcher's parser, whose positionals have torchrun's names."""
+def _launcher(name: str, module: str, function: str, words: Sequence[str]) -> _Split:
+    """Split the words with the parser that a launcher's function returns.
+
+    All launchers give the script's position the names that torchrun gives it.
+    """
+    try:
+        parser: ArgumentParser = getattr(import_module(module), function)()
+    except ImportError as error:
+        raise DoctorError(f"cannot import {name.split()[0]}: {error}") from error
+    if name == "torch.distributed.launch":
+        parser.add_argument("--use-env", "--use_env", action="store_true")
 
     def complain(message: str) -> None:
         raise DoctorError(f"{name} refuses this command: {message}")
@@ -237,6 +220,11 @@ def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
         return None
 
 
+TORCHRUN_PARSER = ("torch.distributed.run", "get_args_parser")
+_torchrun = partial(_launcher, "torchrun", *TORCHRUN_PARSER)
+_accelerate_launch = partial(
+    _launcher, "accelerate launch", "accelerate.commands.launch", "launch_command_parser"
+)
 READERS: dict[str, _Reader] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
@@ -245,7 +233,7 @@ READERS: dict[str, _Reader] = {
 }
 MODULES: dict[str, _Reader] = {
     "torch.distributed.run": _torchrun,
-    "torch.distributed.launch": _distributed_launch,
+    "torch.distributed.launch": partial(_launcher, "torch.distributed.launch", *TORCHRUN_PARSER),
     "accelerate.commands.launch": _accelerate_launch,
     "accelerate.commands.accelerate_cli": _accelerate,
     "deepspeed.launcher.runner": _deepspeed,

@@ -1,19 +1,41 @@
-"""The records of one turn of the script on all ranks, and its judged steps."""
+"""The records of one turn of the script on all ranks, its judged steps, and the waiting in them.
+
+The rank that arrives last in a collective does not wait, so the shortest time of all ranks is the
+transfer. The rest of the other ranks' times is waiting for that rank (TraceLens and DeepSpeed's
+logger use the same minimum). It never compares the clocks of two hosts.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
+import msgspec
+
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.recorder.recorded import Facts
-from ddoctor.recorder.tape import COUNT, StepRow
-from ddoctor.training.between import Between, between
+from ddoctor.recorder.tape import COUNT, Meeting, StepRow
 from ddoctor.training.messages import Now, Record
 
 FEWEST_STEPS = 2
+NOTHING_WRITTEN = Facts()
+
+Meetings = Mapping[int, Sequence[Meeting]]
+"""Collectives of each rank."""
+
+
+@dataclass
+class Between:
+    """The waiting times of all ranks."""
+
+    waiting: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds that each rank waited, per step."""
+    waits: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds by (waiting rank, last rank), summed over all steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +46,19 @@ class Run:
     command: tuple[str, ...]
     warm_up: int
     limit: str
-    asked_steps: int
-    lost: tuple[int, ...] = ()
-    hung: bool = False
-    """Whether ddoctor ended it because it made no progress."""
-    hang_states: Mapping[int, Now] = field(default_factory=dict)
-    """State of each rank at that decision."""
+    """Why ddoctor ended it before its steps were done."""
+    lost: tuple[int, ...]
+    """Ranks that sent no record."""
+    hang_states: Mapping[int, Now]
+    """State of each rank when ddoctor ended it because it made no progress; empty: it did not.
+
+    Ending the first rank unblocks the others.
+    """
+
+    @property
+    def hung(self) -> bool:
+        """Whether ddoctor ended it because it made no progress."""
+        return bool(self.hang_states)
 
     @cached_property
     def steps(self) -> list[Mapping[int, StepRow]]:
@@ -67,12 +96,12 @@ class Run:
 
     def place(self, record: Record) -> RankPlace:
         """Host and device of a rank."""
-        facts = record.facts
+        facts = self.known.get(record.rank, NOTHING_WRITTEN)
         return RankPlace(
             rank=record.rank,
             host=record.host,
-            device=facts.device if facts else "cpu",
-            device_name=facts.flags.device_name if facts and facts.flags else "",
+            device=facts.device,
+            device_name=facts.flags.device_name if facts.flags else "",
         )
 
     @property
@@ -85,4 +114,59 @@ class Run:
     @property
     def facts(self) -> Iterator[tuple[Record, Facts]]:
         """The records and facts of the ranks whose script wrote facts."""
-        return ((one, one.facts) for one in self.records if one.facts is not None)
+        return ((one, self.known[one.rank]) for one in self.records if one.rank in self.known)
+
+    @cached_property
+    def known(self) -> Mapping[int, Facts]:
+        """The same facts by rank."""
+        known = {}
+        for record in self.records:
+            with suppress(msgspec.DecodeError):
+                known[record.rank] = msgspec.json.decode(record.facts, type=Facts)
+        return known
+
+    def rows(self, record: Record) -> Sequence[StepRow]:
+        """The judged steps of a rank."""
+        return [step[record.rank] for step in self.steps]
+
+
+def between(steps: Sequence[Mapping[int, StepRow]]) -> Between:
+    """Compute the waiting times of these steps, each a row per rank."""
+    found = Between()
+    for rows in steps:
+        step: dict[int, float] = defaultdict(float)
+        for times in _matched({rank: row.meetings for rank, row in rows.items()}):
+            last = min(times, key=lambda rank: times[rank])
+            for rank, seconds in times.items():
+                if rank != last:
+                    step[rank] += seconds - times[last]
+                    found.waits[rank, last] += seconds - times[last]
+        for rank in rows:
+            found.waiting[rank].append(step[rank])
+    return found
+
+
+def _matched(meetings: Meetings) -> list[dict[int, float]]:
+    """Seconds by rank of each collective that several ranks joined."""
+    by_group: dict[float, dict[int, list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for rank, rows in meetings.items():
+        for _, seconds, group, operation in rows:
+            by_group[group][rank].append((operation, seconds))
+    found = []
+    for group, ranks in by_group.items():
+        if group == 0:
+            ranks = {rank: ranks.get(rank, []) for rank in meetings}
+        if len(ranks) < 2:
+            continue
+        names = {tuple(operation for operation, _ in rows) for rows in ranks.values()}
+        if len(names) == 1:
+            count = len(next(iter(names)))
+            found += [
+                {rank: rows[place][1] for rank, rows in ranks.items()} for place in range(count)
+            ]
+        else:
+            # The ranks called different collectives: compare only the sums.
+            found.append({rank: sum(one for _, one in rows) for rank, rows in ranks.items()})
+    return found

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.analysis.figures import Figure, MeasuredFigure, figures
-from ddoctor.evidence.collectives import Collectives, Sweep
-from ddoctor.evidence.pairs import End, Flow, Pairs
+from ddoctor.evidence.cluster_probes import Collectives, End, Flow, Pairs, Sweep
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from tests.healthy.probes import sweep

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.analysis.local_ranks import local_ranks, visible_gpus
-from ddoctor.evidence.environment import Environment, Variable
+from ddoctor.analysis.local_ranks import LocalRanks, visible_gpus
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.software import Environment, Variable
 
 GPUS = Gpus(
     driver="570",
@@ -60,8 +60,7 @@ def test_without_the_variable_all_gpus_are_visible() -> None:
 def test_the_launcher_then_the_gpus_then_the_probes(
     gpus: Gpus | None, variables: dict[str, str], runs: ProbeRuns, expected: tuple[int, bool]
 ) -> None:
-    ranks = local_ranks(gpus, environment(**variables), runs)
-    assert ranks is not None
+    ranks = LocalRanks.derive(gpus, environment(**variables), runs)
     assert (ranks.number, ranks.certain) == expected
 
 
@@ -74,4 +73,4 @@ def test_the_launcher_then_the_gpus_then_the_probes(
     ],
 )
 def test_otherwise_nobody_knows(runs: ProbeRuns | None) -> None:
-    assert local_ranks(None, None, runs) is None
+    assert LocalRanks.derive(None, None, runs).number is None

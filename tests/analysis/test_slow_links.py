@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from ddoctor.analysis.slow_links import REPEATS, Analysis, analyse
-from ddoctor.evidence.pairs import Flow
+from ddoctor.evidence.cluster_probes import Flow
 from ddoctor.probing.pair_schedule import Pair, first_rounds, further_rounds
 
 # GB/s of (sender, receiver).

@@ -10,7 +10,7 @@ import pytest
 
 from ddoctor.analysis import slow_rails
 from ddoctor.analysis.slow_links import REPEATS, Analysis
-from ddoctor.evidence.pairs import End, Flow
+from ddoctor.evidence.cluster_probes import End, Flow
 from ddoctor.evidence.probes import RankPlace
 
 RAILS = 4

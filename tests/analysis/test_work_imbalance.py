@@ -46,7 +46,6 @@ def test_one_rank_with_more_in_every_step() -> None:
     assert work.heaviest(1) == 1
     assert work.heaviest(0) == 0
     assert stragglers(section) == ()
-    assert [one.place.rank for one in stragglers(section, as_given=True)] == [1]
 
 
 def test_samples_where_they_tell_more_than_numbers() -> None:
@@ -66,7 +65,7 @@ def test_a_late_rank_is_still_told_among_different_lengths() -> None:
 def test_time_that_grows_with_the_square_of_the_length_is_work() -> None:
     section = of_tokens((1000,) * COUNT, (1500,) * COUNT, power=2.0)
     assert stragglers(section) == ()
-    assert stragglers(section, as_given=True)
+    assert section.ranks[1].typical("forward") > 1.3 * section.ranks[0].typical("forward")
 
 
 def test_a_little_more_work_does_not_explain_much_more_time() -> None:

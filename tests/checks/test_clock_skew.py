@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
+from ddoctor.evidence.cluster_probes import ClockOffset, ClockOffsets
 from ddoctor.evidence.host import Clock
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings

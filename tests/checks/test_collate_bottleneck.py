@@ -63,6 +63,7 @@ def loader(rank: int = 0, fetch: float = 0.01, collate: float = 0.05, **more: ob
         collate="pad_and_tokenise",
         taken=COUNT,
         wait_seconds=(0.0,) * COUNT,
+        wait_steps=tuple(range(COUNT)),
     )
     return msgspec.structs.replace(plain, **more)
 

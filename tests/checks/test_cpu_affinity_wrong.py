@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.host import Cpus, Kernel, NumaNode
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRuns, RankPlace
+from ddoctor.evidence.software import Environment, Variable
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.software import Environment, Variable
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings

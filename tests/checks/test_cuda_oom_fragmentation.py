@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.software import Environment, Variable
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ddoctor import engine
+from ddoctor import check_catalog, engine
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
@@ -63,6 +63,7 @@ def loader(rank: int = 0, workers: int = 0, batch: float = 0.06, **more: object)
         collate_cpu_seconds=batch * COUNT * 0.05,
         taken=COUNT,
         wait_seconds=(0.0,) * COUNT,
+        wait_steps=tuple(range(COUNT)),
     )
     return msgspec.structs.replace(plain, **more)
 
@@ -271,7 +272,7 @@ def test_the_line_of_the_dataset(findings: Findings) -> None:
 
 
 def test_it_explains_the_late_rank() -> None:
-    check = engine.load(CAUSE)
+    check = check_catalog.load(CAUSE)
     assert {"straggler-rank", "scaling-efficiency-low"} <= set(check.explains)
     loaders = loading(loader(0, batch=0.001), loader(1))
     report = engine.examine(Evidence([loaded(0.001, 0.06), loaders]), "run")
@@ -287,6 +288,7 @@ def test_an_empty_queue_at_each_epoch(findings: Findings) -> None:
             persistent_workers=True,
             epoch_batches=(10,) * 6,
             first_waits=(0.5,) + (0.4,) * 6,
+            first_batches=tuple(range(0, COUNT, 10)),
         )
     )
     (finding,) = findings(CAUSE, loaded(edges), section)
@@ -317,6 +319,7 @@ def test_edges_that_differ_are_no_need_of_workers(findings: Findings) -> None:
             epoch_batches=(10,) * 6,
             starts=(0.9, *(0.3, 0.6) * 3),
             first_waits=(0.9, *(0.1, 0.3) * 3),
+            first_batches=tuple(range(0, COUNT, 10)),
         )
     )
     assert findings(CAUSE, loaded(edges), section) == ()
@@ -325,7 +328,13 @@ def test_edges_that_differ_are_no_need_of_workers(findings: Findings) -> None:
 def test_quiet_about_the_edges_of_epochs(findings: Findings) -> None:
     edges = [0.2 if step % 10 == 0 else 0.0 for step in range(COUNT)]
     section = loading(
-        loader(workers=3, epoch_batches=(10,) * 6, starts=(0.1,) * 7, first_waits=(0.1,) * 7)
+        loader(
+            workers=3,
+            epoch_batches=(10,) * 6,
+            starts=(0.1,) * 7,
+            first_waits=(0.1,) * 7,
+            first_batches=tuple(range(0, COUNT, 10)),
+        )
     )
     assert findings(CAUSE, loaded(edges), section) == ()
 

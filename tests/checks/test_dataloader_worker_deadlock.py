@@ -41,7 +41,6 @@ def loading(num_workers: int = 4, context: str = "fork", rank: int = 1) -> Loadi
                 batches=12,
                 num_workers=num_workers,
                 context=context,
-                drop_last=False,
                 sampler="RandomSampler",
             ),
         )

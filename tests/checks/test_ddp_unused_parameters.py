@@ -91,7 +91,7 @@ def test_the_names_that_torch_prints_in_debug_mode(findings: Findings) -> None:
 def test_by_number_where_the_names_are_unknown(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run("", CRASH, ""), wrapping((), (), ()))
     assert finding.where.ranks == (1,)
-    assert "number 2, number 3 on rank 1; 2 other ranks" in finding.because
+    assert "number 2, number 3 on rank 1; ranks 0, 2 had" in finding.because
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     printed: list[list[str]] = []
     exec(finding.fixes[0].paste, {"model": model, "print": printed.append})

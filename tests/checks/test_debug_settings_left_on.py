@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
+from ddoctor.evidence.software import Environment, Variable
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -5,8 +5,7 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.host import Disk, Disks
-from ddoctor.evidence.host_rates import DiskTraffic, HostRates
-from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
+from ddoctor.evidence.live import DiskTraffic, HostRates, LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from tests.conftest import Findings

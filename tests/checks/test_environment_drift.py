@@ -6,13 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
-from ddoctor.evidence.job import Job
 from ddoctor.evidence.network import Network, Rdma, ResolvedName
 from ddoctor.evidence.section import Section
-from ddoctor.evidence.software import Package, Software
+from ddoctor.evidence.software import Environment, Job, Package, Software, Variable
 from ddoctor.models import Confidence, Finding, Severity
 from tests.conftest import Findings
 from tests.healthy import healthy

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.environment import HIDDEN, Environment, Variable
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.software import Software, Torch
+from ddoctor.evidence.software import HIDDEN, Environment, Software, Torch, Variable
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddoctor.evidence.burn import Burn
+from ddoctor.evidence.probes import Burn
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.healthy.burn import SECTIONS as BURNS

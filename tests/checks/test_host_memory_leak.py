@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.host import Memory
@@ -120,7 +120,6 @@ def loading(*, workers: int = 0, batches: int = 25, ended: bool = False) -> Load
         batches=batches,
         num_workers=workers,
         prefetch_factor=None,
-        drop_last=False,
         sampler="RandomSampler",
         epoch_batches=(batches, batches) if ended else (),
     )
@@ -215,7 +214,7 @@ def holding(
     bend: int = 20,
 ) -> LiveRank:
     """Grows for so many looks of half a second, MiB by look."""
-    return msgspec.structs.replace(
+    return replace(
         moving(rank, met),
         held=tuple(900.0 + per_look * min(look, bend) for look in range(20)),
         workers_held=tuple(400.0 + workers * look for look in range(20)),
@@ -223,12 +222,26 @@ def holding(
 
 
 def test_memory_that_is_full_within_the_hour(findings: Findings) -> None:
-    live = look(holding(0, 0.5), holding(1, 10.0))
+    live = look(*(replace(holding(rank, rate), on_gpu=True) for rank, rate in enumerate((0.5, 10))))
     (finding,) = findings(CAUSE, live, memory(8 * GIB))
     assert finding.severity is Severity.WARNING
     assert finding.where.ranks == (1,)
     assert "the process of rank 1 grew from 900 to 1090 MiB in 10 s" in finding.because
     assert "node-0 is full in 7 minutes" in finding.because
+
+
+def test_on_a_cpu_it_may_be_memory_that_malloc_keeps_free(findings: Findings) -> None:
+    live = look(holding(0, 0.5), holding(1, 10.0))
+    (finding,) = findings(CAUSE, live, memory(8 * GIB))
+    assert finding.severity is Severity.NOTE
+    assert "malloc keeps free" in finding.because
+
+
+def test_quiet_where_only_free_memory_of_malloc_grows(findings: Findings) -> None:
+    leak = growth(leaking)
+    free = tuple(amount - 300.0 for amount in leak.resident)
+    assert findings(CAUSE, run(leak)) != ()
+    assert findings(CAUSE, run(replace(leak, malloc_free=free))) == ()
 
 
 def test_memory_of_workers_seen_from_outside(findings: Findings) -> None:

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.host import Kernel
-from ddoctor.evidence.interfaces import Address, Interface
 from ddoctor.evidence.joining import Attempt, HostJoining, Outcome
-from ddoctor.evidence.network import Network, Rendezvous, ResolvedName, Route
+from ddoctor.evidence.network import Address, Interface, Network, Rendezvous, ResolvedName, Route
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 

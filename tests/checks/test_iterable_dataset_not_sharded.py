@@ -22,7 +22,6 @@ def loading(ranks: int = 2, **more: object) -> Loading:
         kind="iterable",
         items=None,
         batches=None,
-        drop_last=False,
         sampler="_InfiniteConstantSampler",
         taken=60,
     )

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.software import NcclLibrary, Package, Software, Torch
+from ddoctor.evidence.software import Environment, NcclLibrary, Package, Software, Torch, Variable
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -5,12 +5,18 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from ddoctor.evidence.arms import ArmTurn, ControlArm, ControlArms
-from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
-from ddoctor.evidence.interfaces import Address, Interface
+from ddoctor.evidence.cluster_probes import (
+    ArmTurn,
+    ControlArm,
+    ControlArms,
+    End,
+    Flow,
+    InterfaceRate,
+    InterfaceRates,
+    Pairs,
+)
 from ddoctor.evidence.live import LiveLink, LiveLook
-from ddoctor.evidence.network import Network, ResolvedName
-from ddoctor.evidence.pairs import End, Flow, Pairs
+from ddoctor.evidence.network import Address, Interface, Network, ResolvedName
 from ddoctor.evidence.probes import AllReduce, ProbeRuns, RankPlace
 from ddoctor.evidence.section import Section
 from ddoctor.models import Confidence

@@ -2,8 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.interfaces import Address, Interface, InterfaceKind
-from ddoctor.evidence.network import Network, Rdma, Rendezvous, ResolvedName, Route
+from ddoctor.evidence.network import (
+    Address,
+    Interface,
+    InterfaceKind,
+    Network,
+    Rdma,
+    Rendezvous,
+    ResolvedName,
+    Route,
+)
 from ddoctor.models import Confidence, Finding, Severity
 from tests.conftest import Findings
 from tests.healthy.network import HCAS

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.build_locks import BuildLock, BuildLocks
-from ddoctor.evidence.live import LiveLook, LiveRank
+from ddoctor.evidence.live import BuildLock, BuildLocks, LiveLook, LiveRank
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import in_collective, look, moving, standing

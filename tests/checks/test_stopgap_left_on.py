@@ -4,10 +4,10 @@ from itertools import combinations
 
 import pytest
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, Gpus, NvLink, PeerPath
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
+from ddoctor.evidence.software import Environment, Variable
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.cluster_probes import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps

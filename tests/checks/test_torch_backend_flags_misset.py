@@ -76,7 +76,7 @@ def test_every_shape_is_benchmarked(findings: Findings) -> None:
     variable = flags(cudnn_benchmark=True, convolutions=53, input_shapes=55)
     (finding,) = findings(CAUSE, use(variable), steps())
     assert finding.severity is Severity.WARNING
-    assert "in 60 steps the rank passed 55 different shapes to the model" in finding.because
+    assert "in 60 steps rank 0 passed 55 different shapes to the model" in finding.because
     assert finding.fixes[0].paste == "torch.backends.cudnn.benchmark = False"
 
 

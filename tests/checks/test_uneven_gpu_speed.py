@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ddoctor.evidence.burn import Burn, Burning
-from ddoctor.evidence.probes import Matmul, MemoryBandwidth, RankPlace, RankRate
+from ddoctor.evidence.probes import Burn, Burning, Matmul, MemoryBandwidth, RankPlace, RankRate
 from ddoctor.models import Confidence
 from tests.conftest import Findings
 

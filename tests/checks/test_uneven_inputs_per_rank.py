@@ -26,7 +26,6 @@ def loader(rank: int, batches: int | None, ended: Sequence[int] = (), **more: ob
         items=640,
         batch_size=None,
         batches=batches,
-        drop_last=False,
         sampler="DynamicBucketing",
         taken=30,
         epoch_batches=tuple(ended),

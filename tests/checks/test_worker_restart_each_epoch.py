@@ -50,6 +50,8 @@ def loader(rank: int = 0, edge: float = 0.5, batch: float = 0.05, **more: object
         collated=COUNT,
         taken=COUNT,
         wait_seconds=(0.001,) * COUNT,
+        wait_steps=tuple(range(COUNT)),
+        first_batches=tuple(range(5, COUNT, LENGTH)),
         starts=(0.9, 0.04, 0.04, 0.04),
         first_waits=(2.0, *(edge - 0.04,) * 3),
         epoch_batches=(LENGTH,) * 3,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ddoctor.evidence.collectives import Collectives, Sweep
+from ddoctor.evidence.cluster_probes import Collectives, Sweep
 from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, RankRate, WrongValue
 from ddoctor.models import Severity
 from tests.conftest import Findings

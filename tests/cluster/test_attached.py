@@ -127,7 +127,7 @@ def test_the_culprit_is_on_the_other_host(cluster: MakeCluster, tmp_path: Path) 
     # The one alone knows that it is not healthy, and where to look.
     assert first.exit_code == 2, first
     (judging,) = json.loads(first.stdout)["crashed"]
-    assert "1 rank of other hosts was not seen" in judging["error"]
+    assert "1 rank on other hosts was not seen" in judging["error"]
     assert json.loads(second.stdout)["findings"][0]["where"]["ranks"] == [1]
     finding = joined(hosts, tmp_path)[0]
     assert finding["cause"] == "rank-stuck-outside-collective"

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddoctor.evidence import bundle
-from ddoctor.evidence.burn import Burn
-from ddoctor.evidence.clocks import ClockOffsets
-from ddoctor.evidence.pairs import Pairs
-from ddoctor.evidence.probes import ProbeRuns, StorageRead
+from ddoctor.evidence.cluster_probes import ClockOffsets, Pairs
+from ddoctor.evidence.probes import Burn, ProbeRuns, StorageRead
 from ddoctor.probing import catalog
 from tests.cluster.conftest import MakeCluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.evidence import bundle
-from ddoctor.evidence.clocks import ClockOffsets
+from ddoctor.evidence.cluster_probes import ClockOffsets
 from tests.cluster.conftest import MakeCluster, outcome
 
 PROBE = ("-m", "ddoctor.probe", "clock_skew", "--data=/usr")

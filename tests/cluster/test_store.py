@@ -29,5 +29,5 @@ def test_what_was_told_is_heard() -> None:
     first.set("a", (1, 2))
     assert second.get("a", tuple[int, ...]) == (1, 2)
     assert second.get("b", int) is None
-    assert second.get_all(["b", "a"], tuple[int, ...]) == {"a": (1, 2)}
+    assert second.get_all({"b": "b", "a": "a"}, tuple[int, ...]) == {"a": (1, 2)}
     assert (first.add("calls"), second.add("calls")) == (1, 2)

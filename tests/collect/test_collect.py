@@ -6,9 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from ddoctor import collect
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
@@ -32,18 +30,12 @@ def hung() -> Clock:
     raise AssertionError
 
 
-def outcomes(
-    monkeypatch: pytest.MonkeyPatch, *collectors: Callable[[], Section]
-) -> list[Section | Absence]:
-    def those() -> Iterator[Callable[[], Section]]:
-        yield from collectors
-
-    monkeypatch.setattr(collect, "collectors", those)
-    return list(collect.collect(lambda label: None))
+def outcomes(*collectors: Callable[[], Section], limit: float = 30.0) -> list[Section | Absence]:
+    return list(collect.collect(lambda label: None, collectors, limit=limit))
 
 
-def test_sections_name_their_host_and_the_blind_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, unseen, failed = outcomes(monkeypatch, sound, blind, broken)
+def test_sections_name_their_host_and_the_blind_say_why() -> None:
+    seen, unseen, failed = outcomes(sound, blind, broken)
     assert isinstance(seen, Memory)
     assert seen.host
     assert unseen == Absence(section="clock", why="there is no clock here")
@@ -52,9 +44,8 @@ def test_sections_name_their_host_and_the_blind_say_why(monkeypatch: pytest.Monk
     )
 
 
-def test_one_that_hangs_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "LIMIT_SECONDS", 0.5)
-    absent, seen = outcomes(monkeypatch, hung, sound)
+def test_one_that_hangs_does_not_hold_up_the_others() -> None:
+    absent, seen = outcomes(hung, sound, limit=0.5)
     assert isinstance(absent, Absence)
     assert absent.crashed
     assert "no answer" in absent.why

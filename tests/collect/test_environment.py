@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.collect.environment import environment
-from ddoctor.evidence.environment import HIDDEN, Environment, Variable
+from ddoctor.evidence.software import HIDDEN, Environment, Variable
 
 
 def collected(tmp_path: Path, **variables: str) -> Environment:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.collect.job import job
-from ddoctor.evidence.environment import HIDDEN
+from ddoctor.evidence.software import HIDDEN
 
 COMMIT = "1f0d3e5c7b9a2846f0e1d2c3b4a5968778695a4b"
 

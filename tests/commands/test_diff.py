@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from ddoctor.evidence import bundle
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.probes import AllReduce, Matmul, ProbeRun, ProbeRuns, RankRate, StorageRead
 from ddoctor.evidence.section import Evidence, Section
+from ddoctor.evidence.software import Environment, Variable
 from tests.healthy import healthy
 from tests.healthy.probes import CURVE, rates, sweep
 

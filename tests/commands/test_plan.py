@@ -83,6 +83,7 @@ def work():
 """
 
 
+@pytest.mark.ward
 def test_a_model_that_decides_by_values_is_planned_in_numbers(tmp_path: Path) -> None:
     (tmp_path / "halting.py").write_text(HALTING)
     words = ("plan", "--workload", "halting:work", "--gpu", "h100", "--gpus", "1")
@@ -120,7 +121,7 @@ def test_a_config(tmp_path: Path) -> None:
     run = ddoctor("plan", "--model", tmp_path, "--sequence", "256", *device)
     assert run.returncode == 0, run.stderr
     assert "LlamaForCausalLM, 4.19M parameters" in run.stdout
-    assert "activations are not included" not in run.stdout
+    assert "(set --activations)" not in run.stdout
 
 
 @pytest.mark.ward

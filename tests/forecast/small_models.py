@@ -9,10 +9,10 @@ import torch
 import transformers
 
 from ddoctor.evidence.plan import MemoryParts
-from ddoctor.forecast.closed_form import Precision
-from ddoctor.forecast.forecaster import ForecastRow
+from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import Forecast
+from ddoctor.forecast.options import Precision
 
 MIB = 2**20
 ONE = ForecastRow(strategy="one-gpu", gpus=1)

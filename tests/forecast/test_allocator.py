@@ -27,7 +27,7 @@ KIB, MIB = 2**10, 2**20
 )
 def test_one_alone(size: int, allocated: int, reserved: int) -> None:
     taken = replay([(0, size)])
-    assert (taken.allocated, taken.reserved) == (allocated, reserved)
+    assert (taken.peak, taken.reserved) == (allocated, reserved)
 
 
 def test_small_ones_share_a_segment() -> None:
@@ -66,7 +66,7 @@ def test_what_lives_long_leaves_pieces() -> None:
     rows = [(number, 20 * MIB) for number in range(20)]
     freed = [(number, 0) for number in range(0, 20, 2)]
     taken = replay([*whole, *rows, *freed, (99, 40 * MIB)])
-    assert taken.allocated == 400 * MIB
+    assert taken.peak == 400 * MIB
     assert taken.reserved == 440 * MIB
 
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 import pytest
 
 from ddoctor.evidence.plan import MemoryParts, Strategy
-from ddoctor.forecast.closed_form import Model, Optimizer, Precision, kept, parts
+from ddoctor.forecast.closed_form import ClosedForm, ForecastRow, Model
+from ddoctor.forecast.options import Optimizer, Precision
 
 GB = 10**9
 WHOLE = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16", optimizer="adamw-fp32")
 ADAPTERS = Model(parameters=4.4e9, trainable=82e6, precision="bf16", optimizer="adamw-fp32")
+
+
+def parts(model: Model, strategy: Strategy, gpus: int) -> MemoryParts:
+    return ClosedForm(model).parts(ForecastRow(strategy=strategy, gpus=gpus))
 
 
 def gigabytes(found: MemoryParts) -> Mapping[str, float]:
@@ -91,7 +96,8 @@ def test_the_more_gpus_the_less_lies_on_each(strategy: Strategy) -> None:
 def test_what_is_kept_on_the_cpu_is_not_on_the_gpu() -> None:
     on_gpu, on_cpu = parts(WHOLE, "fsdp", 2), parts(WHOLE, "fsdp-offload", 2)
     assert (on_cpu.parameters, on_cpu.gradients, on_cpu.optimizer) == (0, 0, 0)
-    assert kept(WHOLE, 2) == on_gpu.parameters + on_gpu.gradients + on_gpu.optimizer
+    kept = ClosedForm(WHOLE).host(ForecastRow(strategy="fsdp-offload", gpus=2))
+    assert kept == on_gpu.parameters + on_gpu.gradients + on_gpu.optimizer
     # Each unit's share on its way from the host, and that of its gradients back.
     unit = 8.8 * GB / WHOLE.layers
     moved = on_cpu.communication - on_gpu.communication

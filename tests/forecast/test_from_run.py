@@ -13,7 +13,8 @@ from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast.from_run import read
+from ddoctor.forecast.from_run import RunBundle
+from ddoctor.forecast.options import PlanRequest
 from tests.memory_sweep.sample import swept
 from tests.training_run import run
 
@@ -51,7 +52,8 @@ def written(folder: Path, *sections: Section) -> tuple[Path]:
 
 
 def test_its_model_precision_and_optimizer(tmp_path: Path) -> None:
-    found = read(written(tmp_path, wrapping(trained=0.25), use(), of()), 4, None, None)
+    paths = written(tmp_path, wrapping(trained=0.25), use(), of())
+    found = RunBundle(paths).model(PlanRequest(micro_batch=4))
     assert (found.name, found.parameters, found.trainable) == ("Llama", 1e9, 0.25e9)
     assert (found.precision, found.optimizer) == ("bf16-mixed", "adamw")
     assert (found.layers, found.blocks) == (16, ("Layer",))
@@ -68,19 +70,21 @@ def test_its_model_precision_and_optimizer(tmp_path: Path) -> None:
 )
 def test_precisions(tmp_path: Path, dtype: str, autocast: str, precision: str) -> None:
     paths = written(tmp_path, wrapping(), use(dtype, autocast), of("SGD"))
-    found = read(paths, None, None, None)
+    found = RunBundle(paths).model(PlanRequest())
     assert (found.precision, found.optimizer) == (precision, "sgd")
 
 
 def test_what_was_said_goes_first(tmp_path: Path) -> None:
-    found = read(written(tmp_path, wrapping(), use(), of("Lion")), None, "bf16", "adamw-8bit")
+    found = RunBundle(written(tmp_path, wrapping(), use(), of("Lion"))).model(
+        PlanRequest(precision="bf16", optimizer="adamw-8bit")
+    )
     assert (found.precision, found.optimizer) == ("bf16", "adamw-8bit")
 
 
 def test_activations_are_those_of_a_sample_that_was_seen(tmp_path: Path) -> None:
     paths = written(tmp_path, wrapping(), use(), of(), swept(4, each=0.5))
-    assert read(paths, None, None, None).activations == 4 * 2**29
-    assert read(paths, 6, None, None).activations == 6 * 2**29
+    assert RunBundle(paths).model(PlanRequest()).activations == 4 * 2**29
+    assert RunBundle(paths).model(PlanRequest(micro_batch=6)).activations == 6 * 2**29
 
 
 @pytest.mark.parametrize(
@@ -96,4 +100,4 @@ def test_what_no_plan_can_be_made_of(
     tmp_path: Path, sections: tuple[Section, ...], told: str
 ) -> None:
     with pytest.raises(DoctorError, match=told):
-        read(written(tmp_path, *sections), None, None, None)
+        RunBundle(written(tmp_path, *sections)).model(PlanRequest())

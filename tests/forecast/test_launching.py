@@ -14,13 +14,11 @@ import msgspec
 import pytest
 
 from ddoctor.evidence.plan import Plan, Strategy
-from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import PlannedGpu
-from ddoctor.forecast.launch_files import ARGUMENTS, SCRIPT
-from ddoctor.forecast.launch_folder import LaunchFolder
+from ddoctor.forecast.launch_files import ARGUMENTS, SCRIPT, write
 from ddoctor.forecast.model.blueprint import from_config
-from ddoctor.forecast.model.reading import read
-from ddoctor.forecast.planning import PlannedWork, plan
+from ddoctor.forecast.options import PlanRequest
+from ddoctor.forecast.planning import plan
 from tests.conftest import free_port
 from tests.forecast.small_models import written
 from tests.training.conftest import LIMIT_SECONDS, Training
@@ -33,17 +31,9 @@ SHELL = ("env", f"PATH={Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 def planned(folder: Path, strategy: Strategy, gpus: int = 2) -> Plan:
     """As if this strategy had been recommended."""
-    found = read(from_config(written(folder)), 64)
-    model = Model(
-        parameters=found.parameters,
-        trainable=found.trainable,
-        precision="bf16-mixed",
-        optimizer="adamw",
-        layers=found.layers,
-        blocks=found.blocks,
-    )
+    model = from_config(written(folder)).read("bf16-mixed", "adamw")
     whole = plan(
-        model, PlannedGpu(name="T9", memory=80 * 10**9), (gpus,), PlannedWork(micro_batch=2)
+        model, PlannedGpu(name="T9", memory=80 * 10**9), (gpus,), PlanRequest(micro_batch=2)
     )
     place = [row.strategy for row in whole.rows].index(strategy)
     return msgspec.structs.replace(whole, chosen=place)
@@ -51,7 +41,7 @@ def planned(folder: Path, strategy: Strategy, gpus: int = 2) -> Plan:
 
 def script(folder: Path, wanted: Plan) -> Path:
     """What is written for it, to be started."""
-    LaunchFolder(path=folder / "launch", replace=False).write(wanted)
+    write(folder / "launch", wanted)
     return folder / "launch" / SCRIPT
 
 
@@ -92,6 +82,7 @@ def test_ddp(tmp_path: Path) -> None:
     assert trained_alike(ranks)
 
 
+@pytest.mark.ward
 def test_fsdp(tmp_path: Path) -> None:
     ranks = launched(tmp_path, script(tmp_path, planned(tmp_path, "fsdp")), port())
     assert [one["ranks"] for one in ranks] == [2, 2]

@@ -10,18 +10,18 @@ import pytest
 from ddoctor.analysis.scaling import CONTENTION
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
-from ddoctor.evidence.collectives import Collectives, Scope, Sweep
+from ddoctor.evidence.cluster_probes import Collectives, Scope, Sweep
 from ddoctor.evidence.plan import Plan, PlanRow, StepTime, Strategy
 from ddoctor.evidence.probes import RankPlace, SweepPoint
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, RankSteps, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.forecast.closed_form import CONTEXT, Model
+from ddoctor.forecast.closed_form import CONTEXT, ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu, find
-from ddoctor.forecast.forecaster import ForecastRow
-from ddoctor.forecast.measured import device, read
-from ddoctor.forecast.planning import PlannedWork, plan
+from ddoctor.forecast.from_run import RunBundle
+from ddoctor.forecast.options import PlanRequest
+from ddoctor.forecast.planning import plan
 from tests.healthy import healthy
 from tests.memory_sweep.sample import swept
 from tests.training_steps import USUAL, steps
@@ -98,10 +98,10 @@ def planned(
 ) -> Plan:
     path = folder / "bundle.json"
     bundle.write(path, Evidence(sections))
-    measured = read([path], ANY, micro_batch)
+    measured = RunBundle([path]).step(ANY, micro_batch)
     measured.check(model())
-    work = PlannedWork(micro_batch=measured.micro_batch, samples=8000, measured=measured)
-    return plan(model(), ANY, gpus, work)
+    work = PlanRequest(micro_batch=measured.micro_batch, samples=8000)
+    return plan(model(), ANY, gpus, work, measured)
 
 
 def the(found: Plan, strategy: Strategy, gpus: int) -> PlanRow:
@@ -196,7 +196,7 @@ def test_a_model_that_was_spread_otherwise_is_no_row(tmp_path: Path, wrapping: W
 def test_other_turns_compute_as_often_and_step_once(tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
     bundle.write(path, Evidence([recorded(turns=2), wrapped()]))
-    measured = read([path], ANY, None)
+    measured = RunBundle([path]).step(ANY, None)
     assert (measured.turns, measured.micro_batch) == (2, 8)
     whole = measured.step(model(), ANY, ForecastRow(strategy="ddp", gpus=2, accumulation=2))
     assert whole is not None
@@ -214,7 +214,7 @@ def test_one_gpu_waits_for_nobody_in_whatever_turns(tmp_path: Path) -> None:
         recorded(1), ranks=tuple(_alone(rank) for rank in recorded(1).ranks)
     )
     bundle.write(path, Evidence([alone, wrapped("none", ranks=1)]))
-    measured = read([path], ANY, None)
+    measured = RunBundle([path]).step(ANY, None)
     for turns, source in ((1, "as measured"), (4, "by the measured step")):
         step = measured.step(
             model(), ANY, ForecastRow(strategy="one-gpu", gpus=1, accumulation=turns)
@@ -233,47 +233,47 @@ def _alone(rank: RankSteps) -> RankSteps:
 def test_a_sweep_has_steps_at_several_sizes(tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
     bundle.write(path, Evidence([swept(4)]))
-    assert read([path], ANY, None).micro_batch == 4
-    assert read([path], ANY, 29).micro_batch == 29
-    found = read([path], ANY, 4).step(model(), ANY, ForecastRow(strategy="ddp", gpus=2))
+    assert RunBundle([path]).step(ANY, None).micro_batch == 4
+    assert RunBundle([path]).step(ANY, 29).micro_batch == 29
+    found = RunBundle([path]).step(ANY, 4).step(model(), ANY, ForecastRow(strategy="ddp", gpus=2))
     assert found is not None
     assert found.seconds == pytest.approx(0.14)
     assert found.efficiency is None
-    assert "no data loaded" in read([path], ANY, 4).words
+    assert "no data loaded" in RunBundle([path]).step(ANY, 4).words
     with pytest.raises(DoctorError, match="pass --micro-batch 4 or 29, or measure 7"):
-        read([path], ANY, 7)
+        RunBundle([path]).step(ANY, 7)
 
 
 def test_a_bundle_of_a_whole_run_for_its_own_gpu(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     bundle.write(path, healthy())
-    found = read([path], find("h100-80"), None)
+    found = RunBundle([path]).step(find("h100-80"), None)
     assert (found.strategy, found.gpus, found.micro_batch) == ("ddp", 8, 8)
     with pytest.raises(DoctorError, match="measured on NVIDIA H100 80GB HBM3, and the plan is for"):
-        read([path], find("a100-80"), None)
+        RunBundle([path]).step(find("a100-80"), None)
 
 
 def test_cpus_tell_nothing_of_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     bundle.write(path, Evidence([recorded(), wrapped()]))
     with pytest.raises(DoctorError, match="measured on CPUs"):
-        read([path], find("h100-80"), None)
+        RunBundle([path]).step(find("h100-80"), None)
 
 
 def test_another_model_or_batch_is_no_measure(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     bundle.write(path, Evidence([recorded(), wrapped()]))
     with pytest.raises(DoctorError, match=r"of 50\.0M parameters, the plan is for one of 80"):
-        read([path], ANY, None).check(model(80e6))
+        RunBundle([path]).step(ANY, None).check(model(80e6))
     with pytest.raises(DoctorError, match="micro-batches of 8 samples: pass --micro-batch 8"):
-        read([path], ANY, 4)
+        RunBundle([path]).step(ANY, 4)
 
 
 def test_a_bundle_without_steps(tmp_path: Path) -> None:
     path = tmp_path / "links.json"
     bundle.write(path, Evidence([collectives("within", 100.0)]))
     with pytest.raises(DoctorError, match="has no steps: record"):
-        read([path], ANY, None)
+        RunBundle([path]).step(ANY, None)
 
 
 def test_a_step_in_another_precision_is_none_of_this_plan(tmp_path: Path) -> None:
@@ -295,20 +295,20 @@ def on(name: str) -> RankUse:
 
 def test_the_gpu_of_a_run(tmp_path: Path) -> None:
     bundle.write(tmp_path / "run.json", Evidence([on("NVIDIA A100-SXM4-80GB")]))
-    assert device([tmp_path / "run.json"]) == find("a100-80")
+    assert RunBundle([tmp_path / "run.json"]).device() == find("a100-80")
 
 
 def test_what_a_sweep_found_there_goes_first(tmp_path: Path) -> None:
     bundle.write(tmp_path / "run.json", Evidence([swept(4, limits=(20.0, 24.0))]))
-    found = device([tmp_path / "run.json"])
+    found = RunBundle([tmp_path / "run.json"]).device()
     # On the fuller of both, with CUDA's own context.
     assert found.memory == 20 * 2**30 + CONTEXT
     bundle.write(tmp_path / "run.json", Evidence([swept(4, limits=(20.0, 24.0), played=True)]))
-    assert device([tmp_path / "run.json"]).memory == 20 * 2**30
+    assert RunBundle([tmp_path / "run.json"]).device().memory == 20 * 2**30
 
 
 @pytest.mark.parametrize("name", ["", "Voodoo 2"])
 def test_a_run_on_none_that_is_known(tmp_path: Path, name: str) -> None:
     bundle.write(tmp_path / "run.json", Evidence([on(name)]))
     with pytest.raises(DoctorError, match=r" names no known GPU: pass --gpu"):
-        device([tmp_path / "run.json"])
+        RunBundle([tmp_path / "run.json"]).device()

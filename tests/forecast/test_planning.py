@@ -8,9 +8,10 @@ import pytest
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Plan, PlanRow
-from ddoctor.forecast.closed_form import Model, Optimizer
+from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import PlannedGpu, find
-from ddoctor.forecast.planning import PlannedWork, plan
+from ddoctor.forecast.options import Optimizer, PlanRequest
+from ddoctor.forecast.planning import accumulated, plan, schedule
 
 GB = 10**9
 H100 = find("h100-80")
@@ -33,7 +34,7 @@ def taken(found: Plan) -> PlanRow:
 
 @pytest.mark.parametrize("activations", [8 * GB, 12 * GB])
 def test_60_to_65_of_80_gb_are_tight_and_two_gpus_that_share_are_enough(activations: int) -> None:
-    found = plan(model(activations=activations), H100, (1, 2, 4, 8), PlannedWork())
+    found = plan(model(activations=activations), H100, (1, 2, 4, 8), PlanRequest())
     one = found.rows[0]
     counted = one.parts.total - one.parts.context - one.parts.temporaries
     assert 60 * GB <= counted <= 65 * GB
@@ -44,7 +45,7 @@ def test_60_to_65_of_80_gb_are_tight_and_two_gpus_that_share_are_enough(activati
 
 
 def test_why_it_is_sharded() -> None:
-    found = plan(model(), PlannedGpu(name="small", memory=40 * GB), (1, 2, 8), PlannedWork())
+    found = plan(model(), PlannedGpu(name="small", memory=40 * GB), (1, 2, 8), PlanRequest())
     assert taken(found).gpus == 8
     # Sharded over two it would be tight, whole it is too much.
     assert "tight" in [row.fit for row in found.rows]
@@ -52,45 +53,45 @@ def test_why_it_is_sharded() -> None:
 
 
 def test_adapters_need_no_sharding() -> None:
-    found = plan(model(trainable=82e6), H100, (1, 2, 4, 8), PlannedWork())
+    found = plan(model(trainable=82e6), H100, (1, 2, 4, 8), PlanRequest())
     best = taken(found)
     assert (best.strategy, best.gpus, best.fit) == ("ddp", 8, "fits")
     assert "sharding is unnecessary" in found.reason
 
 
 def test_nothing_fits() -> None:
-    found = plan(model(), PlannedGpu(name="small", memory=8 * GB), (1, 2), PlannedWork())
+    found = plan(model(), PlannedGpu(name="small", memory=8 * GB), (1, 2), PlanRequest())
     assert found.chosen is None
     assert found.schedule is None
     assert "nothing fits" in found.reason
 
 
 def test_where_all_is_tight_the_roomiest_is_taken() -> None:
-    found = plan(model(), H100, (1,), PlannedWork())
+    found = plan(model(), H100, (1,), PlanRequest())
     assert taken(found).strategy == "one-gpu"
     assert taken(found).fit == "tight"
 
 
 @pytest.mark.parametrize(("micro", "gpus", "turns"), [(32, 1, 1), (4, 1, 8), (4, 8, 1)])
 def test_the_same_global_batch_in_three_ways(micro: int, gpus: int, turns: int) -> None:
-    work = PlannedWork(micro_batch=micro, global_batch=32, samples=3200)
-    assert work.accumulated(gpus) == turns
-    schedule = work.schedule(gpus, turns)
-    assert schedule is not None
-    assert (schedule.global_batch, schedule.steps_per_epoch) == (32, 100)
+    work = PlanRequest(micro_batch=micro, global_batch=32, samples=3200)
+    assert accumulated(work, gpus) == turns
+    found = schedule(work, gpus, turns)
+    assert found is not None
+    assert (found.global_batch, found.steps_per_epoch) == (32, 100)
 
 
 def test_fifty_episodes_of_thirty_seconds() -> None:
-    work = PlannedWork(micro_batch=32, samples=50 * 30 * 30, epochs=5, step_seconds=0.167 + 0.015)
-    schedule = work.schedule(4, 1)
-    assert schedule is not None
-    assert schedule.samples == 45_000
-    assert (schedule.steps_per_epoch, schedule.steps) == (352, 1760)
-    assert schedule.seconds == pytest.approx(320.3, abs=0.1)
+    work = PlanRequest(micro_batch=32, samples=50 * 30 * 30, epochs=5, step=0.167, loading=0.015)
+    found = schedule(work, 4, 1)
+    assert found is not None
+    assert found.samples == 45_000
+    assert (found.steps_per_epoch, found.steps) == (352, 1760)
+    assert found.seconds == pytest.approx(320.3, abs=0.1)
 
 
 def test_a_batch_that_does_not_come_out_even_is_left_out() -> None:
-    work = PlannedWork(micro_batch=4, global_batch=16)
+    work = PlanRequest(micro_batch=4, global_batch=16)
     assert {row.gpus for row in plan(model(82e6), H100, (1, 3, 4), work).rows} == {1, 4}
     with pytest.raises(DoctorError, match="not a multiple of 4 samples on 3 GPUs"):
         plan(model(82e6), H100, (3,), work)
@@ -98,15 +99,15 @@ def test_a_batch_that_does_not_come_out_even_is_left_out() -> None:
 
 def test_a_checkpoint_of_fp32_weights_is_twice_that_of_bf16() -> None:
     mixed = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16-mixed", optimizer="adamw")
-    found = plan(mixed, H100, (8,), PlannedWork())
+    found = plan(mixed, H100, (8,), PlanRequest())
     assert found.checkpoint_bf16 is not None
     assert found.checkpoint == 2 * found.checkpoint_bf16
-    assert plan(model(), H100, (8,), PlannedWork()).checkpoint_bf16 is None
+    assert plan(model(), H100, (8,), PlanRequest()).checkpoint_bf16 is None
 
 
 def test_where_nothing_else_fits_the_host_keeps_what_is_sharded() -> None:
     small = PlannedGpu(name="small", memory=24 * GB)
-    found = plan(model(), small, (1, 2), PlannedWork())
+    found = plan(model(), small, (1, 2), PlanRequest())
     best = taken(found)
     assert (best.strategy, best.gpus, best.fit) == ("fsdp-offload", 1, "fits")
     assert best.host == pytest.approx(52.8 * GB)
@@ -120,13 +121,13 @@ def test_where_nothing_else_fits_the_host_keeps_what_is_sharded() -> None:
 def test_no_row_on_the_cpu(memory: int, optimizer: Optimizer) -> None:
     """Sharded over two it fits, if tightly; the kernels of 8 bits are CUDA's."""
     kind = dataclasses.replace(model(), optimizer=optimizer)
-    found = plan(kind, PlannedGpu(name="small", memory=memory * GB), (2,), PlannedWork())
+    found = plan(kind, PlannedGpu(name="small", memory=memory * GB), (2,), PlanRequest())
     assert [row.strategy for row in found.rows] == ["ddp", "fsdp-gradients", "fsdp"]
     assert all(row.host == 0 for row in found.rows)
 
 
 def test_what_fits_tightly_goes_before_what_the_host_keeps() -> None:
-    found = plan(model(), PlannedGpu(name="small", memory=40 * GB), (1, 2), PlannedWork())
+    found = plan(model(), PlannedGpu(name="small", memory=40 * GB), (1, 2), PlanRequest())
     assert [row.strategy for row in found.rows if row.gpus == 1] == ["one-gpu", "fsdp-offload"]
     best = taken(found)
     assert (best.strategy, best.gpus, best.fit) == ("fsdp", 2, "tight")

@@ -15,10 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
-from ddoctor.forecast.forecaster import ForecastRow
+from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
-from ddoctor.forecast.model.reading import read
 from ddoctor.memory_tracking.blocks import rows
 from tests.forecast.small_models import (
     MIB,
@@ -33,11 +32,10 @@ from tests.forecast.small_models import (
 
 
 def test_a_decoder(tmp_path: Path) -> None:
-    found = read(from_config(written(tmp_path)), 256)
+    found = from_config(written(tmp_path)).read("fp32", "adamw")
     with_weights = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
-    assert (found.layers, found.length) == (4, 256)
-    assert found.blocks == ("LlamaDecoderLayer",)
+    assert (found.layers, found.blocks) == (4, ("LlamaDecoderLayer",))
 
 
 def test_its_parts(tmp_path: Path) -> None:
@@ -66,7 +64,7 @@ def test_its_arithmetic_is_what_torch_counts() -> None:
     flops = of(blueprint).flops
     assert flops == counter.get_total_flops()
     # Six for each token and parameter that multiplies, and twelve for each pair of tokens.
-    products = read(blueprint, 256).parameters - 2000 * 256
+    products = blueprint.read("fp32", "adamw").parameters - 2000 * 256
     assert flops == pytest.approx(6 * 1024 * products + 12 * 4 * 1024 * 256**2, rel=0.01)
 
 
@@ -121,7 +119,7 @@ def test_what_fsdp_keeps_on_the_cpu(tmp_path: Path) -> None:
         assert here.total < there.total
         assert whole.host(on_gpu) == 0
         # In floats: parameters, gradients and two states of each.
-        number = read(whole.blueprint, 256).parameters
+        number = whole.blueprint.read("fp32", "adamw").parameters
         assert whole.host(on_cpu) == pytest.approx(16 * number / gpus, rel=0.01)
     assert whole.gains(ONE)["offload"] > 0
 
@@ -167,9 +165,9 @@ def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:
 
 def test_no_longer_than_its_positions(tmp_path: Path) -> None:
     blueprint = from_config(written(tmp_path))
-    assert read(blueprint, None).length == 512
+    assert blueprint.length(None) == 512
     with pytest.raises(DoctorError, match="allows at most 512"):
-        read(blueprint, 513)
+        blueprint.length(513)
 
 
 def test_halves_take_less_than_floats(tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_images(tmp_path: Path) -> None:
     config.architectures = ["ViTForImageClassification"]
     config.save_pretrained(tmp_path)
     assert parts(str(tmp_path)).activations > 0
-    found = read(from_config(str(tmp_path)), None)
+    found = from_config(str(tmp_path)).read("fp32", "adamw")
     assert (found.layers, found.blocks) == (2, ("ViTLayer",))
 
 
@@ -205,7 +203,7 @@ def test_an_encoder_with_a_decoder_has_blocks_of_two_classes(tmp_path: Path) -> 
     )
     config.architectures = ["BartForConditionalGeneration"]
     config.save_pretrained(tmp_path)
-    found = read(from_config(str(tmp_path)), 64)
+    found = from_config(str(tmp_path)).read("fp32", "adamw")
     assert (found.layers, found.blocks) == (3, ("BartEncoderLayer", "BartDecoderLayer"))
 
 
@@ -303,7 +301,7 @@ def test_experts(tmp_path: Path, kind: str, experts: dict[str, Any]) -> None:
     config.architectures = [f"{kind}ForCausalLM"]
     config.save_pretrained(tmp_path)
     assert of(from_config(str(tmp_path)), samples=1, length=64).parts(ONE).activations > 0
-    found = read(from_config(str(tmp_path)), 64)
+    found = from_config(str(tmp_path)).read("fp32", "adamw")
     with_weights = getattr(transformers, f"{kind}ForCausalLM")(config)
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
 

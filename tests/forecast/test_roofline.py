@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.plan import StepTime, Strategy
-from ddoctor.forecast.closed_form import Model, Precision
+from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu, find
-from ddoctor.forecast.forecaster import ForecastRow
-from ddoctor.forecast.planning import PlannedWork, plan
-from ddoctor.forecast.roofline import USUAL_SHARE, step
+from ddoctor.forecast.options import PlanRequest, Precision
+from ddoctor.forecast.planning import plan
+from ddoctor.forecast.timing import USUAL_SHARE
+from ddoctor.forecast.timing import by_roofline as step
 
 LONG, SHORT = 8192, 512
 H100 = find("h100-80")
@@ -145,12 +146,12 @@ def test_halves_of_another_kind_have_a_peak_of_their_own() -> None:
 
 
 def test_a_plan_has_it_in_each_row_unless_a_step_was_measured() -> None:
-    forecast = plan(llama(), find("h200"), (8, 16), PlannedWork(micro_batch=1))
+    forecast = plan(llama(), find("h200"), (8, 16), PlanRequest(micro_batch=1))
     assert "not known between hosts" in forecast.links
     assert [row.step is not None for row in forecast.rows] == [
         row.gpus == 8 for row in forecast.rows
     ]
-    measured = plan(llama(), H100, (8,), PlannedWork(micro_batch=1, step_seconds=2.0))
+    measured = plan(llama(), H100, (8,), PlanRequest(micro_batch=1, step=2.0))
     assert not any(row.step for row in measured.rows)
     assert forecast.samples_per_second(forecast.rows[-1]) is None
 
@@ -161,7 +162,7 @@ def test_two_hosts_sum_over_their_network() -> None:
     for strategy in KINDS:
         within, between = (exposed(strategy, model=short, gpus=gpus) for gpus in (8, 16))
         assert within < between < 1.5 * within
-    forecast = plan(short, H100, (16,), PlannedWork(micro_batch=1, samples=16_000))
+    forecast = plan(short, H100, (16,), PlanRequest(micro_batch=1, samples=16_000))
     assert "8 adapters of 400 Gb/s" in forecast.links
     assert forecast.schedule is not None
     assert forecast.chosen is not None
@@ -187,11 +188,11 @@ def test_floats_take_many_times_as_long_and_tf32_twice() -> None:
     assert tf32 is not None
     assert tf32.compute == pytest.approx(2 * halves.compute)
     assert 12 * halves.compute < floats.compute < 17 * halves.compute
-    forecast = plan(llama("fp32"), a100, (8,), PlannedWork(micro_batch=1))
+    forecast = plan(llama("fp32"), a100, (8,), PlanRequest(micro_batch=1))
     assert forecast.with_tf32 == step(
         llama("fp32"), a100, ForecastRow(strategy="fsdp", gpus=8), tf32=True
     )
-    assert plan(llama(), a100, (8,), PlannedWork(micro_batch=1)).with_tf32 is None
+    assert plan(llama(), a100, (8,), PlanRequest(micro_batch=1)).with_tf32 is None
 
 
 def test_no_tf32_before_ampere() -> None:

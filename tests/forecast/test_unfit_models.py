@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.model.blueprint import Blueprint
-from ddoctor.forecast.model.reading import read
 from tests.forecast.small_models import ONE, SMALL, forecast, of, parts, tokens, written
 
 
@@ -58,7 +57,7 @@ def test_a_model_without_a_loss() -> None:
 def test_a_fault_of_our_own_is_not_said_to_be_the_model_s(tmp_path: Path) -> None:
     known = forecast(written(tmp_path))
     unknown = dataclasses.replace(known, optimizer="lion")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not callable"):
+    with pytest.raises(KeyError, match="lion"):
         unknown.parts(ONE)
 
 
@@ -69,7 +68,7 @@ def broken() -> nn.Module:
 def test_what_cannot_even_be_built() -> None:
     blueprint = Blueprint(name="Broken", build=broken, batch=tokens)
     with pytest.raises(DoctorError, match="Broken cannot be built: a head of twelve"):
-        read(blueprint, None)
+        blueprint.read("fp32", "adamw")
 
 
 def test_what_depends_on_the_values_that_it_computes() -> None:

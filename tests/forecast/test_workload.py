@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.forecaster import ForecastRow
+from ddoctor.forecast.closed_form import ForecastRow
+from ddoctor.forecast.model.blueprint import from_factory
 from ddoctor.forecast.model.forecasting import Forecast
-from ddoctor.forecast.model.reading import read
 from ddoctor.forecast.model.sharding import Sharding
-from ddoctor.forecast.model.workload import from_factory
 from tests.forecast import truth
 from tests.forecast.on_cpu import footprint
 
@@ -84,7 +83,7 @@ def test_it_is_forecast_as_it_is_trained(sharding: Sharding | None) -> None:
 
 
 def test_what_is_read_off_it() -> None:
-    found = read(from_factory(NAME), None)
+    found = from_factory(NAME).read("fp32", "adamw")
     assert (found.layers, found.blocks) == (4, ("Block",))
     forecast = Forecast(
         blueprint=from_factory(NAME), precision="fp32", optimizer="adamw", samples=8, length=1
@@ -97,16 +96,16 @@ def test_what_is_read_off_it() -> None:
 
 def test_a_loss_that_is_told_how_long_samples_are() -> None:
     blueprint = from_factory("trained_by_me:texts", 64)
-    assert read(blueprint, 64).length == 64
+    assert blueprint.length(64) == 64
     batch = partial(blueprint.batch, 8, 64)
     told = footprint(blueprint.build, batch, AdamW)
     assert told.total == pytest.approx(truth.peak(blueprint.build, batch, AdamW), rel=0.005)
     with pytest.raises(DoctorError, match="pass --sequence N"):
-        read(from_factory("trained_by_me:texts"), None)
+        from_factory("trained_by_me:texts").read("fp32", "adamw")
 
 
 def test_what_is_no_workload() -> None:
     with pytest.raises(DoctorError, match="has no function"):
         from_factory("trained_by_me:absent")
     with pytest.raises(DoctorError, match="return a model, its optimizer"):
-        read(from_factory("trained_by_me:nothing"), None)
+        from_factory("trained_by_me:nothing").read("fp32", "adamw")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.burn import Burn, Burning
+from ddoctor.evidence.probes import Burn, Burning
 from tests.healthy.host import HOST
 from tests.healthy.probes import PLACES, UNEVEN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.environment import Environment, Variable
+from ddoctor.evidence.software import Environment, Variable
 from tests.healthy.host import HOST
 
 SECTIONS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
-from ddoctor.evidence.job import Job
+from ddoctor.evidence.cluster_probes import ClockOffset, ClockOffsets
+from ddoctor.evidence.software import Job
 from tests.healthy.host import HOST
 
 SECTIONS = (

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.build_locks import BuildLocks
-from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
-from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
+from ddoctor.evidence.live import (
+    BuildLocks,
+    DiskTraffic,
+    GpuRates,
+    GpuTraffic,
+    HostRates,
+    InterfaceTraffic,
+)
 from tests.healthy.host import HOST
 from tests.live_look import look, moving
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
-from ddoctor.evidence.interfaces import Address, Interface
+from ddoctor.evidence.cluster_probes import InterfaceRate, InterfaceRates
 from ddoctor.evidence.network import (
+    Address,
     Gid,
+    Interface,
     Network,
     Rdma,
     RdmaDevice,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from ddoctor.evidence.collectives import Collectives, Sweep
-from ddoctor.evidence.pairs import End, Flow, LocalWork, Pairs
+from ddoctor.evidence.cluster_probes import Collectives, End, Flow, LocalWork, Pairs, Sweep
 from tests.healthy.host import HOST
 from tests.healthy.probes import CURVE, PLACES, UNEVEN, sweep
 

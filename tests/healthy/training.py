@@ -38,7 +38,6 @@ SECTIONS = (
             )
             for place in PLACES
         ),
-        asked_steps=STEPS,
         optimizers=("AdamW",),
     ),
     RankUse(
@@ -53,10 +52,6 @@ SECTIONS = (
                 workers=8,
                 waited=0.001 * (place.rank * 3 % 4),
                 neighbours=1.3,
-                # A look at the youngest objects now and then.
-                gc_seconds=tuple(
-                    0.0004 if (step * 7 + place.rank) % 11 == 0 else 0.0 for step in range(STEPS)
-                ),
             )
             for place in PLACES
         ),

@@ -27,7 +27,6 @@ SECTIONS = (
                 find_unused_parameters=False,
                 static_graph=False,
                 broadcast_buffers=True,
-                gradient_as_bucket_view=False,
                 bucket_cap_mb=25.0,
                 bucket_bytes=(2**20, *(25 * 2**20,) * 52, 34_600_000),
                 inspected_steps=5,

@@ -9,16 +9,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ddoctor import knowledge
-from ddoctor.collect.software import PACKAGES
 from ddoctor.evidence.known_software import Combinations, CudaBuilds
 
-COMBINATIONS = knowledge.load(Combinations).combinations
+KNOWN = knowledge.load(Combinations)
+COMBINATIONS = KNOWN.combinations
 CUDA = knowledge.load(CudaBuilds)
 
 
 def test_combinations_are_of_what_is_collected() -> None:
     for row in COMBINATIONS:
-        assert set(row.versions) <= {*PACKAGES, "torch", "nccl"}
+        assert set(row.versions) <= {*KNOWN.packages, "torch", "nccl"}
         for versions in row.versions.values():
             assert SpecifierSet(versions)
 

@@ -11,10 +11,9 @@ import pytest
 from packaging.version import Version
 
 from ddoctor import knowledge
-from ddoctor.analysis.misspelling import intended
-from ddoctor.analysis.variable_values import c_integer, misread
-from ddoctor.evidence.environment import HIDDEN
-from ddoctor.evidence.known_variables import Kind, KnownVariables
+from ddoctor.analysis.variable_values import c_integer, intended, misread
+from ddoctor.evidence.known_software import Kind, KnownVariables
+from ddoctor.evidence.software import HIDDEN
 
 KNOWN = knowledge.load(KnownVariables)
 NAMES = tuple(row.name for row in KNOWN.variables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor import knowledge
-from ddoctor.evidence.known_xids import KnownXids, Xid
+from ddoctor.evidence.known_hardware import KnownXids, Xid
 
 KNOWN = knowledge.load(KnownXids)
 

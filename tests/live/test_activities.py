@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ddoctor import knowledge
-from ddoctor.evidence.known_frames import FrameRow, KnownFrames
+from ddoctor.evidence.live import FrameRow, KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.activities import activities, activity
 from ddoctor.live.sampling_rate import RATE
@@ -167,12 +167,11 @@ def _met(
             spy = Spy(process.pid, source, seconds, folder, rate=RATE, native=native)
             time.sleep(seconds)
             spy.end()
-            threads, why = spy.threads()
+            stacks, why = spy.main_threads()
         finally:
             process.kill()
     assert not why
-    main = next(one for one in threads if one.pid == one.tid == process.pid)
-    return list(main.stacks)
+    return list(stacks[process.pid])
 
 
 @pytest.mark.ward

@@ -146,6 +146,7 @@ def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, .
     live.wait_for(live.step(0) + 3)
 
 
+@pytest.mark.ward
 def test_a_rank_that_ends_meanwhile(start: StartLive) -> None:
     live = start(plain=True)
     live.wait_for(5)

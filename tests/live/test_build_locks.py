@@ -35,7 +35,6 @@ def rank_process(folder: Path, environment: Mapping[str, str]) -> Iterator[RankP
             process=process,
             rank=0,
             world=1,
-            job=("1",),
             command=("train.py",),
             environment=process.environ(),
         )

@@ -10,30 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.live import dumps
+from ddoctor.live import records
 from ddoctor.live.flight_recorder import Trace
 from tests.live_look import LINE
 
 
 def test_where_a_rank_writes() -> None:
     old, new = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
-    assert dumps.files({old: "/a/old", new: "/a/new"}, 3) == ("/a/new3",)
-    assert dumps.files({old: "/a/old"}, 3) == ("/a/old3",)
-    assert dumps.files({"HOME": "/home/me"}, 3)[0] == (
+    assert records.dump_files({old: "/a/old", new: "/a/new"}, 3) == ("/a/new3",)
+    assert records.dump_files({old: "/a/old"}, 3) == ("/a/old3",)
+    assert records.dump_files({"HOME": "/home/me"}, 3)[0] == (
         "/home/me/.cache/torch/comm_lib_trace_rank_3"
     )
-    assert dumps.files({"HOME": "/home/me", "XDG_CACHE_HOME": "/c"}, 3)[0] == (
+    assert records.dump_files({"HOME": "/home/me", "XDG_CACHE_HOME": "/c"}, 3)[0] == (
         "/c/torch/comm_lib_trace_rank_3"
     )
-    assert dumps.pipe({dumps.PIPE: "/a/pipe"}, 3) == "/a/pipe3.pipe"
-    assert dumps.pipe({}, 3) == ""
+    assert records.request_pipe({records.PIPE: "/a/pipe"}, 3) == "/a/pipe3.pipe"
+    assert records.request_pipe({}, 3) == ""
 
 
 def test_asks_who_listens(tmp_path: Path) -> None:
     pipe = tmp_path / "0.pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    assert dumps.ask(pipe)
+    assert records.request(pipe)
     assert os.read(reader, 10)
     os.close(reader)
 
@@ -41,21 +41,21 @@ def test_asks_who_listens(tmp_path: Path) -> None:
 def test_nobody_listens_and_nobody_waits(tmp_path: Path) -> None:
     pipe = tmp_path / "0.pipe"
     os.mkfifo(pipe)
-    assert not dumps.ask(pipe)
-    assert not dumps.ask(tmp_path / "1.pipe")
+    assert not records.request(pipe)
+    assert not records.request(tmp_path / "1.pipe")
 
 
 def test_nothing_is_written_into_a_file(tmp_path: Path) -> None:
     file = tmp_path / "0.pipe"
     file.write_text("results")
-    assert not dumps.ask(file)
+    assert not records.request(file)
     assert file.read_text() == "results"
 
 
 def test_a_file_that_comes_in_two_parts(tmp_path: Path) -> None:
     path = tmp_path / "dump0"
     path.write_bytes(b"an earlier one")
-    before = dumps.written(path)
+    before = records.written(path)
     raw = pickle.dumps({"entries": []}, protocol=2)
 
     def write() -> None:
@@ -66,7 +66,7 @@ def test_a_file_that_comes_in_two_parts(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert raw in dumps.coming(path, before)
+    assert raw in records.coming(path, before)
     thread.join()
 
 
@@ -74,8 +74,8 @@ def test_no_file_comes(tmp_path: Path) -> None:
     path = tmp_path / "dump0"
     path.write_bytes(b"an earlier one")
     began = time.monotonic()
-    assert list(dumps.coming(path, dumps.written(path))) == []
-    assert time.monotonic() - began < 2 * dumps.LIMIT_SECONDS
+    assert list(records.coming(path, records.written(path))) == []
+    assert time.monotonic() - began < 2 * records.WRITE_SECONDS
 
 
 ENTRY = {
@@ -93,8 +93,7 @@ ENTRY = {
 
 
 def trace(*entries: dict[str, object]) -> Trace:
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    return Trace(pickle.dumps({"entries": list(entries), "pg_config": config}, protocol=2))
+    return Trace(pickle.dumps({"entries": list(entries)}, protocol=2))
 
 
 def test_what_nccl_recorded() -> None:
@@ -104,7 +103,7 @@ def test_what_nccl_recorded() -> None:
     told = trace(ENTRY, waiting, late, sent)
     assert told.newest == 5.0
     (group,) = told.groups(lambda file, line, function: LINE)
-    assert (group.group, group.members) == ("nccl 0 (default_pg)", (0, 1))
+    assert group.group == "nccl 0 (default_pg)"
     assert [(one.number, one.over) for one in group.calls] == [(7, True), (8, False), (9, False)]
     assert group.last == group.calls[0]
     assert group.current == group.calls[1]

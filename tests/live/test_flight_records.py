@@ -86,6 +86,7 @@ def test_another_branch_by_the_control_socket(start: StartLive) -> None:
     assert "rank 1 called all_reduce of 1 Float at train.py" in first["because"]
 
 
+@pytest.mark.ward
 def test_a_sound_run_goes_on_and_nothing_is_told(start: StartLive, tmp_path: Path) -> None:
     live = start(served=True, early=SERVES, environment=RECORDED)
     live.wait_for(20)

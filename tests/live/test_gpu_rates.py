@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddoctor.evidence.gpu_rates import GpuRates
+from ddoctor.evidence.live import GpuRates
 from tests.driver import PlayedDriver, scenario
 
 READ = """

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ddoctor.evidence.gpus import KernelLog
-from ddoctor.live.host_sections import host_sections
+from ddoctor.live.attach import host_sections
 from ddoctor.live.rank_processes import RankProcess
 
 
@@ -16,9 +16,7 @@ from ddoctor.live.rank_processes import RankProcess
     os.getuid() != 0 or not os.access("/dev/kmsg", os.R_OK), reason="root may read /dev/kmsg"
 )
 def test_the_log_since_the_start_of_the_run() -> None:
-    rank_process = RankProcess(
-        process=psutil.Process(), rank=0, world=1, job=("1",), command=("train.py",)
-    )
+    rank_process = RankProcess(process=psutil.Process(), rank=0, world=1, command=("train.py",))
     (log,) = (one for one in host_sections([rank_process]) if isinstance(one, KernelLog))
     # Nothing of the kind has happened since this test began.
     assert (log.source, log.xids, log.oom_kills) == ("/dev/kmsg", (), ())

@@ -89,7 +89,6 @@ def rank_process(address: str, process: psutil.Process | None = None) -> RankPro
         process=process or psutil.Process(),
         rank=0,
         world=2,
-        job=("1",),
         command=("train.py",),
         environment={ras.ADDRESS: address} if address else {},
     )

@@ -12,7 +12,7 @@ import pytest
 
 from ddoctor.evidence.flight_records import RankRecords
 from ddoctor.evidence.live import LiveLook
-from ddoctor.live import dumps, records
+from ddoctor.live import records
 from ddoctor.live.rank_processes import RankProcess
 from tests.flight_records import unseen
 from tests.live.test_dumps import ENTRY
@@ -32,9 +32,8 @@ def rank_process(tmp_path: Path) -> RankProcess:
         process=psutil.Process(),
         rank=0,
         world=1,
-        job=("1",),
         command=("train.py",),
-        environment={dumps.PIPE: f"{tmp_path}/pipe", dumps.FILES[0]: f"{tmp_path}/dump"},
+        environment={records.PIPE: f"{tmp_path}/pipe", records.FILES[0]: f"{tmp_path}/dump"},
     )
 
 

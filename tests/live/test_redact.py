@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddoctor.evidence.build_locks import BuildLock, BuildLocks
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import BuildLock, BuildLocks, LiveLook
 from ddoctor.live.redact import redacted
 from tests.live_look import block, in_collective, look, moving
 

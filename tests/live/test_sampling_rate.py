@@ -24,7 +24,7 @@ from ddoctor.live.sampling_rate import (
 
 
 def rank_process() -> RankProcess:
-    return RankProcess(process=psutil.Process(), rank=0, world=1, job=("1",), command=("train.py",))
+    return RankProcess(process=psutil.Process(), rank=0, world=1, command=("train.py",))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.memory_sweep.lines import MemoryLines
+from ddoctor.memory_sweep.search import MemoryLines
 
 GIB = 2**30
 

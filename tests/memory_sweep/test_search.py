@@ -8,8 +8,7 @@ from math import ceil, sqrt
 
 import pytest
 
-from ddoctor.memory_sweep.lines import MemoryLines
-from ddoctor.memory_sweep.search import MOST_TRIALS, TRIALS, Search
+from ddoctor.memory_sweep.search import MOST_TRIALS, TRIALS, MemoryLines, Search
 
 GIB = 2**30
 LIMIT = 24 * GIB

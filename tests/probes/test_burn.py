@@ -8,8 +8,7 @@ import pytest
 
 from ddoctor.cluster import local_probes
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.burn import Burn
-from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.probes import Burn, ProbeRuns
 from ddoctor.options import parse
 from ddoctor.probing import catalog
 from ddoctor.probing.options import ProbeOptions

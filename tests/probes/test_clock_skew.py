@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.cluster import local_probes
-from ddoctor.evidence.clocks import ClockOffsets
+from ddoctor.evidence.cluster_probes import ClockOffsets
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 from tests.faulty.clock_ahead import AHEAD

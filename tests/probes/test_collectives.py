@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from ddoctor.evidence.collectives import Collectives
+from ddoctor.evidence.cluster_probes import Collectives
 from ddoctor.evidence.section import Evidence
 
 # Of the algorithm's bandwidth with two ranks: nccl-tests' doc/PERFORMANCE.md.

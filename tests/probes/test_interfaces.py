@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
+from ddoctor.evidence.cluster_probes import InterfaceRate, InterfaceRates
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 

@@ -19,8 +19,8 @@ import torch
 
 from ddoctor.evidence import bundle
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
+from ddoctor.forecast.model.blueprint import Trained
 from ddoctor.forecast.model.sharding import Sharding
-from ddoctor.forecast.model.workload import Trained
 from ddoctor.memory_sweep.search import TRIALS
 from ddoctor.proc import processes
 from tests.conftest import STEERING
@@ -143,6 +143,7 @@ def test_out_of_memory_in_the_midst_of_the_exchange(start: Start, tmp_path: Path
     assert section.rates
 
 
+@pytest.mark.ward
 def test_fsdp_holds_what_the_allocator_says(start: Start, tmp_path: Path) -> None:
     options = ("--micro-batch", "4", "--fsdp", "--device-memory", "44MiB,40MiB")
     found = ended(start("layered", *options), tmp_path)
@@ -247,7 +248,8 @@ def test_without_a_gpu_a_size_is_needed(start: Start, tmp_path: Path) -> None:
     assert "--device-memory 24GiB" in crashed["error"]
 
 
-@pytest.mark.parametrize("victim", ["launcher", pytest.param("rank", marks=pytest.mark.ward)])
+@pytest.mark.ward
+@pytest.mark.parametrize("victim", ["launcher", "rank"])
 def test_killed_in_the_middle_it_leaves_nothing_running(
     start: Start, tmp_path: Path, victim: str
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddoctor.evidence.pairs import Pairs
+from ddoctor.evidence.cluster_probes import Pairs
 from ddoctor.evidence.section import Evidence
 from ddoctor.probing import catalog
 from ddoctor.probing.journal import Follower

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.cluster import local_probes
-from ddoctor.evidence.collectives import Collectives
+from ddoctor.evidence.cluster_probes import Collectives
 from ddoctor.evidence.probes import AllReduce, Matmul
 from ddoctor.evidence.section import Evidence
 
@@ -27,6 +27,7 @@ def test_in_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(value.got == value.expected + 1 for value in section.wrong)
 
 
+@pytest.mark.ward
 def test_in_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (section,) = measured("wrong_products", tmp_path, monkeypatch).all(Matmul)
     (value,) = section.wrong

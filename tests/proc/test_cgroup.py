@@ -44,15 +44,11 @@ class Tree:
         self.write("/proc/self/mountinfo", V2_MOUNTS.format(top=top))
         self.write("/proc/self/cgroup", f"0::{path}\n")
 
-    def quota(self) -> cgroup.Quota | None:
-        groups = cgroup.controller("cpu", self.root)
-        assert groups is not None
-        return cgroup.quota(groups)
+    def quota(self) -> cgroup.Quota:
+        return cgroup.quota(cgroup.controller("cpu", self.root))
 
-    def limit(self) -> cgroup.MemoryLimit | None:
-        groups = cgroup.controller("memory", self.root)
-        assert groups is not None
-        return cgroup.memory_limit(groups)
+    def limit(self) -> cgroup.MemoryLimit:
+        return cgroup.memory_limit(cgroup.controller("memory", self.root))
 
 
 @pytest.fixture
@@ -66,16 +62,14 @@ def test_v2_the_tightest_ancestor_counts(tree: Tree) -> None:
     tree.write("/sys/fs/cgroup/pods.slice/pod1/cpu.max", "150000 100000\n")
     tree.write("/sys/fs/cgroup/pods.slice/cpu.max", "3200000 100000\n")
     found = tree.quota()
-    assert found is not None
     assert found.cpus == 1.5
-    assert found.file == tree.root / "sys/fs/cgroup/pods.slice/pod1/cpu.max"
+    assert found.file == f"{tree.root}/sys/fs/cgroup/pods.slice/pod1/cpu.max"
 
 
 def test_v2_in_a_container_the_mount_is_the_own_group(tree: Tree) -> None:
     tree.v2("/")
     tree.write("/sys/fs/cgroup/cpu.max", "400000 100000\n")
     found = tree.quota()
-    assert found is not None
     assert found.cpus == 4
 
 
@@ -83,8 +77,8 @@ def test_v2_without_limits(tree: Tree) -> None:
     tree.v2("/user.slice")
     tree.write("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n")
     tree.write("/sys/fs/cgroup/user.slice/memory.max", "max\n")
-    assert tree.quota() is None
-    assert tree.limit() is None
+    assert tree.quota() == cgroup.Quota()
+    assert tree.limit() == cgroup.MemoryLimit()
 
 
 def test_v1_the_tightest_ancestor_counts(tree: Tree) -> None:
@@ -94,9 +88,8 @@ def test_v1_the_tightest_ancestor_counts(tree: Tree) -> None:
         tree.write(f"{base}{folder}/cpu.cfs_quota_us", f"{quota}\n")
         tree.write(f"{base}{folder}/cpu.cfs_period_us", "100000\n")
     found = tree.quota()
-    assert found is not None
     assert found.cpus == 8
-    assert found.file.parent.name == "job_7"
+    assert Path(found.file).parent.name == "job_7"
 
 
 def test_v1_in_a_container_paths_start_outside_of_the_mount(tree: Tree) -> None:
@@ -104,7 +97,6 @@ def test_v1_in_a_container_paths_start_outside_of_the_mount(tree: Tree) -> None:
     tree.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n")
     tree.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
     found = tree.quota()
-    assert found is not None
     assert found.cpus == 2
 
 
@@ -120,18 +112,25 @@ def test_a_group_outside_of_the_mount_is_taken_as_its_top(tree: Tree, path: str)
 def test_no_controller_no_limit(tree: Tree) -> None:
     tree.write("/proc/self/mountinfo", "22 27 0:21 / /proc rw - proc proc rw\n")
     tree.write("/proc/self/cgroup", "0::/\n")
-    assert cgroup.controller("cpu", tree.root) is None
+    assert cgroup.controller("cpu", tree.root).folders == ()
+    assert tree.quota() == cgroup.Quota()
+    assert tree.limit() == cgroup.MemoryLimit()
 
 
 def test_throttling_in_both_units(tree: Tree) -> None:
-    tree.write("/v1/cpu.stat", "nr_periods 40\nnr_throttled 10\nthrottled_time 2500000000\n")
-    tree.write(
-        "/v2/cpu.stat", "usage_usec 9\nnr_periods 40\nnr_throttled 10\nthrottled_usec 2500000\n"
-    )
-    expected = cgroup.Throttling(40, 10, 2.5)
-    assert cgroup.throttling(tree.root / "v1") == expected
-    assert cgroup.throttling(tree.root / "v2") == expected
-    assert cgroup.throttling(tree.root) is None
+    counters = "nr_periods 40\nnr_throttled 10\n"
+    tree.v1("/job")
+    job = "/sys/fs/cgroup/cpu,cpuacct/job"
+    tree.write(f"{job}/cpu.cfs_quota_us", "200000\n")
+    tree.write(f"{job}/cpu.cfs_period_us", "100000\n")
+    assert tree.quota().periods is None
+    tree.write(f"{job}/cpu.stat", f"{counters}throttled_time 2500000000\n")
+    assert tree.quota()[2:] == (40, 10, 2.5)
+    assert tree.quota().since(tree.quota()) == (0, 0)
+    tree.v2("/job")
+    tree.write("/sys/fs/cgroup/job/cpu.max", "200000 100000\n")
+    tree.write("/sys/fs/cgroup/job/cpu.stat", f"usage_usec 9\n{counters}throttled_usec 2500000\n")
+    assert tree.quota()[2:] == (40, 10, 2.5)
 
 
 def test_v2_memory_without_what_the_kernel_could_give_back(tree: Tree) -> None:

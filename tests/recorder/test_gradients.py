@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.recorder.operations import DDP_REDUCE
+from ddoctor.recorder.tape import DDP_REDUCE
 from tests.recorder.conftest import Record, Run
 
 BEGIN = """
@@ -63,7 +63,7 @@ def test_only_the_last_part_of_a_batch_is_synced(record: Record) -> None:
     assert ran.counted("forwards")[1:] == ran.counted("backwards")[1:] == [4] * 4
     assert ran.counted("samples")[1:] == [32] * 4
     assert ran.counted("elements")[1:] == [32 * 4] * 4
-    assert ran.counted("synced")[1:] == [1] * 4
+    assert ran.counted("synced_backwards")[1:] == [1] * 4
     for row in ran.rows[1:]:
         ((arrival, seconds, _, operation),) = row.meetings
         assert operation == DDP_REDUCE

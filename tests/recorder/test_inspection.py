@@ -69,23 +69,23 @@ def test_a_model_in_ddp(record: Record) -> None:
 
 def test_graphs_that_are_kept(record: Record) -> None:
     known = record(TRAIN, stop_at=60).known
-    assert known.graph_tensors_before is not None
-    assert known.graph_depth_before is not None
-    assert (known.graph_tensors or 0) - known.graph_tensors_before >= 55
-    assert (known.graph_depth or 0) - known.graph_depth_before >= 55
+    assert known.growth.graph_tensors_before is not None
+    assert known.growth.graph_depth_before is not None
+    assert (known.growth.graph_tensors or 0) - known.growth.graph_tensors_before >= 55
+    assert (known.growth.graph_depth or 0) - known.growth.graph_depth_before >= 55
 
 
 def test_the_memory_of_the_process(record: Record) -> None:
     ran = record(TRAIN)
     assert ran.exit_code == 0, ran.stderr
     memory = ran.known.memory
-    first = min(step for _, step, _, _ in memory)
-    held = {step: process for _, step, process, _ in memory}
+    first = min(step for _, step, *_ in memory)
+    held = {step: process for _, step, process, *_ in memory}
     last = max(held)
     assert last - first >= 40
     # Of each MiB that the script takes in a step.
     assert held[last] - held[first] >= 0.7 * (last - first)
-    assert {device for *_, device in memory} == {0.0}
+    assert {device for _, _, _, device, _ in memory} == {0.0}
     hooks = json.loads(ran.stdout)
     # On the eight parameters that are trained, and on none of them once it has looked.
     recorded = [hooks[row.number] // 8 for row in ran.rows]

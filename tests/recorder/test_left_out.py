@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddoctor.recorder.left_out import named
+from ddoctor.recorder.script import with_names
 
 
 class Net(torch.nn.Module):
@@ -44,9 +44,9 @@ def test_the_numbers_get_their_names() -> None:
     message = fail(model)
     assert "aux" not in message
     line = "Parameters which did not receive grad for rank 0: aux.weight, aux.bias\n"
-    assert line in named(message)
-    assert named(message).replace(line, "") == message
-    assert named(named(message)) == named(message)
+    assert line in with_names(message)
+    assert with_names(message).replace(line, "") == message
+    assert with_names(with_names(message)) == with_names(message)
     del model
 
 
@@ -54,9 +54,9 @@ def test_the_numbers_get_their_names() -> None:
 def test_of_several_models_it_is_not_known_which() -> None:
     model, other = DistributedDataParallel(Net()), DistributedDataParallel(Net())
     message = fail(model)
-    assert named(message) == message
+    assert with_names(message) == message
     del other
 
 
 def test_other_messages_stay_as_they_are() -> None:
-    assert named("CUDA out of memory") == "CUDA out of memory"
+    assert with_names("CUDA out of memory") == "CUDA out of memory"

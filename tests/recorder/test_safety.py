@@ -73,12 +73,12 @@ def sabotage(module, name):
         setattr(sys.modules[module], name, broken)
 for module, name in (
     ("ddoctor.recorder.loaders", "_tensors"),
-    ("ddoctor.recorder.loaders", "kind"),
+    ("ddoctor.recorder.loader_facts", "length"),
     ("ddoctor.recorder.places", "shown"),
-    ("ddoctor.recorder.collectives", "_bytes"),
-    ("ddoctor.recorder.outermost", "_tensors"),
+    ("ddoctor.recorder.collectives", "tensors_among"),
+    ("ddoctor.recorder.outermost", "tensors_among"),
     ("ddoctor.recorder.outermost", "modules"),
-    ("ddoctor.recorder.workers", "_states"),
+    ("ddoctor.recorder.workers", "crc32"),
     ("ddoctor.recorder.facts", "graphs"),
     ("ddoctor.recorder.facts", "flags"),
     ("ddoctor.recorder.stepping", "ref"),

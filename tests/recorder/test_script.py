@@ -194,3 +194,9 @@ def test_the_words_of_an_exit_are_kept() -> None:
 def test_a_killed_script_has_no_last_words(record_anew: Record) -> None:
     recorded = record_anew("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert (recorded.exit_code, recorded.ending) == (-signal.SIGKILL, None)
+
+
+def test_torch_is_not_imported_before_the_script_does(record_anew: Record) -> None:
+    """Else the script could no longer set torch's environment variables."""
+    ran = record_anew("import sys; print('torch' in sys.modules, 'numpy' in sys.modules)")
+    assert (ran.exit_code, ran.stdout) == (0, "False False\n"), ran.stderr

@@ -244,6 +244,7 @@ print(counters["stats"], counters["graph_break"])
 )
 
 
+@pytest.mark.ward
 def test_a_step_that_is_compiled_is_compiled_as_without(bare: Run, record: Record) -> None:
     """It does without hooks, and so without steps."""
     ran = record(COMPILED)
@@ -298,7 +299,7 @@ def test_it_stops_where_it_is_told_and_all_is_tidied_up(record: Record) -> None:
     assert (ran.done, ran.left) == (8, True)
     # The step in which it stops has not come back to the script.
     assert ran.stdout.splitlines() == ["left", "after 8 steps", "at exit"]
-    assert ran.known.graph_tensors is not None
+    assert ran.known.growth.graph_tensors is not None
     assert ran.ending is not None
     assert ran.ending.exception == ""
 

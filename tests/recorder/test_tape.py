@@ -64,11 +64,7 @@ def test_of_more_steps_than_it_holds_the_last_ones_are_kept(
     rows = list(watched.rows())
     assert [row.number for row in rows] == list(range(13, 21))
     assert int(watched.head[DONE]) == timeline.done == 21
-    # Of the first that is left it is not known where its meetings begin.
-    assert [[one[1] for one in row.meetings] for row in rows] == [
-        [],
-        *([13.0 + n] for n in range(1, 8)),
-    ]
+    assert [[one[1] for one in row.meetings] for row in rows] == [[13.0 + n] for n in range(8)]
 
 
 def test_of_more_meetings_than_it_holds_the_last_ones_are_kept(

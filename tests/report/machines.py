@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddoctor.evidence.environment import Environment, Variable
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus, NvLink, PcieLink
 from ddoctor.evidence.host import Cpus, Disk, Disks, Kernel, Memory, SharedMemory
 from ddoctor.evidence.probes import (
@@ -23,7 +22,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Section, Unseen
-from ddoctor.evidence.software import Software, Torch
+from ddoctor.evidence.software import Environment, Software, Torch, Variable
 
 GIB = 2**30
 MODEL = "NVIDIA H100 80GB HBM3"

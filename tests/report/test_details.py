@@ -7,14 +7,14 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.details import Detail, details
+from ddoctor.report.details import Fields, details
 from ddoctor.report.wording import Grid
 from tests import healthy
 from tests.report import sample
 
 
-def fields(evidence: Evidence, host: str, section: str) -> dict[str, str | Grid]:
-    return {one.label: one.value for one in details(evidence, host, ())[section]}
+def fields(evidence: Evidence, host: str, section: str) -> Fields:
+    return details(evidence, host, ())[section]
 
 
 def test_numbers_are_folded_and_what_is_not_known_is_marked() -> None:
@@ -67,8 +67,8 @@ def test_every_section_there_is_can_be_read() -> None:
             assert not set(cell) & set("{}"), cell
 
 
-def _cells(rows: tuple[Detail, ...]) -> list[str]:
-    cells = [row.value for row in rows if isinstance(row.value, str)]
-    grids = [row.value for row in rows if isinstance(row.value, Grid)]
+def _cells(rows: Fields) -> list[str]:
+    cells = [value for value in rows.values() if isinstance(value, str)]
+    grids = [value for value in rows.values() if isinstance(value, Grid)]
     assert all(len(line) == len(grid.head) for grid in grids for line in grid.rows)
     return [*cells, *(cell for grid in grids for line in grid.rows for cell in line)]

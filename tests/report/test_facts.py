@@ -2,13 +2,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddoctor.evidence.clocks import ClockOffset, ClockOffsets
-from ddoctor.evidence.collectives import Collectives, Sweep
+from ddoctor.evidence.cluster_probes import (
+    ClockOffset,
+    ClockOffsets,
+    Collectives,
+    InterfaceRate,
+    InterfaceRates,
+    Sweep,
+)
 from ddoctor.evidence.host import Cpus
-from ddoctor.evidence.interface_rates import InterfaceRate, InterfaceRates
 from ddoctor.evidence.probes import Matmul, RankRate, SweepPoint
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.facts import comparisons, facts
+from ddoctor.report.facts import facts
+from ddoctor.report.ranks import comparisons
 from tests.healthy import healthy as whole_machine
 from tests.report import machines, sample
 

@@ -14,6 +14,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Finding, Report, Severity, Verdict, Where
+from ddoctor.probing.options import ProbeOptions
 from ddoctor.report import html, markdown, terminal
 from ddoctor.report.fitness import Fitness, fit, lists
 from ddoctor.report.output import Outputs
@@ -140,6 +141,10 @@ def test_lists_for_those_that_start_runs(tmp_path: Path) -> None:
     Outputs(hosts=tmp_path).write_files(report, ran(matmul="completed"))
     assert (tmp_path / "fit.txt").read_text() == "a\nc\n"
     assert (tmp_path / "unfit.txt").read_text() == "b\n"
+
+
+def test_the_option_of_a_probe_writes_them(tmp_path: Path) -> None:
+    assert ProbeOptions(hosts=tmp_path).outputs().hosts == tmp_path
 
 
 def test_all_are_fit_where_nothing_is_wrong_and_nobody_where_all_are_unfit() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from ddoctor.evidence.live import Activity
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.flame import flame
+from ddoctor.report.live import flame
 from tests.live_look import look, moving
 from tests.training_run import user
 
@@ -20,26 +20,26 @@ def test_stacks_are_merged_by_their_lines() -> None:
         msgspec.structs.replace(moving(number), samples=100, activities=(training, other))
         for number, other in ((0, drawing), (1, waiting))
     )
-    (main,) = flame(Evidence([look(first, second)]))
+    whole = flame(Evidence([look(first, second)]))
+    (main,) = whole.inside
     assert (main.name, main.text, main.phase) == ("train.py:50 in main", "train()", "")
     assert main.share == pytest.approx(1.0)
-    assert main.ranks == "all ranks"
-    told = {(box.name, box.ranks, round(box.share, 3)) for box in main.inside}
-    assert told == {
-        ("train.py:30 in f", "all ranks", 0.6),
-        ("train.py:20 in work", "rank 0", 0.2),
-        ("backward-or-wait", "rank 1", 0.2),
+    assert main.seen_on == whole.seen_on == {0, 1}
+    found = {(box.name, *box.seen_on, round(box.share, 3)) for box in main.inside}
+    assert found == {
+        ("train.py:30 in f", 0, 1, 0.6),
+        ("train.py:20 in work", 0, 0.2),
+        ("backward-or-wait", 1, 0.2),
     }
     (leaf,) = main.inside[0].inside
     assert (leaf.name, leaf.phase, leaf.inside) == ("forward", "forward", ())
-    assert main.inside[0].width(main.share) == pytest.approx(60)
 
 
 def test_what_is_hardly_there_is_left_out() -> None:
     seldom = (Activity(name="forward", samples=999), Activity(name="rest", samples=1))
     rank = msgspec.structs.replace(moving(0), samples=1000, activities=seldom)
-    assert [box.name for box in flame(Evidence([look(rank)]))] == ["forward"]
+    assert [box.name for box in flame(Evidence([look(rank)])).inside] == ["forward"]
 
 
 def test_nothing_where_nobody_looked() -> None:
-    assert flame(Evidence([])) == ()
+    assert flame(Evidence([])).inside == ()

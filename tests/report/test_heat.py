@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.evidence.pairs import End, Flow, Pairs
+from ddoctor.evidence.cluster_probes import End, Flow, Pairs
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Verdict

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ddoctor.evidence.gpu_rates import GpuRates, GpuTraffic
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.host_rates import DiskTraffic, HostRates, InterfaceTraffic
+from ddoctor.evidence.live import DiskTraffic, GpuRates, GpuTraffic, HostRates, InterfaceTraffic
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.host_load import host_load
 from tests.healthy.gpus import GPUS

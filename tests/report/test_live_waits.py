@@ -4,7 +4,7 @@ import pytest
 
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.live_waits import waits
+from ddoctor.report.live import waits
 from tests.live_look import (
     READING,
     WAITING,
@@ -21,8 +21,8 @@ TAKES = library("torch/utils/data/dataloader.py", 1297, "_try_get_data")
 
 
 def told(live: LiveLook) -> list[str]:
-    rows = waits(Evidence([live]))
-    return [f"{one.who} | {one.where} -> {one.whom} | {one.doing}" for one in rows]
+    rows = waits(Evidence([live])).rows
+    return [f"{who} | {where} -> {whom} | {doing}" for who, where, whom, doing in rows]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_who_waits_for_whom(live: LiveLook, rows: list[str]) -> None:
     [look(moving(0), moving(1)), look(moving(0)), look(in_reduction(0), in_reduction(1))],
 )
 def test_nobody(live: LiveLook) -> None:
-    assert waits(Evidence([live])) == ()
+    assert waits(Evidence([live])).rows == ()
 
 
 def test_nothing_was_seen() -> None:
-    assert waits(Evidence([])) == ()
+    assert waits(Evidence([])).rows == ()

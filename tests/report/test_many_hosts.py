@@ -14,8 +14,9 @@ from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Crashed, Finding, Observation, Report, Verdict, Where
 from ddoctor.report import html, markdown, ranks, repeats, schema, terminal
-from ddoctor.report.facts import comparisons, facts
+from ddoctor.report.facts import facts
 from ddoctor.report.hosts import CLOSE_UP, SIDE_BY_SIDE, close_up, host_table
+from ddoctor.report.ranks import comparisons
 from tests.many_hosts import fleet, name, planted
 from tests.report import sample
 
@@ -96,10 +97,10 @@ def test_only_the_hosts_that_findings_name_are_shown_in_detail(
 
 def test_only_hosts_that_differ_have_a_row(evidence: Evidence) -> None:
     table = host_table(evidence)
-    assert table.hosts == (name(planted(HOSTS)[4].host),)
-    assert [row.label for row in table.rows] == ["software"]
-    assert host_table(fleet(SIDE_BY_SIDE + 1)).hosts == ()
-    assert len(host_table(fleet(SIDE_BY_SIDE)).hosts) == SIDE_BY_SIDE
+    assert [host for host, *_ in table.rows] == [name(planted(HOSTS)[4].host)]
+    assert table.head == ("host", "software")
+    assert host_table(fleet(SIDE_BY_SIDE + 1)).rows == ()
+    assert len(host_table(fleet(SIDE_BY_SIDE)).rows) == SIDE_BY_SIDE
 
 
 def test_no_face_grows_with_the_hosts(report: Report, evidence: Evidence) -> None:

@@ -11,7 +11,8 @@ from ddoctor.evidence.plan import Plan, Source, StepTime
 from ddoctor.evidence.section import Evidence
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import find
-from ddoctor.forecast.planning import PlannedWork, plan
+from ddoctor.forecast.options import PlanRequest
+from ddoctor.forecast.planning import plan
 from ddoctor.report import plan as plans
 from ddoctor.report import terminal
 from tests.healthy.plan import SECTIONS
@@ -103,7 +104,7 @@ def test_a_terminal_of_80_columns_has_room_for_all_of_it() -> None:
         activations=30 * 2**30,
         flops=1e16,
     )
-    section = plan(model, find("h100-80"), (8, 64, 128), PlannedWork(micro_batch=1))
+    section = plan(model, find("h100-80"), (8, 64, 128), PlanRequest(micro_batch=1))
     evidence, written = Evidence([section]), StringIO()
     console = Console(file=written, width=80)
     terminal.render(engine.examine(evidence, "plan"), evidence, console)

@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Lines, Steps
+from ddoctor.report.scale import scaling
 from ddoctor.report.step_breakdown import (
     LETTERS,
     StepBreakdown,
     binned,
     percent,
-    step_breakdowns,
+    step_breakdown,
     unit,
 )
 from tests.healthy import healthy
@@ -20,8 +21,16 @@ from tests.report import training_sample
 
 
 def breakdown(evidence: Evidence) -> StepBreakdown:
-    (made,) = step_breakdowns(evidence)
+    made = step_breakdown(evidence)
+    assert made is not None
     return made
+
+
+def test_a_run_on_one_host_is_shown_as_one_on_several() -> None:
+    several = training_sample.late_rank()
+    one = Evidence(replace(section, host="node-0") for section in several)
+    assert breakdown(one).slices == breakdown(several).slices
+    assert scaling(one) == scaling(several) is not None
 
 
 @pytest.mark.parametrize(
@@ -146,9 +155,9 @@ def test_a_line_is_told_once_however_many_places_it_had_called_into() -> None:
 def test_the_spread_leaves_the_odd_steps_aside() -> None:
     made = breakdown(training_sample.late_rank())
     least, most = made.spread
-    assert min(made.whole) < least < most < max(made.whole)
+    assert min(made.steps.seconds) < least < most < max(made.steps.seconds)
     few = breakdown(training_sample.failed())
-    assert few.spread == (min(few.whole), max(few.whole))
+    assert few.spread == (min(few.steps.seconds), max(few.steps.seconds))
 
 
 def test_samples_are_those_of_all_ranks_together() -> None:
@@ -168,7 +177,7 @@ def test_nothing_is_told_of_a_run_without_a_judged_step() -> None:
         Evidence([Steps(ranks=(), warm_up=0)]),
         Evidence([replace(steps, ranks=(none,)), Lines(ranks=())]),
     ):
-        assert step_breakdowns(empty) == ()
+        assert step_breakdown(empty) is None
 
 
 def test_times_are_told_in_one_unit() -> None:

@@ -12,12 +12,11 @@ from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES, Growth, MemoryOverTime, Steps, Wait
 from ddoctor.models import Verdict
-from ddoctor.report import html, markdown, memory, scale, training, training_charts, training_page
-from ddoctor.report.charts import NARROW, PHASE, VARIABLES, WIDE
-from ddoctor.report.endings import endings
-from ddoctor.report.loaders import CurveRow, curves
-from ddoctor.report.step_breakdown import step_breakdowns
-from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrices
+from ddoctor.report import html, markdown, scale, training, training_charts
+from ddoctor.report.charts import COLOURS, NARROW, WIDE
+from ddoctor.report.step_breakdown import LATEST, step_breakdown
+from ddoctor.report.training import CurveRow, curves, endings
+from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrix
 from tests.report import sample, training_sample
 from tests.report.test_html import STYLE
 
@@ -63,8 +62,8 @@ def test_every_phase_has_a_colour_of_its_own(scheme: str) -> None:
 
 
 def test_no_colour_of_a_chart_is_part_of_another() -> None:
-    assert len(set(VARIABLES)) == len(set(VARIABLES.values()))
-    assert {VARIABLES[PHASE[phase]] for phase in PHASES} == {f"var(--{p})" for p in PHASES}
+    assert len(set(COLOURS)) == len(set(COLOURS.values()))
+    assert set(PHASES) < set(COLOURS)
 
 
 def test_a_bar_tells_its_phases_in_words() -> None:
@@ -78,15 +77,16 @@ def test_a_bar_tells_its_phases_in_words() -> None:
 
 def test_the_bars_of_many_ranks_are_few() -> None:
     source = page(training_sample.late_rank(256))
-    assert source.count('class="stack-bar"') <= training_page.LATEST + 2
+    assert source.count('class="stack-bar"') <= LATEST + 2
     assert "rank 5 (node-1) <span" in source
     assert "Own work on 256 ranks: " in source
     assert len(source) < 2**19
 
 
 def test_all_phases_of_all_steps_are_drawn() -> None:
-    (made,) = step_breakdowns(LATE)
-    drawn = training_charts.steps("x", made, made.steps.ranks, WIDE[0])
+    made = step_breakdown(LATE)
+    assert made is not None
+    drawn = training_charts.steps("x", made, WIDE[0])
     for one in made.slices:
         assert f"var(--{one.phase})" in drawn
     assert "var(--evaluation)" not in drawn
@@ -98,33 +98,38 @@ def test_all_phases_of_all_steps_are_drawn() -> None:
 def test_a_long_run_is_drawn_as_large_as_a_short_one() -> None:
     def size(count: int) -> int:
         evidence = Evidence([training_sample.steps(2, training_sample.CPU, {}, count=count)])
-        (made,) = step_breakdowns(evidence)
-        return len(training_charts.steps("x", made, made.steps.ranks, WIDE[0]))
+        made = step_breakdown(evidence)
+        assert made is not None
+        return len(training_charts.steps("x", made, WIDE[0]))
 
     assert size(5000) < 1.2 * size(120)
 
 
 def test_a_step_that_is_far_too_long_does_not_flatten_the_others() -> None:
-    (made,) = step_breakdowns(training_sample.alone())
+    made = step_breakdown(training_sample.alone())
+    assert made is not None
     (rank,) = made.steps.ranks
     first, *others = rank.phases
     long = replace(first, seconds=(100.0, *first.seconds[1:]))
     steps = replace(made.steps, ranks=(replace(rank, phases=(long, *others)),))
-    (stretched,) = step_breakdowns(Evidence([steps]))
-    drawn = training_charts.steps("x", stretched, stretched.steps.ranks, WIDE[0])
+    stretched = step_breakdown(Evidence([steps]))
+    assert stretched is not None
+    drawn = training_charts.steps("x", stretched, WIDE[0])
     assert ">100</text>" not in drawn
     assert ">2</text>" in drawn
 
 
 def matrix(evidence: Evidence) -> WaitMatrix:
-    (made,) = wait_matrices(evidence)
+    made = wait_matrix(evidence)
+    assert made is not None
     return made
 
 
 def test_the_rank_that_all_waited_for_stands_out() -> None:
     made = matrix(LATE)
-    assert made.latest[0].rank == 5
-    assert made.latest[0].share == pytest.approx(0.25, abs=0.01)
+    rank, seconds = made.latest
+    assert rank == 5
+    assert seconds / made.step == pytest.approx(0.25, abs=0.01)
     assert made.notable
     shaded = {ends for ends, seconds in made.seconds.items() if made.shade(seconds)}
     assert shaded == {(waiter, 5) for waiter in range(8) if waiter != 5}
@@ -139,7 +144,7 @@ def test_waits_of_less_than_a_tenth_of_the_step_are_not_marked() -> None:
     made = matrix(SLOW)
     assert not made.notable
     assert not any(map(made.shade, made.seconds.values()))
-    assert "Most was waited" not in text(SLOW)
+    assert "The ranks wait most" not in text(SLOW)
 
 
 def test_waits_are_those_of_one_step() -> None:
@@ -157,8 +162,8 @@ def test_of_many_ranks_the_ends_of_the_longest_waits_are_shown() -> None:
 
 def test_no_matrix_without_waits() -> None:
     (steps,) = LATE.all(Steps)
-    assert wait_matrices(Evidence([replace(steps, waits=())])) == ()
-    assert wait_matrices(training_sample.alone()) == ()
+    assert wait_matrix(Evidence([replace(steps, waits=())])) is None
+    assert wait_matrix(training_sample.alone()) is None
 
 
 def curve(*points: tuple[int, float], now: int | None = None) -> CurveRow:
@@ -244,7 +249,7 @@ def growth(rank: int, amounts: list[float]) -> Growth:
 def test_the_rank_that_grew_most_comes_first() -> None:
     level = growth(0, [100.0] * 19 + [500.0])
     rising = growth(1, [100.0 + n for n in range(20)])
-    (panel,) = memory.panels(Evidence([MemoryOverTime(ranks=(level, rising))]))
+    (panel,) = training_charts.panels(Evidence([MemoryOverTime(ranks=(level, rising))]))
     assert [line.rank for line in panel.lines] == [1, 0]
     assert panel.lines[0].growth == 15
     assert panel.lines[1].growth == 0, "one odd look is no growth"
@@ -253,14 +258,14 @@ def test_the_rank_that_grew_most_comes_first() -> None:
 
 def test_of_many_ranks_only_some_are_drawn() -> None:
     many = tuple(growth(rank, [100.0, 100.0 + rank]) for rank in range(200))
-    (panel,) = memory.panels(Evidence([MemoryOverTime(ranks=many)]))
+    (panel,) = training_charts.panels(Evidence([MemoryOverTime(ranks=many)]))
     assert [line.rank for line in panel.drawn] == list(range(199, 191, -1))
 
 
 def test_memory_that_no_rank_has_is_no_panel() -> None:
-    assert [panel.kind for panel in memory.panels(SLOW)] == ["process", "workers"]
-    assert [panel.kind for panel in memory.panels(LATE)] == ["process", "workers", "GPU"]
-    assert memory.panels(Evidence([MemoryOverTime(ranks=(growth(0, [5.0]),))])) == ()
+    assert [panel.kind for panel in training_charts.panels(SLOW)] == ["process", "workers"]
+    assert [panel.kind for panel in training_charts.panels(LATE)] == ["process", "workers", "GPU"]
+    assert training_charts.panels(Evidence([MemoryOverTime(ranks=(growth(0, [5.0]),))])) == ()
 
 
 def test_the_markdown_has_a_row_for_each_rank() -> None:
@@ -277,19 +282,21 @@ def test_the_markdown_has_a_row_for_each_rank() -> None:
 
 def test_a_run_that_failed_tells_of_each_rank_the_first_one_first() -> None:
     evidence = training_sample.failed()
-    first, second = endings(evidence)
-    assert (first.rank, first.ended, first.time) == (1, "failed", "9.1 s")
-    assert first.reason.startswith("torch.OutOfMemoryError: CUDA out of memory.")
-    assert first.line == "train.py:41 loss = criterion(model(images), labels)"
-    assert (second.rank, second.ended) == (0, "hung in all_reduce for 29.8 s")
+    table = endings(evidence)
+    assert table.head == ("rank", "ended", "at", "steps", "message", "line")
+    first, second = table.rows
+    assert first[:4] == ("rank 1", "failed", "9.1 s", "21")
+    assert first[4].startswith("torch.OutOfMemoryError: CUDA out of memory.")
+    assert first[5] == "`train.py:41 loss = criterion(model(images), labels)`"
+    assert second[:2] == ("rank 0", "hung in all_reduce for 29.8 s")
     assert "How the ranks ended" in headings(page(evidence))
-    assert "| 1 | failed | 9.1 s | 21 |" in text(evidence)
+    assert "| rank 1 | failed | 9.1 s | 21 |" in text(evidence)
 
 
 def test_a_run_that_ended_as_asked_needs_no_table_of_it() -> None:
-    assert endings(LATE) == ()
+    assert endings(LATE).rows == ()
     finished = replace(training_sample.ending(1), outcome="finished")
-    assert endings(Evidence([training_sample.run(2, finished)])) == ()
+    assert endings(Evidence([training_sample.run(2, finished)])).rows == ()
 
 
 def test_of_many_failures_the_first_ones_are_told() -> None:
@@ -297,9 +304,8 @@ def test_of_many_failures_the_first_ones_are_told() -> None:
         replace(training_sample.ending(rank), outcome="failed", time=100.0 - rank)
         for rank in range(1, 90)
     )
-    assert [one.rank for one in endings(Evidence([training_sample.run(90, *failed)]))] == list(
-        range(89, 73, -1)
-    )
+    table = endings(Evidence([training_sample.run(90, *failed)]))
+    assert [row[0] for row in table.rows] == [f"rank {rank}" for rank in range(89, 73, -1)]
 
 
 def test_what_else_was_recorded_is_there_to_look_up() -> None:
@@ -312,7 +318,8 @@ def test_what_else_was_recorded_is_there_to_look_up() -> None:
 
 
 def test_the_recorded_step_stands_among_the_predicted_ones() -> None:
-    (made,) = scale.scales(LATE)
+    made = scale.scaling(LATE)
+    assert made is not None
     cells = [made.cells(row) for row in made.rows]
     assert [cell[0] for cell in cells] == ["1", "2", "4", "8", "16", "32"]
     assert cells[0][1:] == ("82.5 ms", "12.1", "1.00", "100 %", "")
@@ -328,11 +335,12 @@ def test_the_recorded_step_stands_among_the_predicted_ones() -> None:
 
 @pytest.mark.ward
 def test_large_numbers_of_ranks_are_told_as_numbers() -> None:
-    (made,) = scale.scales(training_sample.late_rank(1024))
+    made = scale.scaling(training_sample.late_rank(1024))
+    assert made is not None
     assert re.fullmatch(r"\d{4} to \d{4}", made.cells(made.rows[-1])[3])
     assert str(made).count(" on ") == 3, "this one, and two predicted"
 
 
 def test_one_process_tells_nothing_of_more_without_a_sweep() -> None:
-    assert scale.scales(training_sample.alone()) == ()
+    assert scale.scaling(training_sample.alone()) is None
     assert "scaling" not in dict(training.rows(training_sample.alone()))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding, TrainingRun, Trials
 from ddoctor.report import bars, markdown, terminal, training
-from ddoctor.report.step_breakdown import LETTERS, step_breakdowns
+from ddoctor.report.step_breakdown import LETTERS, step_breakdown
 from tests.report import sample, training_sample
 from tests.report.test_terminal import _without_styles, lines
 
@@ -81,7 +81,8 @@ def test_nobody_is_named_late_who_costs_little() -> None:
 
 
 def test_a_single_process_has_a_bar_too() -> None:
-    (made,) = step_breakdowns(training_sample.alone())
+    made = step_breakdown(training_sample.alone())
+    assert made is not None
     first, *legend = [line.plain for line in bars.lines(made, 60)]
     assert first.startswith("  rank 0  ▏l")
     assert first.endswith("▕ 1.00 s")

@@ -151,7 +151,6 @@ def run(ranks: int, *endings: RankEnding, command: tuple[str, ...] = ()) -> Trai
         command=command or ("train.py", "--epochs", "3", "--data", "/data/imagenet"),
         seconds=34.2,
         ranks=tuple(own.get(rank, ending(rank)) for rank in range(ranks)),
-        asked_steps=COUNT,
         optimizers=("AdamW",),
         framework="accelerate",
     )
@@ -239,7 +238,6 @@ def loader(rank: int) -> Loader:
         items=50_000,
         batches=782,
         num_workers=1,
-        drop_last=False,
         taken=COUNT,
     )
 

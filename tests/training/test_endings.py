@@ -69,7 +69,7 @@ def told(trained: Trained) -> TrainingRun:
 @pytest.mark.parametrize(
     ("how", "outcome", "exit_code"),
     [
-        ("raise", "failed", 1),
+        pytest.param("raise", "failed", 1, marks=pytest.mark.ward),
         pytest.param("exit at once", "failed", 3, marks=pytest.mark.ward),
         ("killed", "killed", -9),
     ],

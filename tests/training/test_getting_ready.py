@@ -66,6 +66,7 @@ def on_a_small_host(trained: Trained) -> Evidence:
     return trained.evidence.with_sections(replace(starts, ranks=ranks))
 
 
+@pytest.mark.ward
 def test_each_rank_makes_all_of_it(training: MakeTraining, findings: Findings) -> None:
     script = training(TRAIN, "every")
     trained = script.recorded("--no-prove", "--steps=5")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.evidence.environment import Environment
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Memory
+from ddoctor.evidence.software import Environment
+from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
 from tests.training.conftest import MakeTraining
 
@@ -112,6 +113,52 @@ def test_when_the_host_will_be_full(training: MakeTraining) -> None:
     assert "is full in" in leak["because"]
 
 
+GAPS = """
+    import ctypes
+    import time
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = libc.realloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    for _ in range(400):
+        libc.malloc(2**15)  # what is free so far
+    last, size = None, 2**15
+    for step in range(100_000):
+        for _ in range(60):
+            # Each block is larger than all gaps, so it lies behind them. The one before it shrinks
+            # and leaves another gap.
+            block = libc.malloc(size)
+            libc.memset(block, 1, size)
+            if last:
+                libc.realloc(last, 16)
+            last, size = block, size + 12
+        model(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.ward
+def test_memory_that_malloc_keeps_free_is_no_leak(training: MakeTraining) -> None:
+    trained = training(GAPS).recorded("--no-prove", "--steps=80")
+    (memory,) = trained.evidence.all(MemoryOverTime)
+    for growth in memory.ranks:
+        assert growth.resident[-1] - growth.resident[0] > 64
+        assert growth.used[-1] - growth.used[0] < 10
+    assert "host-memory-leak" not in [one["cause"] for one in trained.told["findings"]]
+
+
+@pytest.mark.ward
 def test_the_host_of_a_sound_run_raises_no_alarm(
     training: MakeTraining, little_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def grown(training: Any, *options: str) -> Trained:
     return trained
 
 
+@pytest.mark.ward
 def test_the_allocator_says_the_same(training: MakeTraining) -> None:
     trained = grown(training(TRAIN), "--device-memory=48MiB,44MiB")
     found = headroom(trained)

@@ -58,8 +58,12 @@ def test_a_tokeniser_in_the_training_loop(training: MakeTraining, workers: int) 
     assert "train.py:" in finding["because"]
     (section,) = trained.evidence.all(Loading)
     assert all(one.collate_in_main > 0 for one in section.loaders)
+    # One batch in each step, all of one epoch.
+    assert all(one.wait_steps == tuple(range(one.taken)) for one in section.loaders)
+    assert all(one.first_batches == () for one in section.loaders)
 
 
+@pytest.mark.ward
 def test_the_same_tokeniser_in_the_workers(training: MakeTraining) -> None:
     trained = training(TRAIN, "collate", "2").recorded("--no-prove", "--steps=40")
     told = [one["because"] for one in trained.told["findings"]]

@@ -8,6 +8,7 @@ from tests.training.conftest import MakeTraining
 from tests.training.test_frameworks import SCRIPTS
 
 
+@pytest.mark.ward
 def test_on_the_rank_that_leaves_them_out(training: MakeTraining) -> None:
     trained = training(SCRIPTS / "heads.py", "--auxiliary=first-rank").recorded()
     assert trained.first["cause"] == "ddp-unused-parameters"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ddoctor.analysis.cpu_masks import waiting_for_workers
+from ddoctor.analysis.cpu_contention import waiting_for_workers
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
@@ -51,6 +51,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.ward
 def test_all_workers_on_one_cpu(training: MakeTraining) -> None:
     trained = training(TRAIN, "one").recorded("--no-prove", "--steps=60")
     (use,) = trained.evidence.all(RankUse)
@@ -66,7 +67,8 @@ def test_all_workers_on_one_cpu(training: MakeTraining) -> None:
     assert "worker_init_fn" in finding["fixes"][0]["paste"]
 
 
-@pytest.mark.parametrize("where", ["everywhere", pytest.param("one each", marks=pytest.mark.ward)])
+@pytest.mark.ward
+@pytest.mark.parametrize("where", ["everywhere", "one each"])
 def test_workers_that_may_use_several(training: MakeTraining, where: str) -> None:
     trained = training(TRAIN, where).recorded("--no-prove", "--steps=60")
     (use,) = trained.evidence.all(RankUse)

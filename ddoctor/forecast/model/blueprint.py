@@ -1,16 +1,20 @@
-"""A model from its configuration: built without weights, with synthetic samples as input."""
+"""A model without weights, by its configuration or a user's function, and synthetic samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
+from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
+from ddoctor.memory_tracking.blocks import rows
 
 Batch = Mapping[str, Tensor | int]
 Make = Callable[[Any, int, int], Tensor]
@@ -63,6 +67,8 @@ TARGETS: Mapping[str, Mapping[str, Make]] = {
     "SemanticSegmentation": {"labels": _masks},
 }
 """The targets of the loss, by the end of a class's name."""
+# A usual length, if the model allows it.
+USUAL_LENGTH = 2048
 LONGEST = ("max_position_embeddings", "max_target_positions")
 
 
@@ -78,6 +84,39 @@ class Blueprint:
     From a number of samples and their length."""
     longest: int | None = None
     """Longest sequence of its position embeddings; None: no limit, or it reads no sequences."""
+
+    def length(self, wanted: int | None) -> int:
+        """Return the length of its samples: the given one, or a usual one.
+
+        Raises:
+            DoctorError: it allows no sequence of this length.
+        """
+        if wanted is not None and self.longest is not None and wanted > self.longest:
+            raise DoctorError(f"--sequence {wanted}: {self.name} allows at most {self.longest}")
+        return wanted or min(USUAL_LENGTH, self.longest or USUAL_LENGTH)
+
+    def read(self, precision: Precision, optimizer: Optimizer) -> Model:
+        """Return the model in numbers, built without weights.
+
+        Raises:
+            DoctorError: it cannot be built.
+        """
+        try:
+            model = on_meta(self.build)
+        except DoctorError:
+            raise
+        except Exception as error:  # the model's own code, to which its config may not fit
+            raise DoctorError(f"{self.name} cannot be built: {said(error)}") from None
+        found = tuple(rows(model))
+        return Model(
+            name=self.name,
+            parameters=sum(one.numel() for one in model.parameters()),
+            trainable=sum(one.numel() for one in model.parameters() if one.requires_grad),
+            precision=precision,
+            optimizer=optimizer,
+            layers=max(map(len, found), default=1),
+            blocks=tuple(dict.fromkeys(type(row[0]).__name__ for row in found)),
+        )
 
 
 def from_config(source: str) -> Blueprint:
@@ -130,6 +169,55 @@ def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
     return lambda samples, length: {
         key: make(config, samples, length) for key, make in makes.items()
     }
+
+
+class Outcome(NamedTuple):
+    """The outputs of a forward pass, as a tuple, in which FSDP finds tensors."""
+
+    loss: Tensor
+
+
+class Trained(nn.Module):
+    """A model whose forward pass returns its loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, samples: int, tokens: int | None = None) -> Outcome:
+        """Return the outcome for this many synthetic samples, with ``tokens`` each if not None."""
+        return Outcome(self._loss(self.model, *Shape(samples, tokens).arguments))
+
+
+def from_factory(name: str, tokens: int | None = None) -> Blueprint:
+    """Return the model of ``package.module:factory``, in this folder or installed.
+
+    The factory's optimizer is not used. ``tokens``: per sample, if its loss takes their number.
+
+    Raises:
+        DoctorError: there is no such function. Its result is checked when the model is built.
+    """
+    make = factory(name, str(Path.cwd()))
+
+    def build() -> nn.Module:
+        work = checked(name, make())
+        check_loss(work, Shape(1, tokens))
+        return Trained(work.model, work.loss)
+
+    def batch(samples: int, length: int) -> Batch:
+        return {"samples": samples} if tokens is None else {"samples": samples, "tokens": length}
+
+    return Blueprint(name=name, build=build, batch=batch, longest=tokens)
+
+
+def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a model without weights, however large it is.
+
+    It is on the meta device, not on fake tensors: code that builds a model reads single values of
+    CPU tensors (a schedule of drop rates), and fake tensors have no values.
+    """
+    with torch.device("meta"):
+        return build().train()
 
 
 def said(error: Exception) -> str:

@@ -19,12 +19,12 @@ from torch._subclasses.fake_tensor import (
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
-from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ON_CPU, Optimizer, Precision
-from ddoctor.forecast.forecaster import Forecaster, ForecastRow
-from ddoctor.forecast.model import optimizers
+from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ON_CPU, ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint, said
+from ddoctor.forecast.model.optimizers import FACTORIES
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
+from ddoctor.forecast.options import Optimizer, Precision
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: the cuBLAS workspace from torch's allocator on Hopper;
 # other GPUs have less.
@@ -44,7 +44,7 @@ class Undecided(DoctorError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast(Forecaster):
+class Forecast:
     """Forecasts one micro-batch of a model by a step on fake tensors."""
 
     way: ClassVar[Way] = "fake tensors"
@@ -79,7 +79,28 @@ class Forecast(Forecaster):
             # share comes from the host, and its gradients' share goes there. Parameters outside of
             # blocks do so before the first activations, and after the last.
             beside = 2 * found.block // row.gpus
-        return _parts(found, row.gpus, beside)
+        parts = found.peak.parts
+        logits = {name: found.peak.logits.get(name, 0) for name in ("Activation", "Temp")}
+
+        def of(*names: str) -> int:
+            return sum(parts.get(name, 0) for name in names)
+
+        return MemoryParts(
+            parameters=of("Parameter", "Sharded Param", "Buffer"),
+            gradients=of("Gradient", "Sharded Grad"),
+            optimizer=found.states,
+            activations=of("Activation", "Other", "Inputs") - logits["Activation"],
+            logits=sum(logits.values()),
+            temporaries=of("Temp", "Optstate", "OptState")
+            - found.states
+            - logits["Temp"]
+            + found.peak.operators
+            + WORKSPACE,
+            communication=beside
+            + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
+            unused=max(0, found.reserved - found.total),
+            context=CONTEXT + (LIBRARY if row.gpus > 1 else 0),
+        )
 
     def host(self, row: ForecastRow) -> int:
         """Return bytes of parameters, gradients and states that FSDP keeps in host memory."""
@@ -179,26 +200,26 @@ class Forecast(Forecaster):
         return self._step(sharding, turns).spread(shards / FEWEST)
 
     def _step(self, sharding: Sharding | None, accumulation: int) -> Footprint:
-        if (sharding, accumulation) not in self._steps:
-            self._steps[sharding, accumulation] = self._footprint(sharding, accumulation)
-        return self._steps[sharding, accumulation]
-
-    def _footprint(self, sharding: Sharding | None, accumulation: int) -> Footprint:
+        key = sharding, accumulation
+        if key in self._steps:
+            return self._steps[key]
         try:
-            return footprint(
+            self._steps[key] = footprint(
                 self._build,
                 partial(self.blueprint.batch, self.samples, self.length),
-                optimizers.factory(self.optimizer),
+                FACTORIES[self.optimizer],
                 autocast=self._computing,
                 sharding=sharding,
                 checkpointing=self.checkpointing,
                 accumulation=accumulation,
             )
+            return self._steps[key]
         except DoctorError:
             raise
         except Exception as error:  # the model's own code may not fit its config
-            if _ours(error):
-                raise
+            *_, (frame, _) = walk_tb(error.__traceback__)
+            if Path(frame.f_code.co_filename).is_relative_to(OURS):
+                raise  # a line of this package: then the model is not at fault
             name = self.blueprint.name
             if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
                 raise Undecided(
@@ -209,34 +230,3 @@ class Forecast(Forecaster):
                 "loss (--workload package.module:factory), or describe the model with --params, "
                 "--activations and --layers"
             ) from None
-
-
-def _ours(error: Exception) -> bool:
-    """Whether a line of this package raised it: then the model is not at fault."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    return Path(frame.f_code.co_filename).is_relative_to(OURS)
-
-
-def _parts(found: Footprint, gpus: int, beside: int) -> MemoryParts:
-    parts = found.peak.parts
-    logits = {name: found.peak.logits.get(name, 0) for name in ("Activation", "Temp")}
-
-    def of(*names: str) -> int:
-        return sum(parts.get(name, 0) for name in names)
-
-    return MemoryParts(
-        parameters=of("Parameter", "Sharded Param", "Buffer"),
-        gradients=of("Gradient", "Sharded Grad"),
-        optimizer=found.states,
-        activations=of("Activation", "Other", "Inputs") - logits["Activation"],
-        logits=sum(logits.values()),
-        temporaries=of("Temp", "Optstate", "OptState")
-        - found.states
-        - logits["Temp"]
-        + found.peak.operators
-        + WORKSPACE,
-        communication=beside
-        + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
-        unused=max(0, found.reserved - found.total),
-        context=CONTEXT + (LIBRARY if gpus > 1 else 0),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddoctor.forecast import closed_form
+from ddoctor.forecast import options
 
 Factory = Callable[[list[nn.Parameter]], Optimizer]
 # bitsandbytes/optim/optimizer.py: smaller tensors keep fp32 (min_8bit_size); of others, each
@@ -34,21 +34,6 @@ class InPlace(Optimizer):
                     self.state[one].update(self._make(one))
 
 
-def factory(name: closed_form.Optimizer) -> Factory:
-    """Return the optimizer as on CUDA, where a step updates all parameters at once (foreach)."""
-    match name:
-        case "adamw":
-            return partial(torch.optim.AdamW, lr=1e-4, foreach=True)
-        case "adamw-fp32":
-            return partial(InPlace, make=_floats)
-        case "adamw-8bit":
-            return partial(InPlace, make=_bytes)
-        case "sgd":
-            return partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True)
-        case "adafactor":
-            return partial(torch.optim.Adafactor, lr=1e-2)
-
-
 def _floats(parameter: Tensor) -> dict[str, Tensor]:
     like = partial(torch.zeros_like, parameter, dtype=torch.float32)
     return {"exp_avg": like(), "exp_avg_sq": like()}
@@ -60,3 +45,13 @@ def _bytes(parameter: Tensor) -> dict[str, Tensor]:
     states = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in ("1", "2")}
     blocks = -(-parameter.numel() // BLOCK)
     return states | {f"scale {name}": torch.zeros(blocks) for name in ("1", "2")}
+
+
+FACTORIES: Mapping[options.Optimizer, Factory] = {
+    "adamw": partial(torch.optim.AdamW, lr=1e-4, foreach=True),
+    "adamw-fp32": partial(InPlace, make=_floats),
+    "adamw-8bit": partial(InPlace, make=_bytes),
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True),
+    "adafactor": partial(torch.optim.Adafactor, lr=1e-2),
+}
+"""The optimizers as on CUDA, where a step updates all parameters at once (foreach)."""

@@ -11,17 +11,13 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.memory_tracking.blocks import blocks
 
 aten = torch.ops.aten
-KEPT = {
+KEPT = [
     aten.mm.default,
     aten.addmm.default,
     aten.bmm.default,
@@ -31,7 +27,7 @@ KEPT = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
-}
+]
 
 
 def recompute(model: nn.Module, which: Checkpointing) -> None:
@@ -41,7 +37,7 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
     # Random number generators have no state on fake tensors.
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if which == "selective":
-        settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+        settings["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
     if getattr(model, "supports_gradient_checkpointing", False):
         # transformers: recomputation would fill a cache of keys and values a second time.
         model.config.use_cache = False  # type: ignore[union-attr]
@@ -56,9 +52,3 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
         partial(checkpoint_wrapper, checkpoint_fn=partial(checkpoint, **settings)),
         check_fn=lambda one: id(one) in chosen,
     )
-
-
-def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    if operator in KEPT:
-        return CheckpointPolicy.MUST_SAVE
-    return CheckpointPolicy.PREFER_RECOMPUTE

@@ -75,35 +75,12 @@ def units(model: nn.Module) -> Sequence[tuple[nn.Module, int]]:
     return [*sizes, (model, whole - sum(size for _, size in sizes))]
 
 
-class ShardedModel:
-    """The parameters of one rank as plain tensors.
+def own_shard(parameter: nn.Parameter) -> nn.Parameter:
+    """Return one rank's shard as a plain tensor; a parameter that is not sharded, itself.
 
-    An optimizer works on them as on DTensors, without the whole tensors that DTensor's propagation
+    An optimizer works on it as on a DTensor, without the whole tensors that DTensor's propagation
     of shapes makes, which on fake tensors look like any others.
     """
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._pairs = [(one, self._own(one)) for one in parameters]
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the optimizer's parameters: whole tensors if nothing is sharded."""
-        return [own for _, own in self._pairs]
-
-    def take_gradients(self) -> None:
-        """Take the model's gradients, before the optimizer step."""
-        for one, own in self._pairs:
-            if one is not own:
-                own.grad = one.grad._local_tensor if isinstance(one.grad, DTensor) else None
-
-    def drop_gradients(self) -> None:
-        """Drop the gradients, after the optimizer step."""
-        for pair in self._pairs:
-            for one in pair:
-                one.grad = None
-
-    @staticmethod
-    def _own(parameter: nn.Parameter) -> nn.Parameter:
-        if not isinstance(parameter, DTensor):
-            return parameter
-        return nn.Parameter(parameter._local_tensor.detach())
+    if not isinstance(parameter, DTensor):
+        return parameter
+    return nn.Parameter(parameter._local_tensor.detach())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
-from ddoctor.forecast.model.blueprint import Batch
-from ddoctor.forecast.model.fake_tensors import as_fake, on_meta
-from ddoctor.forecast.model.packed_samples import unpacked
+from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
-from ddoctor.forecast.model.sharding import ShardedModel, Sharding, apart, shard, units
+from ddoctor.forecast.model.sharding import Sharding, apart, own_shard, shard, units
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
 
@@ -28,19 +27,6 @@ from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracke
 STEPS = 2
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernels:
-    """How a device computes the operators of a step."""
-
-    active: Callable[[], AbstractContextManager[None]]
-    """A context in which operators keep and return what these kernels do."""
-    own: Callable[[Any, Sequence[Any]], int]
-    """Bytes that a call needs in addition to what it returns."""
-
-
-CUDA = Kernels(active=as_on_cuda, own=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +39,6 @@ class Footprint:
     """Each allocation, as input of `ddoctor.forecast.allocator.replay`."""
     shared: frozenset[int]
     """The allocations that shrink with the number of ranks."""
-    parameters: int
-    """Number of the model's parameters."""
-    trainable: int
     gradients: int
     """Bytes of all gradients."""
     states: int
@@ -92,16 +75,16 @@ class Footprint:
         """Return the footprint with this many times as many ranks."""
         if factor == 1:
             return self
+        peaks = []
+        for one in self.peaks:
+            shares = {name: round(one.parts[name] / factor) for name in SHARED if name in one.parts}
+            peaks.append(replace(one, parts={**one.parts, **shares}))
         return replace(
             self,
-            peaks=tuple(replace(one, parts=_spread(one.parts, factor)) for one in self.peaks),
+            peaks=tuple(peaks),
             states=round(self.states / factor),
             factor=factor * self.factor,
         )
-
-
-def _spread(parts: Mapping[str, int], factor: float) -> Mapping[str, int]:
-    return {name: round(size / factor) if name in SHARED else size for name, size in parts.items()}
 
 
 def footprint(
@@ -113,40 +96,41 @@ def footprint(
     sharding: Sharding | None = None,
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
-    kernels: Kernels = CUDA,
+    kernels: Callable[[], AbstractContextManager[None]] = as_on_cuda,
+    own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
     """Return the footprint of a step of a model whose forward pass returns its loss.
 
     ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
-    rank has the whole model; ``accumulation``: micro-batches per optimizer step.
+    rank has the whole model; ``accumulation``: micro-batches per optimizer step; ``kernels``: a
+    context in which operators keep and return what the device's kernels do; ``own``: bytes that a
+    call of an operator needs besides its outputs.
 
     Raises:
         DoctorError: the forward pass returns no loss.
     """
     model = on_meta(build)
-    number = sum(one.numel() for one in model.parameters())
-    trained = [one for one in model.parameters() if one.requires_grad]
-    trainable, gradients = (sum(one.numel() for one in trained), sum(one.nbytes for one in trained))
+    gradients = sum(one.nbytes for one in model.parameters() if one.requires_grad)
     *rows, (_, whole) = units(model)
     block = max((size for _, size in rows), default=whole)
-    with _quiet(), unpacked(), kernels.active(), apart(sharding) as mesh, FakeTensorMode():
-        as_fake(model)
+    with _quiet(), _unpacked(), kernels(), apart(sharding) as mesh, FakeTensorMode():
+        _as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
             shard(model, sharding, mesh)
-        shards = ShardedModel([one for one in model.parameters() if one.requires_grad])
-        steps = optimizer(shards.parameters)
+        shards = [(one, own_shard(one)) for one in model.parameters() if one.requires_grad]
+        steps = optimizer([part for _, part in shards])
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
-        tracker.own = kernels.own
+        tracker.own = own
         with tracker:
             for _ in range(STEPS):
                 tracker.peaks.clear()
                 for _ in range(accumulation):
                     tracker.flops = 0
                     tracker.phase = "forward"
-                    with _casting(autocast):
+                    with torch.autocast("cpu", autocast, enabled=autocast is not None):
                         outputs = model(**samples)
                     tracker.logits = _numbers(getattr(outputs, "logits", None))
                     tracker.phase = "backward"
@@ -155,17 +139,19 @@ def footprint(
                     del outputs
                     tracker.reset_mod_stats()
                 tracker.phase = "optimizer"
-                shards.take_gradients()
+                for parameter, part in shards:
+                    if parameter is not part:
+                        part.grad = getattr(parameter.grad, "_local_tensor", None)
                 steps.step()
-                shards.drop_gradients()
+                for parameter, part in shards:
+                    parameter.grad = part.grad = None
+        states = (one for state in steps.state.values() for one in state.values())
         return Footprint(
             peaks=tuple(tracker.peaks.values()),
             sizes=tracker.sizes,
             shared=frozenset(tracker.shared),
-            parameters=number,
-            trainable=trainable,
             gradients=gradients,
-            states=_kept(steps),
+            states=sum(one.nbytes for one in states if isinstance(one, Tensor)),
             block=block,
             flops=tracker.flops,
         )
@@ -185,6 +171,46 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+def _as_fake(model: nn.Module) -> None:
+    """Give the model fake CPU tensors, in a FakeTensorMode; shared tensors stay shared."""
+    made: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def new(old: Tensor) -> Tensor:
+        if id(old) not in made:
+            empty = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device="cpu")
+            if isinstance(old, nn.Parameter):
+                empty = nn.Parameter(empty, requires_grad=old.requires_grad)
+            # The old tensor is kept, so that no other one gets its id.
+            made[id(old)] = empty, old
+        return made[id(old)][0]
+
+    for module in model.modules():
+        for owned in (module._parameters, module._buffers):
+            for name, old in owned.items():
+                if old is not None:
+                    owned[name] = new(old)  # type: ignore[assignment]
+
+
+@contextmanager
+def _unpacked() -> Iterator[None]:
+    """Treat each row as one sample, not as several packed ones, so that no mask is made for that.
+
+    transformers (5.0 and later, masking_utils) finds packing by the position of each token. Without
+    values it makes the mask, which most training steps do not have.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    looks = getattr(masks, name, None)
+    if masks is None or looks is None:
+        yield
+        return
+    setattr(masks, name, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masks, name, looks)
+
+
 def _loss(outputs: object) -> Tensor:
     found = getattr(outputs, "loss", None)
     if not isinstance(found, Tensor):
@@ -199,12 +225,3 @@ def _numbers(logits: object) -> tuple[int, int] | None:
     if not isinstance(logits, Tensor) or not logits.dim():
         return None
     return logits.numel(), logits.shape[-1]
-
-
-def _kept(optimizer: torch.optim.Optimizer) -> int:
-    states = (one for state in optimizer.state.values() for one in state.values())
-    return sum(one.nbytes for one in states if isinstance(one, Tensor))
-
-
-def _casting(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype) if dtype is not None else nullcontext()

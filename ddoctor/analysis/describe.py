@@ -1,0 +1,27 @@
+"""Words and units for the sentences of findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.models import Where
+
+MIB = 2**20
+GIB = 2**30
+
+
+def few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:
+    """The first of these names, and how many there are beyond: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
+def where(places: Iterable[RankPlace]) -> Where:
+    """The hosts, ranks and devices of these ranks."""
+    several = tuple(places)
+    return Where(
+        hosts=tuple(sorted({place.host for place in several})),
+        ranks=tuple(place.rank for place in several),
+        devices=tuple(dict.fromkeys(place.device for place in several)),
+    )
