@@ -149,7 +149,9 @@ def test_the_limit_holds_even_for_the_start(run: Launch) -> None:
     runs, measured = run([SOUND, SLOW], limit=0.2)
     assert outcomes(runs) == ["hung", "skipped"]
     assert measured == ()
-    assert "start" in runs.runs[0].reason
+    # How far the ranks come within the limit is the machine's.
+    reason = runs.runs[0].reason
+    assert any(stage in reason for stage in ("start", "loading torch", "join")), reason
 
 
 def test_an_absent_interface_is_a_crash_with_its_words(
