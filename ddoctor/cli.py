@@ -1,24 +1,52 @@
-"""The command line `ddoctor`, built from one module per command."""
+"""The command line `ddoctor`: one module per command, imported when the command is called."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ddoctor import options
-from ddoctor.commands.attach import attach
-from ddoctor.commands.diagnose import diagnose
-from ddoctor.commands.diff import diff
-from ddoctor.commands.doctor import doctor
-from ddoctor.commands.explain import explain, list_all
-from ddoctor.commands.plan import plan
-from ddoctor.commands.probe import NOTE, probe
-from ddoctor.commands.report import report
-from ddoctor.commands.run import run
+
+# The lines of the help stand here, so that it need not import every command and its options.
+COMMANDS = {
+    "doctor": "Check this machine: settings, GPUs, network, storage.",
+    "probe": "Measure all hosts of a run together before it starts.",
+    "run": "Record a training script and report where its time goes.",
+    "attach": "Sample a slow or hanging run without changing it (py-spy).",
+    "diagnose": "Diagnose evidence bundles of other hosts or earlier runs.",
+    "plan": "Forecast GPU memory and time; recommend DDP or FSDP.",
+    "report": "Write an HTML or Markdown report of evidence bundles.",
+    "diff": "Compare two evidence bundles.",
+    "explain": "Explain a cause: why it hurts and how to recognise it.",
+    "list": "List all causes and probes.",
+}
+
+
+class Commands(TyperGroup):
+    """The commands of ``COMMANDS``: each is a function of the module with its name."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # Names for suggestions and completion; the commands themselves come from `get_command`.
+        self.commands = dict[str, Any].fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"ddoctor.commands.{cmd_name}")
+        return options.command(getattr(module, cmd_name), **getattr(module, "SETTINGS", {}))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 app = options.app(
     name="ddoctor",
+    cls=Commands,
     help="Find the cause of a slow, hanging or failing distributed PyTorch run.",
     context_settings=options.SETTINGS,
 )
@@ -35,17 +63,3 @@ def main(
         typer.echo(f"ddoctor {version_of('ddoctor')}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-app.command()(options.command(doctor))
-app.command(epilog=NOTE)(options.command(probe))
-app.command(options_metavar="[OPTIONS] [--]", context_settings=options.BEFORE_A_COMMAND)(
-    options.command(run)
-)
-app.command()(options.command(attach))
-app.command()(diagnose)
-app.command()(options.command(plan))
-app.command()(report)
-app.command()(diff)
-app.command()(explain)
-app.command(name="list")(list_all)

@@ -49,15 +49,18 @@ def app(**given: Any) -> typer.Typer:
     return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **given)
 
 
-def command(run: Callable[[Options], Result]) -> Callable[..., Result]:
-    """Turn a function whose parameter ``options`` is a dataclass of options into a typer command.
+def command(run: Callable[..., Any], **given: Any) -> Any:
+    """The command that calls a function; its help is the function's docstring.
 
-    In the help, the dataclass's own options come first, then those of its bases.
+    If the parameter ``options`` is a dataclass of options, its fields become the options: its own
+    come first, then those of its bases.
     """
-    kind = get_type_hints(run)["options"]
-    found = _signed(kind, lambda **given: run(kind(**given)))
-    found.__name__, found.__doc__ = run.__name__, run.__doc__
-    return found
+    called, kind = run, get_type_hints(run, include_extras=True).get("options")
+    if kind is not None:
+        called = _signed(kind, lambda **given: run(kind(**given)))
+    alone = app(add_completion=False)
+    alone.command(help=run.__doc__, **{"context_settings": SETTINGS, **given})(called)
+    return typer.main.get_command(alone)
 
 
 def parse(

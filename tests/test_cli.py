@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from ddoctor import check_catalog
+from ddoctor import check_catalog, commands
+from ddoctor.cli import COMMANDS
 from ddoctor.evidence import bundle
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.section import Evidence
@@ -63,6 +66,25 @@ def test_help_and_version() -> None:
     for command in ("doctor", "probe", "diagnose", "report", "explain", "list"):
         assert command in helped.stdout
     assert ddoctor("--version").stdout.startswith("ddoctor 0.")
+
+
+def test_the_help_says_of_a_command_what_the_command_says() -> None:
+    for name, line in COMMANDS.items():
+        described = getattr(import_module(f"ddoctor.commands.{name}"), name).__doc__
+        assert described.partition("\n")[0] == line
+    modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
+    assert modules == set(COMMANDS)
+
+
+def test_the_help_imports_no_command() -> None:
+    watch = "import sys; from ddoctor.cli import app; app(['--help'], standalone_mode=False); "
+    tell = "print([name for name in sys.modules if name.startswith('ddoctor.commands')])"
+    run = subprocess.run([sys.executable, "-c", watch + tell], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_mistyped_command_gets_a_suggestion() -> None:
+    assert "Did you mean 'doctor'?" in refused("doctr")
 
 
 def test_explain_shows_the_page() -> None:

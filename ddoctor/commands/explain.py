@@ -1,4 +1,4 @@
-"""`ddoctor explain` and `ddoctor list`: the causes and probes of this version."""
+"""`ddoctor explain`: the page of one cause."""
 
 from __future__ import annotations
 
@@ -32,27 +32,3 @@ def explain(
         raise unknown("cause", name, check_catalog.names()) from None
     explanation = check.explanation.replace("``", "`")
     typer.echo(f"{cause}\n\n{explanation}")
-
-
-def list_all() -> None:
-    """List all causes and probes."""
-    from ddoctor import check_catalog, discovery
-    from ddoctor.probing import catalog
-
-    width = max(map(len, check_catalog.names()))
-    typer.echo("Causes (ddoctor explain NAME)\n")
-    for check in check_catalog.discover():
-        typer.echo(f"  {check.name:{width}}  {check.title}{_from(check.package)}")
-    typer.echo("\nProbes (ddoctor doctor --probe NAME)\n")
-    for probe in catalog.names():
-        package = _from(discovery.offer(catalog.PACKAGE, probe).package)
-        typer.echo(f"  {probe:{width}}  {catalog.describe(probe)}{package}")
-    if broken := check_catalog.broken():
-        typer.echo("\nBroken, not used\n")
-        for crash in broken:
-            typer.echo(f"  {crash.check}: {crash.error}")
-
-
-def _from(package: str) -> str:
-    """The installed package that offers a check or probe; empty: it ships with ddoctor."""
-    return f" (from {package})" if package else ""

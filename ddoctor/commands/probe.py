@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ddoctor.cluster.endpoint import TorchrunOptions
 from ddoctor.probing.options import ProbeOptions
 
-NOTE = (
-    "Run the same command on every host. If hosts are missing after --join-timeout, the report "
-    "names them. Without --nnodes only this host is measured."
-)
+SETTINGS = {
+    "epilog": "Run the same command on every host. If hosts are missing after --join-timeout, the "
+    "report names them. Without --nnodes only this host is measured."
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ddoctor.options import BEFORE_A_COMMAND
 from ddoctor.training.options import RunOptions, refuse_options
+
+SETTINGS = {"options_metavar": "[OPTIONS] [--]", "context_settings": BEFORE_A_COMMAND}
 
 
 @dataclass(frozen=True, kw_only=True)
