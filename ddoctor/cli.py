@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ddoctor import options
 
@@ -30,18 +30,14 @@ class Commands(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        # Names for suggestions and completion; the commands themselves come from `get_command`.
-        self.commands = dict[str, Any].fromkeys(COMMANDS)
+        self.commands = {name: TyperCommand(name, help=line) for name, line in COMMANDS.items()}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"ddoctor.commands.{cmd_name}")
-        return options.command(getattr(module, cmd_name), **getattr(module, "SETTINGS", {}))
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            module = import_module(f"ddoctor.commands.{name}")
+            found = options.command(getattr(module, name), **getattr(module, "SETTINGS", {}))
+        return name, found, rest
 
 
 app = options.app(
