@@ -142,7 +142,7 @@ def test_fsdp_within_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_torchrun_does_the_same(tmp_path: Path, strategy: Strategy) -> None:
     started = script(tmp_path, planned(tmp_path, strategy))
-    _, other = started.read_text().split("by torchrun;")
+    _, other = started.read_text().split("with torchrun;")
     lines = other.splitlines()[1:]
     assert all(line.startswith("# ") for line in lines)
     started.write_text("\n".join(line.removeprefix("# ") for line in lines))
