@@ -22,7 +22,8 @@ from ddoctor.analysis.environment_fixes import rewrite, unset
 from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_software import KnownVariable, KnownVariables, within
-from ddoctor.evidence.software import HIDDEN, Environment, Software, Variable
+from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.software import Environment, Software, Variable
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 # torch/cuda/__init__.py, _parse_visible_devices, and the CUDA C++ Programming Guide: only the
@@ -34,7 +35,7 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
     for variable in environment.variables:
         name = variable.name
         foreign = name.startswith(tuple(one.prefix for one in known.foreign))
-        if name in known.by_name or foreign or variable.value == HIDDEN:
+        if name in known.by_name or foreign or HIDDEN in variable.value:
             continue
         meant = intended_name(known, name)
         if meant is not None and environment.get(meant) is None:
@@ -195,7 +196,7 @@ def _rows(
     environment: Environment, known: KnownVariables
 ) -> Iterator[tuple[Variable, KnownVariable]]:
     for variable in environment.variables:
-        if variable.name in known.by_name and variable.value != HIDDEN:
+        if variable.name in known.by_name and HIDDEN not in variable.value:
             yield variable, known.by_name[variable.name]
 
 

@@ -64,7 +64,9 @@ def _run() -> int:
 
 
 def _complain(message: str) -> int:
-    print("ddoctor:", " ".join(message.split()), file=sys.stderr)
+    from ddoctor.evidence import redaction
+
+    print("ddoctor:", redaction.text(" ".join(message.split())), file=sys.stderr)
     return 2
 
 
@@ -73,9 +75,11 @@ def _kept_traceback() -> str:
     import traceback
     from tempfile import NamedTemporaryFile
 
+    from ddoctor.evidence import redaction
+
     try:
         with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
-            traceback.print_exc(file=file)
+            file.write(redaction.text(traceback.format_exc()))
     except OSError:
         return "its traceback could not be written"
     return f"please report it with {file.name}"

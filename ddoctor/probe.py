@@ -44,8 +44,9 @@ def main() -> int:
 
 def _complain(message: str) -> int:
     from ddoctor.cluster.launcher_environment import explain_failure
+    from ddoctor.evidence import redaction
 
-    line = f"ddoctor: {' '.join(message.split())}"
+    line = redaction.text(f"ddoctor: {' '.join(message.split())}")
     print(line, file=sys.stderr)
     explain_failure(line)
     return 2

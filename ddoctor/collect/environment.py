@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,17 +10,7 @@ from typing import Literal
 
 from ddoctor import knowledge
 from ddoctor.evidence.known_software import KnownVariables
-from ddoctor.evidence.software import HIDDEN, Environment, Variable
-
-SECRET_NAME = re.compile(
-    r"(^|_)(API_?)?(KEY|TOKEN|AUTH|PASS|PASSWD|CREDS?)S?(_|$)|SECRET|PASSWORD|CREDENTIAL|APIKEY",
-    re.IGNORECASE,
-)
-# A URL with user information, and the forms in which Hugging Face, GitHub, OpenAI, AWS and JSON Web
-# Tokens write their keys.
-SECRET_VALUE = re.compile(
-    r"://[^/\s]*@|\bhf_\w{16,}|\bgh[pousr]_\w{16,}|\bsk-[\w-]{16,}|\bAKIA[0-9A-Z]{12,}|\beyJ[\w-]{16,}"
-)
+from ddoctor.evidence.software import Environment, Variable
 
 
 def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Environment:
@@ -32,7 +21,7 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
         variables=tuple(
             Variable(
                 name=name,
-                value=HIDDEN if secret(name, value) else value,
+                value=value,
                 origin=origin,
                 missing=_missing(value),
             )
@@ -61,11 +50,6 @@ def in_force(
                 if equals and not line.startswith("#"):
                     set_by.setdefault(name, (f"/{file}", value))
     return set_by
-
-
-def secret(name: str, value: str) -> bool:
-    """Whether a value might be a secret, by its name or its form."""
-    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))
 
 
 def _missing(value: str) -> Literal["", "file", "folder"]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ddoctor.collect.environment import secret
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.software import HIDDEN, Job
+from ddoctor.evidence.software import Job
 from ddoctor.proc.files import search, text
 
 LAUNCHED = "ddoctor.probe"
@@ -28,28 +27,10 @@ def job(
     given = sys.argv[1:] if arguments is None else arguments
     commit, unseen = _commit(folder or Path.cwd())
     return Job(
-        arguments=tuple(_without_secrets(given)) if program == LAUNCHED else None,
+        arguments=tuple(given) if program == LAUNCHED else None,
         commit=commit,
         unseen=unseen,
     )
-
-
-def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
-    """Without secrets: ``--name value`` and ``name=value`` by name, others by form."""
-    option = ""
-    for word in arguments:
-        name, equals, value = word.partition("=")
-        if equals and secret(_variable(name), value):
-            yield f"{name}={HIDDEN}"
-        elif secret(_variable(option) if word[:1] != "-" else "", word):
-            yield HIDDEN
-        else:
-            yield word
-        option = word if word.startswith("-") and not equals else ""
-
-
-def _variable(option: str) -> str:
-    return option.lstrip("-+").replace("-", "_").replace(".", "_")
 
 
 def _commit(folder: Path) -> tuple[str | None, tuple[Unseen, ...]]:

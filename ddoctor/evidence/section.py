@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from ddoctor.evidence.redaction import redact
 from ddoctor.models import Command
 
 
@@ -102,12 +103,11 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 class Evidence:
-    """Sections by type and host. Immutable: ``with_sections`` makes a new one."""
+    """Sections by type and host, without secrets. Immutable: ``with_sections`` makes a new one."""
 
     def __init__(self, sections: Iterable[Section] = ()) -> None:
         self._sections: dict[type[Section], dict[str, Section]] = {}
-        for section in sections:
-            self._sections.setdefault(type(section), {})[section.host] = section
+        self._add(sections)
 
     def __iter__(self) -> Iterator[Section]:
         return (section for by_host in self._sections.values() for section in by_host.values())
@@ -143,7 +143,16 @@ class Evidence:
 
     def with_sections(self, *sections: Section) -> Evidence:
         """This evidence with these sections added, each replacing one of equal type and host."""
-        return Evidence((*self, *sections))
+        more = Evidence()
+        more._sections = {kind: dict(by_host) for kind, by_host in self._sections.items()}
+        more._add(sections)
+        return more
+
+    def _add(self, sections: Iterable[Section]) -> None:
+        for section in sections:
+            # All that ddoctor writes or shows comes from here, but for tables that ship with it.
+            told = section if isinstance(section, Known) else redact(section)
+            self._sections.setdefault(type(section), {})[section.host] = told
 
 
 class Known(Section, frozen=True, kw_only=True):

@@ -79,10 +79,6 @@ class Software(Section, frozen=True, kw_only=True):
         return next((one.version for one in self.packages if one.name == package), None)
 
 
-HIDDEN = "(hidden)"
-"""Replaces a value that might be a secret; the value itself is never written."""
-
-
 class Variable(Part, frozen=True, kw_only=True):
     """One variable as a process started here would see it."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ddoctor.evidence import redaction
 from ddoctor.recorder import recorded, script
 from ddoctor.recorder.tape import Tape
 from ddoctor.recorder.timeline import Timeline
@@ -75,7 +76,7 @@ def main() -> None:
             recorders.append(recorder)
         except Exception as error:
             # No fault of the script's, which is not to fail for it.
-            print(f"ddoctor: nothing is recorded: {error!r}", file=sys.stderr, flush=True)
+            _complain(f"nothing is recorded: {error!r}")
 
     def time_saving(name: str) -> None:
         with suppress(Exception):
@@ -93,7 +94,7 @@ def main() -> None:
     except script.Failed as error:
         # One complaint of each host is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"ddoctor: {error}", file=sys.stderr, flush=True)
+            _complain(str(error))
         os._exit(2)
     except BaseException as error:
         failed = error
@@ -102,13 +103,17 @@ def main() -> None:
         for recorder in recorders:
             with suppress(Exception):
                 recorder.end()
-        recorded.write(folder, recorded.ENDING, script.ending(failed))
+        recorded.write(folder, recorded.ENDING, redaction.redact(script.ending(failed)))
     if failed is not None:
         if any(recorder.expected(failed) for recorder in recorders):
             sys.stdout.flush()
             os._exit(1)  # its traceback is nothing to look into
         script.hide()
         raise failed
+
+
+def _complain(message: str) -> None:
+    print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
 
 
 def _keep_crash(path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 
+from ddoctor.evidence import redaction
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import places
@@ -70,7 +71,7 @@ class Sampler:
                 file=places.short(code.co_filename),
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
-                text=linecache.getline(code.co_filename, line).strip(),
+                text=redaction.text(linecache.getline(code.co_filename, line).strip()),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
             )
             for code, line, inner in list(self._numbers)

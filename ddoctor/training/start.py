@@ -13,6 +13,8 @@ from shutil import which
 from typing import NoReturn
 
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
+from ddoctor.evidence.redaction import HIDDEN
 from ddoctor.options import words
 from ddoctor.recorder import script
 from ddoctor.training.options import RunOptions
@@ -86,7 +88,8 @@ def _interpreter(command: str) -> str | None:
 
 
 def _execute(command: tuple[str, ...]) -> NoReturn:
-    print(f"ddoctor: {shlex.join(command)}", file=sys.stderr, flush=True)
+    shown = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(command))
+    print("ddoctor:", *shown, file=sys.stderr, flush=True)
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.software import HIDDEN, Environment, Software, Torch, Variable
+from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.software import Environment, Software, Torch, Variable
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 

@@ -1,0 +1,191 @@
+"""Removes what might be a secret from text, command lines and sections.
+
+It may remove too much: a value that is missing in a report costs little, a key in it costs a lot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import msgspec
+
+HIDDEN = "‹redacted›"
+"""Replaces a value that might be a secret."""
+
+SECRET_NAME = re.compile(
+    r"(?:^|[_.-])(?:API[_.-]?)?(?:KEY|AUTH|PASS|PASSWD|PWD|CREDS?|PAT)S?(?:[_.-]|$)"
+    r"|TOKENS?(?:[_.-]|$)|SECRET|PASSWORD|PASSPHRASE|CREDENTIAL|APIKEY|AUTHORIZATION"
+    r"|(?<=[a-z])(?-i:Key|Token|Auth)s?(?![a-z])",
+    re.IGNORECASE,
+)
+"""The name of a variable or an option whose value is a secret; ``camelCase`` counts, too."""
+
+COUNTED = re.compile(r"(?:TOKENS|KEYS|SIZE|DIM|LENGTH|LEN|COUNT|IDS?|TYPE)$", re.IGNORECASE)
+"""A name such as ``max-tokens``: a number behind it is none."""
+NUMBER = re.compile(r"[\d.,_]*|none|true|false", re.IGNORECASE)
+
+FORMS = re.compile(
+    # The whole key, even where the text ends within it.
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    # Three parts of a JSON Web Token, or its first one.
+    r"|(?:\b|(?<=\dm))eyJ[\w-]{16,}(?:\.[\w-]*){0,2}"
+    # Hugging Face, GitHub, GitLab, OpenAI and others with sk-, Stripe, Slack, AWS, Google, npm,
+    # PyPI, NVIDIA, Groq, Replicate, Weights & Biases.
+    # A colour may stand before it.
+    r"|(?:(?<![A-Za-z0-9])|(?<=\dm))(?:(?:hf|api_org|gh[pousr]|github_pat|[srp]k_(?:live|test)|npm|gsk|r8"
+    r"|wandb_v1)_\w{12,}|(?:glpat|sk|pypi|nvapi|xox[abeoprs])-[\w-]{12,}|(?:AKIA|ASIA)[0-9A-Z]{12,}"
+    r"|AIza[\w-]{30,}|ya29\.[\w-]{12,})",
+    re.DOTALL,
+)
+"""The forms in which services write their keys."""
+
+USER = re.compile(r"(?<=://)[^/\s'\"]*(?=@)")
+"""User information of a URL."""
+BEARER = re.compile(r"\b((?:Bearer|Basic) +)[^\s'\"]{6,}", re.IGNORECASE)
+
+_VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)\]}'\"]+)"
+_WORD = (
+    r"(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|PWD|CREDENTIALS?|AUTH|AUTHORIZATION|APIKEY|SIGNATURE"
+    r"|(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE|AUTH|ENCRYPTION|SIGNING|WANDB|HF|AWS|SSH)[_-]?KEY)"
+)
+NAMED = re.compile(
+    rf"((?<![A-Za-z0-9])(?:[A-Za-z0-9]+[_.-])*{_WORD}(?:[_.-][A-Za-z0-9]+)*[\"']?\s*[=:]\s*)"
+    rf"(?!(?:Bearer|Basic)\b){_VALUE}",
+    re.IGNORECASE,
+)
+"""``name=value``, ``name: value`` or ``"name": "value"`` within a text."""
+OPTION = re.compile(r"((?:^|(?<=\s))--?[A-Za-z][\w.-]*)([= ]+)(?![-\s])(\"[^\"]*\"|'[^']*'|\S+)")
+"""An option of a command line within a text, with its value."""
+
+# The most frequent pairs of letters in English, about 8 of 10 (P. Norvig, English Letter
+# Frequency Counts, 2013).
+PAIRS = (
+    "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le ve "
+    "co me de hi ri ro ic ne ea ra ce li ch ll be ma si om ur ca el ta la ns di fo ho pe ec pr no "
+    "ct us ac ot il tr ly nc et ut ss so rs un lo wa ge ie wh ee wi em ad ol rt po we na ul ni ts "
+    "mo ow pa im mi ai sh ir su id os iv ia am fi ci vi pl ig tu ev ld ry mp fe bl ab gh ty op wo "
+    "sa ay ex ke fr oo av ag if ap gr od bo sp rd do uc bu ei ov by rm ep tt oc"
+)
+# GPUs are named by one.
+UUID = re.compile(r"(?:[A-Z]{3}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+HEX = re.compile(r"[0-9a-f]+")
+LONG = re.compile(r"[A-Za-z0-9_+/-]{33,}={0,2}")
+# Their entries are named by what they hold: a commit, a layer of an image, a compiled kernel.
+NAMED_BY_CONTENT = ("snapshots", "blobs", "objects", "overlay2", "containers", "docker", "store")
+
+# Fields that look random and are public: sections are matched by the names of their hosts.
+KEPT = ("host", "hosts", "commit")
+
+Kind = TypeVar("Kind")
+
+
+def redact(section: Kind) -> Kind:
+    """The same struct without secrets in any of its texts; the struct itself if it has none."""
+    plain = msgspec.to_builtins(section)
+    told = _value(plain)
+    return section if told == plain else msgspec.convert(told, type(section))
+
+
+def secret(name: str, value: str) -> bool:
+    """Whether the value of a variable might be a secret, by the name or by its own form."""
+    return bool(SECRET_NAME.search(name)) or text(value) != value
+
+
+def words(arguments: Iterable[str]) -> Iterator[str]:
+    """A command line: ``--name value`` and ``name=value`` by the name, others by their form."""
+    option = ""
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        # `sh -c "HF_TOKEN=… train"` has more than the value behind the name.
+        if equals and _given(name, value) and (word.startswith("-") or " " not in value):
+            yield f"{name}={HIDDEN}"
+        elif option and not word.startswith("-") and _given(option, word):
+            yield HIDDEN
+        else:
+            yield text(word)
+        option = word if word.startswith("-") and not equals else ""
+
+
+@lru_cache(maxsize=20_000)
+def text(given: str) -> str:
+    """A text without secrets; all else stays as it is.
+
+    Gone are known forms of keys, user information of URLs, values behind a name that says secret,
+    and words above 32 characters that look random.
+    """
+    if len(given) < 6:
+        return given
+    told = FORMS.sub(HIDDEN, given)
+    if "@" in told:
+        told = USER.sub(HIDDEN, told)
+    told = BEARER.sub(rf"\1{HIDDEN}", told)
+    told = NAMED.sub(rf"\1{HIDDEN}", told)
+    told = OPTION.sub(_option, told)
+    return LONG.sub(_long, told)
+
+
+def _value(given: Any) -> Any:
+    if isinstance(given, str):
+        return text(given)
+    if isinstance(given, dict):
+        told = {name: one if name in KEPT else _value(one) for name, one in given.items()}
+        name, value = given.get("name"), given.get("value")
+        if isinstance(name, str) and isinstance(value, str) and SECRET_NAME.search(name):
+            told["value"] = HIDDEN
+        return told
+    if isinstance(given, (list, tuple)) and given:
+        if all(isinstance(one, str) for one in given):
+            return type(given)(words(given))
+        if isinstance(given[0], (int, float)):
+            return given
+        return type(given)(map(_value, given))
+    return given
+
+
+def _given(name: str, value: str) -> bool:
+    """Whether a command line gives a secret to the option or setting of this name."""
+    name = name.lstrip("-+")
+    if not value or not SECRET_NAME.search(name):
+        return False
+    return not (COUNTED.search(name) and NUMBER.fullmatch(value))
+
+
+def _option(found: re.Match[str]) -> str:
+    name, between, value = found.groups()
+    return f"{name}{between}{HIDDEN}" if _given(name, value) else found.group()
+
+
+def _long(found: re.Match[str]) -> str:
+    whole = found.group()
+    parts = whole.split("/")
+    told = [
+        HIDDEN if _random(part) and before not in NAMED_BY_CONTENT else part
+        for before, part in pairwise(["", *parts])
+    ]
+    # Base64 has slashes, too; a path has names between them.
+    named = any(part in NAMED_BY_CONTENT for part in parts)
+    if told == parts and len(parts) > 1 and not named and _random(whole.replace("/", ""), 0.36):
+        return HIDDEN
+    return "/".join(told)
+
+
+def _random(word: str, bound: float = 0.43) -> bool:
+    """Whether a word above 32 characters was drawn rather than written.
+
+    Of the neighbouring characters of English and of names in code, 6 in 10 or more are pairs of
+    ``PAIRS``; of drawn letters 2 in 10.
+    """
+    bare = re.sub(r"[_-]", "", word).lower()
+    if UUID.fullmatch(word):
+        return False
+    # Names of C++ functions are mangled; other names have a separator each few characters.
+    if len(word) <= 32 or word.startswith("_Z") or 8 * (len(word) - len(bare)) > len(word):
+        return False
+    if HEX.fullmatch(bare):
+        return 3 <= sum(map(str.isdigit, bare)) <= len(bare) - 3
+    common = sum(one + other in PAIRS for one, other in pairwise(bare))
+    return common < bound * len(bare) and len(set(bare)) >= 9

@@ -1,0 +1,206 @@
+"""What is a secret goes, whatever stands around it; all else stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.redaction import HIDDEN, redact, text, words
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.software import Environment, Job, Variable
+from tests.evidence.secret_kinds import DRAWN, KNOWN, SHORT
+from tests.healthy import healthy
+
+SITE = Path(pytest.__file__).parent.parent
+
+ANYWHERE = (
+    "{}",
+    "login({!r})",
+    "could not log in with {}, try again",
+    "/data/{}/train.py",
+    "https://hub/models?x={}&y=2",
+    "{{'id': '{}'}}",
+    "ValueError: {}.",
+    "train.py {}",
+    "\x1b[31m{}\x1b[0m",
+)
+NAMED = (
+    "--hf-token {}",
+    "--wandb-key={}",
+    "python train.py --wandb.api_key {} --lr 0.1",
+    "password={}",
+    "{{'password': '{}', 'user': 'me'}}",
+    'api_key = "{}"',
+    "AWS_SECRET_ACCESS_KEY={}",
+    "access_token: {}",
+    "Authorization: Bearer {}",
+    "https://me:{}@host/x",
+    "postgresql://:{}@db:5432/runs",
+)
+
+
+@pytest.mark.parametrize("kind", [*KNOWN, *DRAWN])
+@pytest.mark.parametrize("around", ANYWHERE)
+def test_a_form_is_enough(kind: str, around: str) -> None:
+    random = Random(kind + around)
+    for _ in range(20):
+        secret = (KNOWN | DRAWN)[kind](random)
+        told = text(around.format(secret))
+        assert secret not in told
+        assert HIDDEN in told
+
+
+@pytest.mark.parametrize("kind", [*KNOWN, *DRAWN, *SHORT])
+@pytest.mark.parametrize("around", NAMED)
+def test_a_name_is_enough(kind: str, around: str) -> None:
+    random = Random(kind + around)
+    for _ in range(20):
+        secret = (KNOWN | DRAWN | SHORT)[kind](random)
+        told = text(around.format(secret))
+        assert secret not in told
+        before, _, after = around.format("\0").partition("\0")
+        assert told == before + HIDDEN + after or HIDDEN in told
+
+
+def test_a_private_key_goes_as_a_whole() -> None:
+    lines = "\n".join("x" * 64 for _ in range(5))
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----"
+    assert text(f"before {key} after") == f"before {HIDDEN} after"
+    assert text(f"cut: {key[:90]}") == f"cut: {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--api-key", "abc"), ("--api-key", HIDDEN)),
+        (("--wandb.api_key=abc",), (f"--wandb.api_key={HIDDEN}",)),
+        (("+hf_token=abc",), (f"+hf_token={HIDDEN}",)),
+        (("--hfToken", "abc"), ("--hfToken", HIDDEN)),
+        (("hf_" + "a" * 20,), (HIDDEN,)),
+        (("--set", "password=abc"), ("--set", f"password={HIDDEN}")),
+        (("--password", "12345"), ("--password", HIDDEN)),
+        (("--url", "https://me:abc@host/x"), ("--url", f"https://{HIDDEN}@host/x")),
+        (("sh", "-c", "HF_TOKEN=abc train"), ("sh", "-c", f"HF_TOKEN={HIDDEN} train")),
+    ],
+)
+def test_a_command_line_keeps_its_shape(given: tuple[str, ...], told: tuple[str, ...]) -> None:
+    assert tuple(words(given)) == told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--tokenizer", "gpt2"),
+        ("--lr=0.1",),
+        ("--password", "--verbose"),
+        ("-v", "x=y"),
+        ("--max-tokens", "4096"),
+        ("--num_tokens=3_000_000",),
+        ("--monkey", "x"),
+        ("--author", "me"),
+        ("--data", "/data/c4/en/c4-train.00000-of-01024.json.gz"),
+        ("--run-name", "llama3_8b_bf16_tp8_pp4_dp2_seq8192_mbs1_gbs512"),
+    ],
+)
+def test_other_arguments_stay(given: tuple[str, ...]) -> None:
+    assert tuple(words(given)) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_API_KEY", "x"),
+        ("ACCELERATE_TOKEN", "x"),
+        ("HFTOKEN", "x"),
+        ("CUDA_PASSWORD_FILE", "x"),
+        ("NCCL_SECRETS", "x"),
+        ("TORCH_AUTH", "x"),
+        ("FI_CREDENTIALS", "x"),
+        ("TORCH_KEYS_PER_RANK_TOKENS", "x"),
+    ],
+)
+def test_a_variable_by_its_name(name: str, value: str) -> None:
+    section = Environment(variables=(Variable(name=name, value=value),))
+    assert redact(section).get(name) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("TORCH_HOME", "https://me:pass@host/cache", f"https://{HIDDEN}@host/cache"),
+        ("HF_HOME", "s3://user@bucket", f"s3://{HIDDEN}@bucket"),
+        ("TORCH_LOGS", "hf_AbCdEfGhIjKlMnOpQrStUv", HIDDEN),
+        ("NCCL_IB_PKEY", "0x7fff", "0x7fff"),
+        ("TOKENIZERS_PARALLELISM", "true", "true"),
+        ("HF_HOME", "https://host/cache", "https://host/cache"),
+        ("MASTER_ADDR", "user-1.cluster", "user-1.cluster"),
+        ("OMP_PLACES", "{0:4}:4:4", "{0:4}:4:4"),
+        (
+            "CUDA_VISIBLE_DEVICES",
+            "GPU-8f2b0c1d-1234-5678-9abc-def012345678",
+            "GPU-8f2b0c1d-1234-5678-9abc-def012345678",
+        ),
+    ],
+)
+def test_a_variable_by_its_value(name: str, value: str, told: str) -> None:
+    section = Environment(variables=(Variable(name=name, value=value),))
+    assert redact(section).get(name) == told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "loss = model(input_ids, past_key_values=past_key_values)",
+        "query, key, value = self.qkv(x).chunk(3, dim=-1)",
+        "scaled_dot_product_attention(query, key=key, value=value)",
+        "KeyError: 'labels'",
+        'Missing key(s) in state_dict: "layers.0.weight"',
+        "num_tokens=4096, tokens per second: 1234",
+        "tokenizer = AutoTokenizer.from_pretrained('gpt2')",
+        "sorted(rows, key=len)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE",
+        "[rank1]: RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x784 and 512x10)",
+        "docker/overlay2/4f8e1c2d3b4a5968778695a4b3c2d1e0f1e2d3c4b5a69788796a5b4c3d2e1f00/merged",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+        "NCCL WARN Cuda failure 2 'out of memory' at enqueue.cc:1234",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600",
+        "from torch.nn.parallel import DistributedDataParallel as DDP",
+    ],
+)
+def test_what_a_training_prints_stays(given: str) -> None:
+    assert text(given) == given
+
+
+def test_paths_and_names_of_libraries_stay() -> None:
+    paths = [str(path) for path in SITE.rglob("*.py")]
+    gone = [path for path in paths if text(path) != path]
+    assert len(paths) > 5000
+    # Such as the hash in the name of a compiled library.
+    assert len(gone) <= 3, gone
+
+
+def test_the_evidence_of_sound_hosts_stays() -> None:
+    for section in healthy():
+        assert redact(section) is section
+
+
+def test_names_of_hosts_and_commits_stay() -> None:
+    commit = "5f1d9a0c" * 5
+    evidence = Evidence([Job(host=commit, arguments=("--commit", "main"), commit=commit)])
+    assert evidence.hosts == (commit,)
+    assert evidence.all(Job)[0].commit == commit
+
+
+def test_evidence_has_no_secrets_however_it_is_made() -> None:
+    section = Kernel(host="a", release="6.1", command_line="quiet password=hunter2")
+    made = (
+        Evidence([section]),
+        Evidence().with_sections(section),
+        Evidence([Job(host="a")]).with_sections(section),
+    )
+    for evidence in made:
+        assert evidence.all(Kernel)[0].command_line == f"quiet password={HIDDEN}"

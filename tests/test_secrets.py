@@ -1,0 +1,279 @@
+"""Secrets planted wherever a command looks; none may be in anything that it writes."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence, Section
+from ddoctor.report import html, markdown, schema, terminal
+from tests.conftest import free_port
+from tests.evidence.secret_kinds import DRAWN, KNOWN, SHORT
+from tests.healthy import COMMANDS, healthy
+
+KINDS = KNOWN | DRAWN
+BY_NAME = KINDS | SHORT
+# Fields that name hosts and commits stay, whatever they look like.
+KEPT = ("host", "hosts", "commit", "type")
+
+TRAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def login(token, then=""):
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end:
+        pass
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(4, 4))
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(os.environ["STEPS"])):
+    model(torch.randn(2, 4)).sum().backward()
+    sgd.step()
+    sgd.zero_grad()
+    login("{line}")
+    if step == 3:
+        open("stepping", "w").close()
+raise RuntimeError("401: " + os.environ["SAID"])
+"""
+
+
+class Planted:
+    """Draws secrets, and looks for them."""
+
+    def __init__(self, seed: object) -> None:
+        self.random = Random(str(seed))
+        self.secrets: list[str] = []
+
+    def by_form(self) -> str:
+        return self._draw(KINDS)
+
+    def by_name(self) -> str:
+        return self._draw(BY_NAME)
+
+    def _draw(self, kinds: dict[str, Any]) -> str:
+        kind = self.random.choice(sorted(kinds))
+        self.secrets.append(kinds[kind](self.random))
+        return self.secrets[-1]
+
+    def found(self, *texts: str) -> list[str]:
+        return [secret for secret in self.secrets for text in texts if secret in text]
+
+
+def files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        # The run may have removed it since.
+        with suppress(OSError):
+            yield path.read_text(errors="replace")
+
+
+class Watched(threading.Thread):
+    """Reads all files of a folder again and again, while a command writes them."""
+
+    def __init__(self, folder: Path, planted: Planted) -> None:
+        super().__init__()
+        self._folder, self._planted, self._over = folder, planted, threading.Event()
+        self.found: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            self.found += self._planted.found(*files(self._folder))
+
+    def end(self) -> list[str]:
+        self._over.set()
+        self.join()
+        return self.found
+
+
+def planted_in(value: Any, planted: Planted) -> Any:
+    """The same builtins with a secret behind each text."""
+    if isinstance(value, str):
+        return f"{value} {planted.by_form()}"
+    if isinstance(value, dict):
+        return {
+            name: one if name in KEPT else planted_in(one, planted) for name, one in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [planted_in(one, planted) for one in value]
+    return value
+
+
+def with_secrets(section: Section, planted: Planted) -> Section:
+    """The section with a secret in each text that may hold one."""
+    plain = msgspec.to_builtins(section)
+    for name in [*plain]:
+        changed = plain | {name: plain[name] if name in KEPT else planted_in(plain[name], planted)}
+        try:
+            msgspec.convert(changed, type(section))
+        except msgspec.ValidationError:
+            # One of a few words is no place for a secret.
+            continue
+        plain = changed
+    return msgspec.convert(plain, type(section))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_report_shows_what_stands_in_the_evidence(command: Any) -> None:
+    planted = Planted(command)
+    evidence = Evidence(with_secrets(section, planted) for section in healthy(command))
+    assert len(planted.secrets) > 20
+    report = engine.examine(evidence, command)
+    shown = io.StringIO()
+    terminal.render(report, evidence, Console(file=shown, width=2000))
+    bundle = msgspec.json.encode([*evidence]).decode()
+    written = (schema.render(report), markdown.render(report, evidence))
+    page = html.render(report, evidence)
+    assert planted.found(shown.getvalue(), bundle, *written, page) == []
+
+
+def environment(planted: Planted, folder: Path) -> dict[str, str]:
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    return os.environ | {
+        "NCCL_PASSWORD": planted.by_name(),
+        "NCCL_DEBUG_FILE": f"/tmp/{planted.by_form()}.%h",
+        "TORCH_HOME": f"https://me:{planted.by_name()}@host/cache",
+        "HF_HUB_TOKEN": planted.by_name(),
+        "TORCH_LOGS": planted.by_form(),
+        "SAID": planted.by_form(),
+        "TMPDIR": str(temporary),
+        "COLUMNS": "2000",
+    }
+
+
+def outputs(folder: Path) -> list[str]:
+    kinds = {"json": "json", "html": "html", "markdown": "md", "bundle": "bundle.json"}
+    return [f"--{option}={folder / f'out.{ending}'}" for option, ending in kinds.items()]
+
+
+def script(folder: Path, planted: Planted) -> Path:
+    path = folder / planted.by_form().replace("/", "_") / "train.py"
+    planted.secrets[-1] = path.parent.name
+    path.parent.mkdir()
+    path.write_text(TRAIN.replace("{line}", planted.by_form()))
+    return path
+
+
+def arguments(planted: Planted) -> list[str]:
+    return [
+        "--hf-token",
+        planted.by_name(),
+        f"--wandb-key={planted.by_name()}",
+        f"https://me:{planted.by_name()}@host/x",
+        planted.by_form(),
+        f"trainer.api_key={planted.by_name()}",
+    ]
+
+
+def ddoctor(
+    *words: str, environment: dict[str, str], cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words], env=environment, cwd=cwd, capture_output=True, text=True
+    )
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.ward) for seed in range(1, 10))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_run(tmp_path: Path, seed: int) -> None:
+    planted = Planted(f"run {seed}")
+    known = environment(planted, tmp_path) | {"STEPS": "30"}
+    train = script(tmp_path, planted)
+    results = tmp_path / "results"
+    results.mkdir()
+    watched = Watched(tmp_path / "tmp", planted)
+    launch = ["torchrun", "--standalone", "--nproc-per-node=2", str(train), *arguments(planted)]
+    torchrun = str(Path(sys.executable).parent / launch[0])
+    words = ["ddoctor", "run", *outputs(results), "--", torchrun, *launch[1:]]
+    run = ddoctor(*words, environment=known, cwd=results)
+    assert run.returncode == 1, run.stderr
+    assert "401: ‹redacted›" in run.stdout
+    # The rest of stderr is the script's own traceback, and torchrun's.
+    ours = [line for line in run.stderr.splitlines() if line.startswith("ddoctor")]
+    assert "--hf-token ‹redacted›" in ours[0]
+    assert planted.found(run.stdout, *ours, *files(results)) == []
+    assert watched.end() == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_attach(tmp_path: Path, seed: int) -> None:
+    planted = Planted(f"attach {seed}")
+    known = environment(planted, tmp_path)
+    train = script(tmp_path, planted)
+    results = tmp_path / "results"
+    results.mkdir()
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "STEPS": "100000"}
+    process = subprocess.Popen(
+        [sys.executable, str(train), *arguments(planted)],
+        env=known | alone | {"MASTER_PORT": str(free_port())},
+        cwd=results,
+    )
+    try:
+        while not (results / "stepping").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        words = ["ddoctor", "attach", "--pid", str(process.pid), "--seconds", "4"]
+        run = ddoctor(*words, *outputs(results), environment=known, cwd=results)
+    finally:
+        process.kill()
+        process.wait()
+    assert run.returncode in (0, 1), run.stderr
+    assert "login(" in run.stdout + "".join(files(results))
+    assert planted.found(run.stdout, run.stderr, *files(results), *files(tmp_path / "tmp")) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ddoctor", "doctor", "--no-probes"),
+        ("torch.distributed.run", "--standalone", "-m", "ddoctor.probe", "--quick"),
+    ],
+    ids=["doctor", "probe"],
+)
+def test_a_machine(tmp_path: Path, seed: int, words: tuple[str, ...]) -> None:
+    planted = Planted(f"{words} {seed}")
+    known = environment(planted, tmp_path)
+    results = tmp_path / "results"
+    results.mkdir()
+    run = ddoctor(*words, *outputs(results), environment=known, cwd=results)
+    assert run.returncode in (0, 1), run.stderr
+    assert "NCCL_PASSWORD" in (results / "out.bundle.json").read_text()
+    assert planted.found(run.stdout, run.stderr, *files(results), *files(tmp_path / "tmp")) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_complaint(tmp_path: Path, seed: int) -> None:
+    planted = Planted(f"complaint {seed}")
+    known = environment(planted, tmp_path)
+    wrong = (
+        ("diagnose", f"/nowhere/{planted.by_form()}.json"),
+        ("plan", "--model", planted.by_form()),
+        ("explain", planted.by_form()),
+        ("run", f"--hf-token={planted.by_name()}", "--", "python", "x.py"),
+        ("run", "--", "torchrun", f"/nowhere/{planted.by_form()}.py"),
+    )
+    words = wrong[seed % len(wrong)]
+    run = ddoctor("ddoctor", *words, environment=known, cwd=tmp_path)
+    assert run.returncode == 2, run.stdout
+    assert planted.found(run.stdout, run.stderr, *files(tmp_path)) == []
