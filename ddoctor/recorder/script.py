@@ -12,7 +12,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from ddoctor.evidence.training import Frame
 from ddoctor.recorder import places
 
 MOST_FRAMES = 60
+RECORDER = str(Path(__file__).parent)
 # Frozen from Python 3.11 on.
 RUNPY = ("<frozen runpy>", runpy.__file__)
 
@@ -44,24 +45,17 @@ class Failed(Exception):
 
 
 def check(words: Sequence[str]) -> None:
-    """Check that the script exists, as far as possible without running anything.
+    """Check that the script exists; of a missing module Python itself tells.
 
     Raises:
         Failed: there is no such script.
     """
-    if words[0] != "-m":
-        path = _found(words[0])
-        # A mistake in what is plainly Python is for the script's own traceback.
-        if path.suffix != ".py":
-            _code(path)
+    if words[0] == "-m":
         return
-    package = words[1].partition(".")[0]
-    sys.path.insert(0, os.getcwd())
-    try:
-        if package not in sys.modules and find_spec(package) is None:
-            raise Failed(f"there is no module {words[1]}")
-    finally:
-        del sys.path[0]
+    path = _found(words[0])
+    # A mistake in what is plainly Python is for the script's own traceback.
+    if path.suffix != ".py":
+        _code(path)
 
 
 def run(words: Sequence[str]) -> None:
@@ -71,26 +65,23 @@ def run(words: Sequence[str]) -> None:
         Failed: there is no such script.
         BaseException: whatever the script raises.
     """
+    module = ModuleType("__main__")
+    module.__dict__.update(__annotations__={}, __builtins__=builtins)
     if words[0] == "-m":
-        sys.argv = [words[1], *words[2:]]
+        sys.argv = ["-m", *words[2:]]
         # As Python does it: the folder of the user comes first.
         sys.path.insert(0, os.getcwd())
-        try:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        except ImportError as error:
-            *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-            if innermost.f_code.co_filename == runpy.run_module.__code__.co_filename:
-                raise Failed(str(error)) from None
-            raise
+        sys.modules["__main__"] = module
+        # What Python itself calls for -m; it sets sys.argv[0].
+        as_main: Any = runpy
+        as_main._run_module_as_main(words[1])
         return
     # Python names its script by the whole path, but for links (since 3.9).
     path = _found(words[0]).absolute()
     sys.argv = [words[0] if Path(words[0]).exists() else str(path), *words[1:]]
     sys.path.insert(0, str(path.resolve().parent))
-    module = ModuleType("__main__")
-    module.__dict__.update(
-        __annotations__={}, __builtins__=builtins, __cached__=None, __file__=str(path)
-    )
+    loader = SourceFileLoader("__main__", str(path))
+    module.__dict__.update(__cached__=None, __file__=str(path), __loader__=loader)
     code = _code(path)
     # For good: what is pickled, and what ends last, looks there for the user's own names.
     sys.modules["__main__"] = module
@@ -132,7 +123,9 @@ def ending(error: BaseException | None) -> Ending:
     if isinstance(error, SystemExit):
         said = error.code
         return Ending(message="" if said is None or isinstance(said, int) else str(said))
-    stack = traceback.extract_tb(_own(error.__traceback__))[-MOST_FRAMES:]
+    stack = [
+        one for one in traceback.extract_tb(own(error.__traceback__)) if one.filename not in RUNPY
+    ][-MOST_FRAMES:]
     if isinstance(error, SyntaxError) and error.filename:
         stack.append(traceback.FrameSummary(error.filename, error.lineno, "<module>"))
     return Ending(
@@ -183,24 +176,36 @@ def hide() -> None:
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        own = _own(trace)
-        show(kind, error.with_traceback(own), own)
+        for one in _related(error):
+            one.__traceback__ = own(one.__traceback__)
+        show(kind, error, own(trace))
 
     sys.excepthook = excepthook
 
 
-def _own(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of ddoctor."""
-    frames = []
+def own(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of ddoctor, and without what runs ddoctor."""
+    frames: list[TracebackType] = []
     while trace is not None:
-        if not _of_recorder(trace.tb_frame.f_code.co_filename):
+        code = trace.tb_frame.f_code
+        if code is run.__code__:
+            frames.clear()
+        elif not code.co_filename.startswith(RECORDER):
             frames.append(trace)
         trace = trace.tb_next
-    own: TracebackType | None = None
+    found: TracebackType | None = None
     for one in reversed(frames):
-        own = TracebackType(own, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return own
+        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found
 
 
-def _of_recorder(file: str) -> bool:
-    return file.startswith(str(Path(__file__).parent)) or file in RUNPY
+def _related(error: BaseException) -> list[BaseException]:
+    """An exception, and all that its traceback shows: causes, contexts, members of its group."""
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and not any(one is other for other in found):
+            found.append(one)
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return found
