@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ddoctor.evidence import redaction
-from ddoctor.recorder import recorded, script
+from ddoctor.recorder import recorded, script, tracebacks
 from ddoctor.recorder.tape import Tape
 from ddoctor.recorder.timeline import Timeline
 
@@ -108,7 +108,7 @@ def main() -> None:
         if any(recorder.expected(failed) for recorder in recorders):
             sys.stdout.flush()
             os._exit(1)  # its traceback is nothing to look into
-        script.hide()
+        tracebacks.hide()
         raise failed
 
 

@@ -14,16 +14,15 @@ import traceback
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
 
 from ddoctor.evidence.training import Frame
-from ddoctor.recorder import places
+from ddoctor.recorder import places, tracebacks
 
 MOST_FRAMES = 60
-RECORDER = str(Path(__file__).parent)
 # Frozen from Python 3.11 on.
 RUNPY = ("<frozen runpy>", runpy.__file__)
 
@@ -124,13 +123,15 @@ def ending(error: BaseException | None) -> Ending:
         said = error.code
         return Ending(message="" if said is None or isinstance(said, int) else str(said))
     stack = [
-        one for one in traceback.extract_tb(own(error.__traceback__)) if one.filename not in RUNPY
+        one
+        for one in traceback.extract_tb(tracebacks.own(error.__traceback__))
+        if one.filename not in RUNPY
     ][-MOST_FRAMES:]
     if isinstance(error, SyntaxError) and error.filename:
         stack.append(traceback.FrameSummary(error.filename, error.lineno, "<module>"))
     return Ending(
         exception=type(error).__name__,
-        message=with_names(str(error))[:4000],
+        message=with_names(_message(error))[:4000],
         stack=tuple(
             Frame(
                 file=one.filename,
@@ -142,6 +143,14 @@ def ending(error: BaseException | None) -> Ending:
             for one in stack
         ),
     )
+
+
+def _message(error: BaseException) -> str:
+    """Its text, without the halves of characters that no file can hold."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        return "<exception str() failed>"  # as Python writes it
 
 
 def with_names(message: str) -> str:
@@ -167,45 +176,3 @@ def with_names(message: str) -> str:
         f"{message[: found.start()]}{NAMED.format(rank=rank, names=told)}\n{found[0]}"
         + (message[found.end() :])
     )
-
-
-def hide() -> None:
-    """Show uncaught exceptions as if Python itself had run the script."""
-    show = sys.excepthook
-
-    def excepthook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        for one in _related(error):
-            one.__traceback__ = own(one.__traceback__)
-        show(kind, error, own(trace))
-
-    sys.excepthook = excepthook
-
-
-def own(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of ddoctor, and without what runs ddoctor."""
-    frames: list[TracebackType] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code is run.__code__:
-            frames.clear()
-        elif not code.co_filename.startswith(RECORDER):
-            frames.append(trace)
-        trace = trace.tb_next
-    found: TracebackType | None = None
-    for one in reversed(frames):
-        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return found
-
-
-def _related(error: BaseException) -> list[BaseException]:
-    """An exception, and all that its traceback shows: causes, contexts, members of its group."""
-    found: list[BaseException] = []
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and not any(one is other for other in found):
-            found.append(one)
-            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
-    return found

@@ -63,6 +63,55 @@ RAISING = """
             raise RuntimeError("no such data") from error
     load("[")
 """
+CHAINED = """
+    def load():
+        try:
+            {}["weights"]
+        except KeyError:
+            raise ValueError("no weights")
+    def main():
+        try:
+            load()
+        except ValueError as error:
+            raise RuntimeError("no model") from error
+    main()
+"""
+GROUPED = """
+    import sys
+    def fail(error):
+        raise error
+    found = []
+    for error in (ValueError("a"), TypeError("b")):
+        try:
+            fail(error)
+        except Exception as one:
+            found.append(one)
+    if sys.version_info >= (3, 11):
+        raise ExceptionGroup("several", found)
+    raise found[0]
+"""
+UNSPEAKABLE = """
+    class Silent(Exception):
+        def __str__(self):
+            raise TypeError("no text")
+    raise Silent
+"""
+LOADING = """
+    from torch.utils.data import DataLoader, Dataset
+    class Texts(Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            return self.tokenise(index)
+        def tokenise(self, index):
+            try:
+                return {}[index]
+            except KeyError as error:
+                raise ValueError("no such text") from error
+    if __name__ == "__main__":
+        for batch in DataLoader(Texts(), num_workers=WORKERS):
+            pass
+"""
 HOOKED = """
     import sys
     def show(kind, error, trace):
@@ -81,6 +130,10 @@ HOOKED = """
         pytest.param(LAST, id="last"),
         pytest.param(RAISING, id="raising"),
         pytest.param(HOOKED, id="hooked"),
+        pytest.param(CHAINED, id="chained"),
+        pytest.param(GROUPED, id="grouped"),
+        pytest.param(UNSPEAKABLE, id="no text"),
+        pytest.param("raise ValueError('\\udc80 half')", id="half a character"),
         pytest.param("import sys; sys.exit(3)", id="exit"),
         pytest.param("import sys; sys.exit()", id="exit without a code"),
         pytest.param("import sys; sys.exit('no data')", id="exit with words"),
@@ -111,10 +164,33 @@ def test_a_module_runs_as_without(bare: Run, record_anew: Record, tmp_path: Path
     recorded = record_anew("", "-m", "mine.train", "--steps", "3")
     assert (recorded.stdout, recorded.exit_code) == (without.stdout, without.exit_code)
     assert "['" + str(package / "train.py") in recorded.stdout
-    assert [line for line in without.stderr.splitlines() if "runpy" not in line][-6:] == (
-        recorded.stderr.splitlines()[-6:]
-    )
-    assert "ddoctor" not in recorded.stderr
+    assert recorded.stderr == without.stderr
+    assert recorded.ending is not None
+    assert [one.function for one in recorded.ending.stack] == ["<module>", "fail"]
+
+
+@pytest.mark.parametrize("module", ["nowhere", "nowhere.train", "mine.absent", "mine.unfinished"])
+def test_a_module_that_cannot_run_is_told_by_python(
+    bare: Run, record_anew: Record, tmp_path: Path, module: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "unfinished.py").write_text("x = (1,\n")
+    without, recorded = bare("", "-m", module), record_anew("", "-m", module)
+    assert (recorded.exit_code, recorded.stderr) == (1, without.stderr)
+
+
+def test_what_a_module_leaves_to_the_end_is_there(bare: Run, record_anew: Record) -> None:
+    assert record_anew(LAST, "-m", "train").stdout == bare(LAST, "-m", "train").stdout != ""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_exception_in_a_loader_shows_as_without(
+    bare: Run, record_anew: Record, workers: int
+) -> None:
+    source = LOADING.replace("WORKERS", str(workers))
+    without, recorded = bare(source), record_anew(source)
+    assert "tokenise" in without.stderr
+    assert recorded.stderr == without.stderr
 
 
 def test_a_folder_with_a_main_runs_as_without(
@@ -147,7 +223,6 @@ def test_a_command_on_the_path_runs(
     [
         (("absent.py",), "there is no script absent.py"),
         (("folder",), "folder is a folder without a __main__.py"),
-        (("-m", "nowhere.train"), "nowhere"),
         (("binary",), "binary is no Python script"),
     ],
 )
