@@ -89,6 +89,21 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
+def that_vanished(run: TrainingRun) -> Iterator[Finding]:
+    gone = [one for one in run.ranks if one.outcome == "vanished"]
+    if not gone or run.failures:
+        return
+    hosts = sorted({one.host for one in gone if one.host})
+    first, more = gone[0], f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    yield _finding(
+        f"{endings.who(first)}{more} did not respond any more after {endings.steps(first)}: killed "
+        f"with all its processes, or its host is down or disconnected{endings.others(run, gone)}",
+        gone,
+        _look_at(hosts),
+        Observation(name="last phase", value=first.doing),
+    )
+
+
 def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iterator[Finding]:
     known = {rank.rank for run in runs or () for rank in run.failures}
     dead = [rank for rank in live.gone if not rank.finished and rank.rank not in known]
@@ -194,17 +209,20 @@ def _vanished(run: ProbeRun, silent: Sequence[RankState]) -> Finding:
         f"processes, or its host is down or disconnected; {len(run.ranks) - len(silent)} other "
         "ranks need it",
         silent,
-        Fix(
-            summary="check that the host responds, and find what ended its processes",
-            paste="\n".join(
-                f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'"
-                for host in hosts[:FEW]
-            ),
-        ),
+        _look_at(hosts),
         Observation(
             name="time since its last response", value=round(first.age, 1), unit="s", source="store"
         ),
         Observation(name="last step", value=first.last, source="the rank's own journal"),
+    )
+
+
+def _look_at(hosts: Sequence[str]) -> Fix:
+    return Fix(
+        summary="check that the host responds, and find what ended its processes",
+        paste="\n".join(
+            f"ping -c 3 {host}; ssh {host} 'uptime; dmesg -T | tail -50'" for host in hosts[:FEW]
+        ),
     )
 
 

@@ -13,6 +13,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
@@ -32,6 +33,7 @@ Value = TypeVar("Value")
 ANSWER_SECONDS = 20.0
 CONNECT_EVERY_SECONDS = 0.5
 ATTEMPT_SECONDS = 5.0
+NEAR_PORTS = 8
 
 TICK_SECONDS = 0.1
 # The store answers about 100,000 requests per second, and every rank asks at each tick.
@@ -44,6 +46,8 @@ HEARTBEAT = "heartbeat"
 """Key of the counter that rank 0 increments while it runs."""
 JOINED = "joined"
 """Key of the number of ranks that have joined."""
+OPEN = "open"
+"""Key that is set once rank 0 has opened the store."""
 FINISHED = "finished"
 """Key of the number of ranks that have read the last order."""
 
@@ -291,6 +295,36 @@ def connect(
         else:
             prefixed = PrefixStore(f"ddoctor/{prefix}", store)
             return ClusterStore(prefixed, address, store.port, ranks=ranks)
+
+
+def connect_near(
+    address: str, port: int, *, host_it: bool, limit: float, prefix: str, ranks: int
+) -> ClusterStore:
+    """Open the store at the first free one of the ports from ``port`` on, or find it there.
+
+    Raises:
+        StoreLost: as ``connect``; after all ports.
+    """
+    ports = range(port, port + NEAR_PORTS)
+    # Of two runs that share the ports, each finds its own store.
+    prefix = f"{prefix}/{port}"
+    deadline = time.monotonic() + limit
+    while True:
+        for one in ports:
+            with suppress(OSError, StoreLost):
+                if not host_it:
+                    socket.create_connection((address, one), ATTEMPT_SECONDS).close()
+                store = connect(
+                    address, one, host_it=host_it, limit=0.0, prefix=prefix, ranks=ranks
+                )
+                if host_it:
+                    store.set(OPEN, True)
+                if store.get(OPEN, bool):
+                    return store
+        if host_it or time.monotonic() > deadline:
+            whose = "no port is free for the store" if host_it else "rank 0 has opened no store"
+            raise StoreLost(f"{whose} at {address}:{ports[0]} to {ports[-1]}")
+        time.sleep(CONNECT_EVERY_SECONDS)
 
 
 def _first_line(error: Exception) -> str:

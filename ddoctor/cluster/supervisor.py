@@ -89,8 +89,8 @@ def orders(
 class CoordinatorHeartbeat:
     """Watches the counter that rank 0 increments while it runs."""
 
-    def __init__(self, store: ClusterStore) -> None:
-        self._store = store
+    def __init__(self, store: ClusterStore, silence: float = COORDINATOR_SILENCE_SECONDS) -> None:
+        self._store, self._silence = store, silence
         self._count = -1
         self._heard = self._asked = time.monotonic()
 
@@ -103,10 +103,10 @@ class CoordinatorHeartbeat:
         counted = self._store.add(HEARTBEAT, 0)
         if counted != self._count:
             self._count, self._heard = counted, now
-        elif now - self._heard > COORDINATOR_SILENCE_SECONDS:
+        elif now - self._heard > self._silence:
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
-                f"{COORDINATOR_SILENCE_SECONDS:.0f} s: check whether its process is stopped or dead"
+                f"{self._silence:.0f} s: check whether its process is stopped or dead"
             )
 
 

@@ -33,7 +33,7 @@ OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError",
 # mean over many steps and ranks, and all turns have to agree.
 GAIN = 1.05
 
-Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted"]
+Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted", "vanished"]
 
 
 class Frame(Part, frozen=True, kw_only=True):
@@ -56,7 +56,8 @@ class RankEnding(Part, frozen=True, kw_only=True):
     outcome: Outcome
     """stopped: by ddoctor, as requested. finished: the script ended. failed: it raised an error, or
     exited with a code. killed: a signal not from ddoctor ended it. hung: it made no progress, and
-    ddoctor ended it. interrupted: the user or the launcher ended it."""
+    ddoctor ended it. interrupted: the user or the launcher ended it. vanished: it did not respond
+    any more, nor did its supervisor."""
     steps: int
     """Number of optimizer steps taken."""
     exit_code: int | None = None

@@ -125,6 +125,11 @@ def busy(pid: int) -> float:
     return sum(cpu_seconds(one) for one in (pid, *_children(pid)))
 
 
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process (not a debugger: that is ``t``)."""
+    return text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].lstrip()[:1] == "T"
+
+
 def _children(pid: int) -> tuple[int, ...]:
     return tuple(map(int, text(Path(f"/proc/{pid}/task/{pid}/children")).split()))
 

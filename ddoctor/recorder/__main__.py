@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import os
 import sys
@@ -17,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ddoctor.evidence import redaction
-from ddoctor.recorder import recorded, script, tracebacks
+from ddoctor.recorder import crash, recorded, script, tracebacks
 from ddoctor.recorder.tape import Tape
 from ddoctor.recorder.timeline import Timeline
 
@@ -61,8 +60,8 @@ def main() -> None:
     end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     _restore_environment()
-    _keep_crash(folder / recorded.CRASH)
-    tape = Tape(folder / recorded.TAPE)
+    crash.keep(folder / recorded.CRASH)
+    tape = Tape(folder / recorded.TAPE, for_good=True)
     timeline = Timeline(tape)
     pid = os.getpid()
     recorders: list[Any] = []
@@ -114,12 +113,6 @@ def main() -> None:
 
 def _complain(message: str) -> None:
     print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
-
-
-def _keep_crash(path: Path) -> None:
-    """Write the stack to a file if the process's own signal ends it (say SIGSEGV)."""
-    if not faulthandler.is_enabled():
-        faulthandler.enable(path.open("w"))
 
 
 def _restore_environment() -> None:

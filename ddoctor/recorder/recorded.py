@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,7 +98,11 @@ def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
 
 
 def write(folder: Path, name: str, value: object) -> None:
-    """Write a file atomically: a reader sees all of it, or the previous content."""
+    """Write a file atomically: a reader sees all of it, or the previous content.
+
+    On a full disk it writes nothing, and the script goes on.
+    """
     new = folder / f"{name}.new"
-    new.write_bytes(msgspec.json.encode(value))
-    new.replace(folder / name)
+    with suppress(OSError):
+        new.write_bytes(msgspec.json.encode(value))
+        new.replace(folder / name)

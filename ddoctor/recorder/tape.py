@@ -7,6 +7,7 @@ a head (the rank's state, and the step at which to stop), a ring of steps, and a
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -115,15 +116,20 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Tape:
-    """The file of one rank, open for both sides."""
+    """The file of one rank, open for both sides.
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
+    ``for_good``: as long as the process lives, without a file descriptor that its script could see,
+    close, or take for its own.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, for_good: bool = False) -> None:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         file = os.open(path, flags, 0o600)
         try:
             if create:
-                os.ftruncate(file, SIZE)
-            self.memory = mmap.mmap(file, SIZE)
+                # On a disk that is full later, to write into a hole would end the script (SIGBUS).
+                os.posix_fallocate(file, 0, SIZE)
+            self.memory: Any = _mapped(file) if for_good else mmap.mmap(file, SIZE)
         finally:
             os.close(file)
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
@@ -153,3 +159,14 @@ class Tape:
         """Close the file; its content stays."""
         self.head.release()
         self.memory.close()
+
+
+def _mapped(file: int) -> memoryview:
+    """The file's memory; `mmap.mmap` would keep a descriptor open (before Python 3.13)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    place = library.mmap(None, SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if place == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return memoryview((ctypes.c_char * SIZE).from_address(place)).cast("B")

@@ -25,7 +25,7 @@ LONGEST = 160
 ALL = 16
 """At most this many ranks have a row; of more, the first of those that ended badly."""
 
-BAD = ("failed", "killed", "hung")
+BAD = ("failed", "killed", "vanished", "hung")
 """Endings that were not requested."""
 
 WORDS: Mapping[Outcome, str] = {
@@ -35,6 +35,7 @@ WORDS: Mapping[Outcome, str] = {
     "failed": "failed",
     "killed": "killed",
     "hung": "hung",
+    "vanished": "did not respond any more",
 }
 
 

@@ -19,6 +19,7 @@ from time import perf_counter
 from types import FrameType
 
 import msgspec
+import psutil
 
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
@@ -55,6 +56,7 @@ TAG = "DDOCTOR_TRAINING"
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
 STACK_SECONDS = 10.0
+HELPERS_SECONDS = 1.0
 MOST_ROWS = 2000
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
@@ -89,6 +91,8 @@ class Child:
         self._last_busy = (self._began, 0.0)
         self.interrupted = False
         self.ended_by_us = False
+        self._stopped_early = False
+        """Whether it ended itself after the step that ddoctor asked for."""
         self._signalled = 0.0
         self.stack: tuple[Frame, ...] = ()
         self._process = subprocess.Popen(
@@ -151,6 +155,9 @@ class Child:
             busy=busy,
             over=over,
             exit_code=self._process.returncode if over else None,
+            host=self.host,
+            pid=self.pid,
+            stopped=not over and usage.stopped(self.pid),
         )
 
     def watch(self, tick: float) -> None:
@@ -201,19 +208,44 @@ class Child:
         # It may print its last lines.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
-        processes.end(0.0, **self._tag)
+        self._end_rest()
         self._process.wait()
+
+    def without_record(self) -> int:
+        """Wait for the end of the script; return its exit code."""
+        while not self.over:
+            self.watch(TICK_SECONDS)
+        return int(self._process.wait())
+
+    def _end_rest(self) -> None:
+        """End what the script started, if the script did not come to its own end.
+
+        What it leaves running at its own end, such as an upload, is meant to go on.
+        """
+        if not (self.ended_by_us or self.interrupted or self._stopped_early):
+            return
+        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
+        told = []
+        # Its own helpers end with it.
+        for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
+            with suppress(psutil.Error):
+                if one.name() != usage.DATA_WORKER:
+                    told.append(f"{one.name()} ({one.pid})")
+        if told:
+            print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
+        processes.end(0.0, **self._tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
         assert self.over
-        # Such as DataLoader workers of a killed rank.
-        processes.end(0.0, **self._tag)
         head = self._tape.head
+        self._stopped_early = bool(head[LEAVING])
+        self._end_rest()
         used, busy, watched = self.use.used
         found = memory()
         ending = recorded.read(self.folder, recorded.ENDING, Ending) or Ending()
         native = self._process.returncode and not ending.exception
+        printed = self._stderr.last() if self._stderr else ""
         over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,
@@ -234,7 +266,7 @@ class Child:
                 doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
                 collectives=int(head[CALLS]),
                 children_seconds=0.0 if self.done else self.use.children_seconds,
-                printed=self._stderr.last() if self._stderr and native else "",
+                printed=printed if native else "",
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,

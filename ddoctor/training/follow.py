@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import Record, TurnOrder
+from ddoctor.training.messages import SILENT_SECONDS, Record, TurnOrder
 
 
 def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None:
@@ -15,7 +15,7 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
     """
-    coordinator = CoordinatorHeartbeat(store)
+    coordinator = CoordinatorHeartbeat(store, SILENT_SECONDS)
     first = _turn(store, child, 0, coordinator)
     for turn, order in orders(store, TurnOrder, coordinator, first=1):
         if order.over:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
 
+from ddoctor.analysis import endings
 from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompressed, free_port, key
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import Now, Record, TurnOrder
+from ddoctor.training.messages import SILENT_SECONDS, Now, Record, TurnOrder
 from ddoctor.training.run import Run
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -26,6 +28,7 @@ BLOCKED_SECONDS = 90.0
 # After the last step: measuring the loader alone, and the exit of the script.
 LEAVE_SECONDS = 60.0
 RECORDS_SECONDS = 30.0
+STOPPED_SECONDS = 10.0
 FINISH_SECONDS = 5.0
 
 # The first steps allocate, compile and start workers. 15 % above the following steps is noise; 67 %
@@ -46,13 +49,13 @@ class Lead:
         self._command = command
         self._size = child.launched.world_size
         self._turn = store.give(TurnOrder())
-        self._lost: tuple[int, ...] = ()
+        self._lost: dict[int, Now | None] = {}
 
     def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> Run:
         """Follow the current turn to its end, and return the records of all ranks."""
         watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
         watch.run()
-        records = self._records()
+        records = self._records(watch.nows, watch.silent)
         # A script that finished earlier never received a step at which to stop.
         done = settled([row.end - row.begin for row in records[0].rows], steps)
         return Run(
@@ -84,11 +87,16 @@ class Lead:
         others = self._size - 1 - len(self._lost)
         self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS)
 
-    def _records(self) -> list[Record]:
+    def _records(self, nows: Mapping[int, Now], silent: Collection[int]) -> list[Record]:
         own = self._child.record()
-        keys = {rank: key("record", self._turn, rank) for rank in range(1, self._size)}
+        keys = {
+            rank: key("record", self._turn, rank)
+            for rank in range(1, self._size)
+            if rank not in silent
+        }
         texts = self._store.wait_for(keys, str, seconds=RECORDS_SECONDS)
-        self._lost = tuple(rank for rank in keys if rank not in texts)
+        others = range(1, self._size)
+        self._lost = {rank: nows.get(rank) for rank in others if rank not in texts}
         return [own, *(decompressed(texts[rank], Record) for rank in sorted(texts))]
 
 
@@ -105,7 +113,12 @@ class _Watch:
     limit: str = ""
     hang_states: Mapping[int, Now] = field(default_factory=dict)
     warm_up: int = 0
-    _nows: dict[int, Now] = field(default_factory=dict)
+    nows: dict[int, Now] = field(default_factory=dict)
+    silent: tuple[int, ...] = ()
+    """The ranks that no longer answer."""
+    _heard: dict[int, float] = field(default_factory=dict)
+    _told: set[int] = field(default_factory=set)
+    """The ranks of which it was said that they are stopped."""
     _moved: dict[int, float] = field(default_factory=dict)
     _stop_at: int | None = None
     _left_at: float = 0.0
@@ -123,7 +136,8 @@ class _Watch:
         while True:
             self._read_states()
             if self.child.over and all(
-                rank in self._nows and self._nows[rank].over for rank in range(self._size)
+                rank in self.silent or (rank in self.nows and self.nows[rank].over)
+                for rank in range(self._size)
             ):
                 return
             self._decide()
@@ -132,9 +146,14 @@ class _Watch:
     def _read_states(self) -> None:
         self.store.add(HEARTBEAT)
         keys = {rank: key("progress", self.turn, rank) for rank in range(1, self._size)}
-        self._nows |= self.store.get_all(keys, Now)
-        self._nows[0] = self.child.now()
-        steps = max(now.steps for now in self._nows.values())
+        moment = perf_counter()
+        for rank, now in self.store.get_all(keys, Now).items():
+            # A rank that runs sends another age each time.
+            if self.nows.get(rank) != now or now.over:
+                self._heard[rank] = moment
+            self.nows[rank] = now
+        self.nows[0] = self.child.now()
+        steps = max(now.steps for now in self.nows.values())
         if steps > self._most_steps:
             self._most_steps, self._last_step = steps, perf_counter()
 
@@ -144,10 +163,16 @@ class _Watch:
             self._find_stop()
         if self._ended:
             return
-        failed = any(now.over and now.exit_code for now in self._nows.values())
+        self._tell_stopped()
+        self.silent = tuple(
+            rank for rank, heard in self._heard.items() if moment - heard > SILENT_SECONDS
+        )
+        failed = any(now.over and now.exit_code for now in self.nows.values())
         if failed and self._failed_at is None:
             self._failed_at = moment
-        if self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
+        if self.silent:
+            self._end(f"{endings.ranks(self.silent)} no longer answered", hung=True)
+        elif self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
             self._end("a rank failed, and the other ranks waited for it", hung=True)
         elif self._stuck(moment):
             self._end("no rank made progress", hung=True)
@@ -155,6 +180,17 @@ class _Watch:
             self._end("the script did not end after its last step")
         elif moment > self._deadline and not self._left_at:
             self._out_of_time(moment)
+
+    def _tell_stopped(self) -> None:
+        for rank, now in self.nows.items():
+            if now.stopped and now.age > STOPPED_SECONDS and rank not in self._told:
+                self._told.add(rank)
+                print(
+                    f"ddoctor: rank {rank} (pid {now.pid} on {now.host}) is stopped by a signal: "
+                    f"`kill -CONT {now.pid}` lets it continue",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _find_stop(self) -> None:
         times = self.child.step_times()
@@ -168,7 +204,7 @@ class _Watch:
 
     def _ahead(self, times: Sequence[float]) -> int:
         """A step that no rank has reached when the order to stop arrives."""
-        most = max(now.steps for now in self._nows.values())
+        most = max(now.steps for now in self.nows.values())
         typical = median(times[-20:]) if times else 1.0
         return most + ceil(NEWS_SECONDS / max(typical, 1e-4)) + 1
 
@@ -180,7 +216,7 @@ class _Watch:
     def _leaving(self, moment: float) -> float:
         """Seconds since a rank took its last step or ended; 0: no rank has."""
         stop = self._stop_at
-        if stop is None or not any(now.over or now.steps >= stop for now in self._nows.values()):
+        if stop is None or not any(now.over or now.steps >= stop for now in self.nows.values()):
             return 0.0
         self._left_at = self._left_at or moment
         return moment - self._left_at
@@ -203,14 +239,17 @@ class _Watch:
 
     def _stuck(self, moment: float) -> bool:
         """Whether all ranks are blocked: none uses a CPU, and none changes its phase."""
-        for rank, now in self._nows.items():
+        for rank, now in self.nows.items():
             before = self._moved.get(rank)
             if before is None or now.over or now.busy or now.age < moment - before:
                 self._moved[rank] = moment
-        if not self._most_steps and not all(now.phase == COLLECTIVE for now in self._nows.values()):
+        if not self._most_steps and not all(now.phase == COLLECTIVE for now in self.nows.values()):
             return False
-        alive = {rank: now for rank, now in self._nows.items() if not now.over}
-        if not alive or len(self._nows) < self._size:
+        alive = {rank: now for rank, now in self.nows.items() if not now.over}
+        # A stopped rank is its user's choice.
+        if any(now.stopped for now in alive.values()):
+            return False
+        if not alive or len(self.nows) < self._size:
             return False
         still = min(moment - self._moved[rank] for rank in alive)
         waiting = all(now.phase == COLLECTIVE for now in alive.values())
@@ -219,7 +258,7 @@ class _Watch:
     def _end(self, why: str, *, hung: bool = False) -> None:
         self._ended = True
         self.limit = why
-        self.hang_states = dict(self._nows) if hung else {}
+        self.hang_states = dict(self.nows) if hung else {}
         self.store.set(key("end", self.turn), True)
         self.child.end(sample=True)
 

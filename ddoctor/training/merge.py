@@ -35,7 +35,7 @@ from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts, LoaderFacts
 from ddoctor.recorder.tape import COUNT, StepRow
-from ddoctor.training.messages import Record
+from ddoctor.training.messages import Now, Record
 from ddoctor.training.run import NOTHING_WRITTEN, Run
 from ddoctor.training.starts import starts
 
@@ -83,15 +83,25 @@ def _training_run(run: Run) -> TrainingRun:
         seconds=max(record.ending.time for record in run.records),
         ranks=(
             *(_ending(run, one) for one in run.records),
-            *(
-                RankEnding(rank=rank, host="", pid=0, outcome="hung", steps=0, doing="unknown")
-                for rank in run.lost
-            ),
+            *(_lost(rank, last) for rank, last in run.lost.items()),
         ),
         limit=run.limit,
         world=max(record.world for record in run.records),
         optimizers=facts.optimizers,
         framework=facts.framework,
+    )
+
+
+def _lost(rank: int, last: Now | None) -> RankEnding:
+    if last is None:
+        return RankEnding(rank=rank, host="", pid=0, outcome="vanished", steps=0)
+    return RankEnding(
+        rank=rank,
+        host=last.host,
+        pid=last.pid,
+        outcome="vanished",
+        steps=last.steps,
+        doing=last.doing,
     )
 
 

@@ -9,6 +9,9 @@ from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
 
+# A rank writes at each tick; one on a busy host, or one that swaps, after seconds.
+SILENT_SECONDS = 20.0
+
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a rank."""
@@ -24,6 +27,10 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its processes used a CPU since the last message."""
     over: bool
     exit_code: int | None
+    host: str
+    pid: int
+    stopped: bool
+    """Whether a signal has stopped the script (SIGSTOP)."""
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,18 +134,18 @@ def _supervise(
     outputs: Outputs | None,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.
-    from ddoctor.cluster.store import StoreLost, connect
+    from ddoctor.cluster.store import StoreLost, connect, connect_near
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
-    launched = child.launched
+    launched, launcher = child.launched, os.getppid()
     # If the launcher has no store, the script opens one at MASTER_PORT.
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    hint = ""
+    beside = own and launched.port > 0
     try:
-        store = connect(
+        store = (connect_near if beside else connect)(
             launched.address,
-            launched.port + 1 if own and launched.port else launched.port,
+            launched.port + beside,
             host_it=launched.hosts_store,
             limit=JOIN_SECONDS,
             prefix=f"run/{launched.run}",
@@ -155,10 +155,18 @@ def _supervise(
             return follow(store, child, new_child) or 0
         from ddoctor.training.report import lead
 
-        hint = " (has the launcher been killed?)"
         return lead(store, child, new_child, options, command, outputs)
     except (StoreLost, CoordinatorLost) as error:
-        raise DoctorError(f"rank {launched.rank}: {error}{hint}") from error
+        if os.getppid() != launcher:
+            raise DoctorError(
+                f"rank {launched.rank}: {error} (has the launcher been killed?)"
+            ) from error
+        print(
+            f"ddoctor: rank {launched.rank}: {error}; the script continues, and is not recorded",
+            file=sys.stderr,
+            flush=True,
+        )
+        return child.without_record()
 
 
 def _like(code: int) -> int:

@@ -47,8 +47,8 @@ class Run:
     warm_up: int
     limit: str
     """Why ddoctor ended it before its steps were done."""
-    lost: tuple[int, ...]
-    """Ranks that sent no record."""
+    lost: Mapping[int, Now | None]
+    """Last state of each rank that sent no record; None: it never sent one."""
     hang_states: Mapping[int, Now]
     """State of each rank when ddoctor ended it because it made no progress; empty: it did not.
 

@@ -7,6 +7,7 @@ terminal keeps it, because it may test for a terminal.
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections import deque
 from contextlib import suppress
@@ -26,12 +27,20 @@ class Stderr:
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._kept: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
+        self._handed_over = False
         self._thread = threading.Thread(target=self._pass_on, name="stderr", daemon=True)
         self._thread.start()
 
     def last(self) -> str:
-        """The last lines, once all processes have closed the pipe."""
+        """The last lines, once all processes have closed the pipe, or soon after the script.
+
+        A process that the script leaves running may write on when this one has ended.
+        """
         self._thread.join(END_SECONDS)
+        if self._thread.is_alive() and not self._handed_over:
+            self._handed_over = True
+            with suppress(OSError):
+                subprocess.Popen(["cat"], stdin=self._pipe, stdout=STDERR, start_new_session=True)
         return b"".join(tuple(self._kept)).decode(errors="replace")[-KEPT_CHARACTERS:]
 
     def _pass_on(self) -> None:

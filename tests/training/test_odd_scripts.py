@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ddoctor.evidence.training import TrainingRun
-from tests.training.conftest import TORCHRUN, UNDER, MakeTraining
+from tests.training.conftest import LIMIT_SECONDS, TORCHRUN, UNDER, MakeTraining
 
 # One process, a bare model; what comes before and after is the case's own.
 LOOP = """
@@ -180,6 +181,38 @@ def test_a_script_of_a_process_group_of_its_own(training: MakeTraining) -> None:
         trained = script.outcome(process)
     assert trained.told["verdict"] == "incomplete"
     assert trained.exit_code == 2
+
+
+UPLOAD = """
+if os.environ["RANK"] == "0":
+    command = "sleep 4; echo 'to stderr' >&2; echo done > uploaded"
+    subprocess.Popen(["sh", "-c", command], start_new_session=True)
+"""
+
+
+def test_what_a_script_leaves_running_comes_to_its_end(
+    training: MakeTraining, tmp_path: Path
+) -> None:
+    script = training(HEAD + "STEPS = 15\n" + LOOP + UPLOAD)
+    with script.started(*script.under("--no-prove", "--steps=500")) as process:
+        _, stderr = process.communicate(timeout=LIMIT_SECONDS)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not (tmp_path / "uploaded").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert (tmp_path / "uploaded").exists()
+    assert "to stderr" in stderr
+    assert "ended with the script" not in stderr
+
+
+def test_what_a_script_started_is_ended_where_ddoctor_ends_the_script(
+    training: MakeTraining, tmp_path: Path
+) -> None:
+    script = training(HEAD + UPLOAD.replace("sleep 4", "sleep 1000") + LOOP)
+    trained = script.recorded("--no-prove", "--steps=20")
+    assert trained.left == []
+    (told,) = [one for one in trained.complaints if "ended with the script" in one]
+    assert "sh (" in told
+    assert not (tmp_path / "uploaded").exists()
 
 
 @pytest.mark.ward

@@ -1,0 +1,82 @@
+"""Keeps the stack at a crash of the script's process (say SIGSEGV) in a file, by faulthandler.
+
+A script may close descriptors that it does not know, as daemons do, and open its own files under
+their numbers. faulthandler must never write to those.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import resource
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+# Below FD_SETSIZE, and far above the numbers that a script counts on.
+HIGHEST = 1000
+BELOW_LIMIT = 8
+
+
+def keep(path: Path) -> None:
+    """Write the stack to this file if the process's own signal ends it."""
+    if faulthandler.is_enabled():
+        return
+    file = _CrashFile(path)
+    file.open()
+    for name in ("close", "closerange", "dup2"):
+        _watch(name, file)
+
+
+class _CrashFile:
+    """The file, under a number that moves out of the script's way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.number = -1
+
+    def open(self) -> None:
+        self.number = -1
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = HIGHEST if limit < 0 else min(HIGHEST, limit - BELOW_LIMIT)
+        # Without a free number, or on a full disk, there is no stack; the script goes on.
+        with suppress(OSError):
+            first = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                self.number = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, highest)
+            finally:
+                CLOSE(first)
+            faulthandler.enable(self.number)
+
+
+CLOSE = os.close
+
+
+def _watch(name: str, file: _CrashFile) -> None:
+    """Open the file anew where the script closes its number, or takes it."""
+    original = getattr(os, name)
+
+    @wraps(original)
+    def call(*given: Any, **named: Any) -> Any:
+        if not _taken(file.number, name, given, named):
+            return original(*given, **named)
+        faulthandler.disable()
+        try:
+            return original(*given, **named)
+        finally:
+            file.open()
+
+    setattr(os, name, call)
+
+
+def _taken(number: int, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    if number < 0:
+        return False
+    if name == "close":
+        return number == (given[0] if given else named.get("fd"))
+    if name == "dup2":
+        return number == (given[1] if len(given) > 1 else named.get("fd2"))
+    # os.closerange takes no names.
+    return len(given) == 2 and given[0] <= number < given[1]
