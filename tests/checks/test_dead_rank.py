@@ -164,6 +164,29 @@ def test_who_the_launcher_ended_is_not_the_first(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
 
 
+def test_a_rank_of_a_run_that_vanished(findings: Findings) -> None:
+    gone = ending(1, "vanished", host="b", doing="all_reduce")
+    (finding,) = findings(CAUSE, run(ending(0, "hung", doing="all_reduce"), gone))
+    assert finding.because.startswith(
+        "rank 1 (pid 101 on b) did not respond any more after 40 steps: killed with all its "
+        "processes, or its host is down or disconnected; rank 0 waited in all_reduce"
+    )
+    assert finding.where.ranks == (1,)
+    assert "ping -c 3 b" in finding.fixes[0].paste
+
+
+def test_several_ranks_of_a_run_that_vanished(findings: Findings) -> None:
+    gone = [ending(rank, "vanished", host="b") for rank in (2, 3)]
+    (finding,) = findings(CAUSE, run(ending(0, "hung"), ending(1, "hung"), *gone))
+    assert "rank 2 (pid 102 on b) and 1 more did not respond" in finding.because
+    assert finding.where.ranks == (2, 3)
+
+
+def test_a_rank_that_failed_comes_before_one_that_vanished(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(raised(0, "ValueError", "x"), ending(1, "vanished")))
+    assert finding.where.ranks == (0,)
+
+
 @pytest.mark.parametrize("outcome", ["stopped", "finished", "interrupted", "hung"])
 def test_quiet_on_a_run_that_did_not_fail(findings: Findings, outcome: str) -> None:
     assert findings(CAUSE, run(ending(0, outcome), ending(1, outcome))) == ()

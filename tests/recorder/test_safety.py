@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+from pathlib import Path
 
 import pytest
 
+from ddoctor.recorder import recorded
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.timeline import EVERY, IN_A_ROW
 from tests.recorder.conftest import Record, Run
@@ -105,6 +108,43 @@ def test_a_mistake_of_the_recorder_is_not_the_scripts(bare: Run, record_anew: Re
     assert (ran.exit_code, ran.stdout) == (0, bare(BROKEN).stdout), ran.stderr
     # It was really called, and did raise.
     assert ran.stderr == "True\n"
+
+
+DAEMON = """
+    import ctypes, os, resource
+    for number in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        try:
+            os.close(number)
+        except OSError:
+            pass
+    os.closerange(3, 65536)
+    file = open("mine.txt", "w")
+    copy = os.dup2(file.fileno(), 1000)
+    print(file.fileno(), flush=True)
+    file.write("mine alone")
+    file.flush()
+    ctypes.string_at(0)
+"""
+DESCRIPTORS = """
+    import os
+    print(sorted(number for number in map(int, os.listdir("/proc/self/fd")) if number < 500))
+"""
+
+
+def test_a_crash_is_not_written_into_a_file_of_the_scripts(
+    bare: Run, record_anew: Record, tmp_path: Path
+) -> None:
+    without, ran = bare(DAEMON), record_anew(DAEMON)
+    assert (ran.exit_code, ran.stdout) == (without.exit_code, without.stdout)
+    assert ran.exit_code == -signal.SIGSEGV
+    assert (tmp_path / "mine.txt").read_text() == "mine alone"
+    assert "string_at" in (tmp_path / "recorded" / recorded.CRASH).read_text()
+
+
+def test_the_numbers_of_the_scripts_descriptors_are_as_without(
+    bare: Run, record_anew: Record
+) -> None:
+    assert record_anew(DESCRIPTORS).stdout == bare(DESCRIPTORS).stdout != ""
 
 
 def test_harmless_lets_pass_what_ends_the_script() -> None:
