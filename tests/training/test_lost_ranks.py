@@ -1,0 +1,144 @@
+"""Ranks that stop, vanish, or cannot meet: said in time, and the script's own run comes first."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import psutil
+import pytest
+
+from tests.conftest import free_port
+from tests.training.conftest import LIMIT_SECONDS, UNDER, MakeTraining, Training
+
+SCRIPT = """
+    import os, sys, time
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(16, 16))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    print("begun", flush=True)
+    for step in range(int(sys.argv[1])):
+        time.sleep(0.01)
+        model(torch.randn(4, 16)).sum().backward()
+        sgd.step()
+        sgd.zero_grad()
+"""
+NEAR_PORTS = 8
+Ranks = list["subprocess.Popen[str]"]
+
+
+@contextmanager
+def by_hand(script: Training, port: int, *options: str, steps: int) -> Iterator[Ranks]:
+    """Two ranks without a launcher, as two hosts of a cluster would start them."""
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                script.started(
+                    *("env", *(f"{name}={value}" for name, value in rendezvous.items())),
+                    *(f"RANK={rank}", f"LOCAL_RANK={rank}", "LOCAL_WORLD_SIZE=2"),
+                    *(sys.executable, *UNDER, *options, str(script.script), str(steps)),
+                )
+            )
+            for rank in range(2)
+        ]
+        yield ranks
+
+
+def begun(ranks: Ranks) -> None:
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begun\n", rank.communicate()
+
+
+def ended(ranks: Ranks) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each."""
+    told = [rank.communicate(timeout=LIMIT_SECONDS) for rank in ranks]
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, told, strict=True)]
+
+
+def scripts(rank: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes of a rank: its supervisor, and its script."""
+    return [psutil.Process(rank.pid), *psutil.Process(rank.pid).children()]
+
+
+@contextmanager
+def taken(*ports: int) -> Iterator[None]:
+    """Another program listens at these ports, and never answers."""
+    with ExitStack() as stack:
+        for port in ports:
+            one = stack.enter_context(socket.socket())
+            one.bind(("", port))
+            one.listen()
+        yield
+
+
+def test_a_port_that_is_taken_is_passed_over(training: MakeTraining) -> None:
+    port = free_port()
+    script = training(SCRIPT)
+    report = script.script.parent / "report.json"
+    with (
+        taken(port + 1),
+        by_hand(script, port, "--no-prove", f"--json={report}", steps=40) as ranks,
+    ):
+        (code, _, stderr), (other, _, _) = ended(ranks)
+    assert (code in (0, 1), other) == (True, 0), stderr
+    assert json.loads(report.read_text())["world"]["ranks"] == 2
+    assert "not recorded" not in stderr
+
+
+@pytest.mark.ward
+def test_without_any_port_the_script_runs_alone(training: MakeTraining) -> None:
+    port = free_port()
+    script = training(SCRIPT)
+    near = range(port + 1, port + 1 + NEAR_PORTS)
+    with taken(*near), by_hand(script, port, "--no-prove", steps=40) as ranks:
+        code, stdout, stderr = ended(ranks[:1])[0]
+        assert (code, stdout) == (0, "begun\n"), stderr
+        assert "the script continues, and is not recorded" in stderr
+
+
+def test_a_rank_that_vanishes_is_named(training: MakeTraining) -> None:
+    """Stopped as a whole, a rank is as silent as a host that was switched off."""
+    script = training(SCRIPT)
+    report = script.script.parent / "report.json"
+    with by_hand(script, free_port(), "--no-prove", f"--json={report}", steps=100_000) as ranks:
+        begun(ranks)
+        time.sleep(5)
+        for process in scripts(ranks[1]):
+            process.suspend()
+        code, _, stderr = ended(ranks[:1])[0]
+        for process in scripts(ranks[1]):
+            process.resume()
+    assert code == 1, stderr
+    first = json.loads(report.read_text())["findings"][0]
+    assert first["cause"] == "dead-rank"
+    assert first["where"]["ranks"] == [1]
+    assert "did not respond any more" in first["because"]
+
+
+def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -> None:
+    script = training(SCRIPT)
+    with by_hand(script, free_port(), "--no-prove", "--steps=100000", steps=1500) as ranks:
+        begun(ranks)
+        time.sleep(3)
+        _, stopped = scripts(ranks[1])
+        stopped.send_signal(signal.SIGSTOP)
+        assert ranks[0].stderr is not None
+        line = ranks[0].stderr.readline()
+        stopped.send_signal(signal.SIGCONT)
+        (code, _, stderr), (other, _, _) = ended(ranks)
+    assert f"rank 1 (pid {stopped.pid} on " in line
+    assert f"kill -CONT {stopped.pid}" in line
+    assert (code, other) == (0, 0), stderr
