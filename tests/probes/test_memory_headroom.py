@@ -226,7 +226,7 @@ def test_a_current_micro_batch_that_does_not_fit(start: Start, tmp_path: Path) -
     [
         ("nothing", "tests.memory_sweep.workloads has no function nothing"),
         ("no_tuple", "returned Linear: return a model, its optimizer, and a function"),
-        ("unused", "does not depend on 1.weight and 1 more: have the workload call requires_grad_"),
+        ("unused", "does not depend on 1.weight and 1 more: call requires_grad_"),
         ("sequences", "takes more than (model, samples): if the third is the number of tokens per"),
         ("no_loss", "loss(model, samples) of --workload returned NoneType: return a tensor"),
     ],
