@@ -112,7 +112,7 @@ def words(arguments: Iterable[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=20_000)
 def text(given: str) -> str:
-    """A text without secrets; all else stays as it is.
+    """A text without secrets; the rest is unchanged.
 
     Gone are known forms of keys, user information of URLs, values behind a name that says secret,
     and words above 32 characters that look random.

@@ -55,7 +55,7 @@ CLOSE = os.close
 
 
 def _watch(name: str, file: _CrashFile) -> None:
-    """Open the file anew where the script closes its number, or takes it."""
+    """Reopen the file where the script closes its number, or takes it."""
     original = getattr(os, name)
 
     @wraps(original)

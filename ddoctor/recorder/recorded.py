@@ -100,7 +100,7 @@ def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
 def write(folder: Path, name: str, value: object) -> None:
     """Write a file atomically: a reader sees all of it, or the previous content.
 
-    On a full disk it writes nothing, and the script goes on.
+    On a full disk it writes nothing, and the script continues.
     """
     new = folder / f"{name}.new"
     with suppress(OSError):

@@ -220,7 +220,7 @@ class Child:
     def _end_rest(self) -> None:
         """End what the script started, if the script did not come to its own end.
 
-        What it leaves running at its own end, such as an upload, is meant to go on.
+        What it leaves running at its own end, such as an upload, is meant to continue.
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
