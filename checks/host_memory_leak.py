@@ -48,6 +48,8 @@ AN_HOUR = 1.0
 TRAINING = ("backward", "backward-or-wait", "optimizer")
 # By whether it may be a cache of the dataset.
 CONFIDENCE = {"no": Confidence.CERTAIN, "maybe": Confidence.LIKELY, "fits": Confidence.POSSIBLE}
+# Memory that malloc keeps free doubled a sound process at most (348 to 689 MiB).
+GAPS = 2.5
 CACHE = "a cache of the dataset looks the same until its first epoch ends"
 
 MIB_PER_GIB = 1024
@@ -116,8 +118,9 @@ def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator
         rank, workers = max(rates, key=lambda row: rates[row])
         # From outside, memory that malloc keeps free looks like a leak: in two sound trainings on
         # CPUs, 21 of 320 periods of 5 s grew by 70 to 260 MiB, as steadily as a leak.
-        unsure = all(not theirs and not one.on_gpu for one, theirs in rates)
         amounts = rank.workers_held if workers else rank.held
+        gaps = amounts[-1] < GAPS * amounts[0]
+        unsure = gaps and all(not theirs and not one.on_gpu for one, theirs in rates)
         yield Finding(
             severity=Severity.NOTE if unsure else Severity.WARNING,
             confidence=Confidence.POSSIBLE if unsure else Confidence.LIKELY,

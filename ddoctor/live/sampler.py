@@ -165,7 +165,9 @@ class Sampler:
                 linked = linked and self._sockets.sample()
                 for rank in self._ranks:
                     rank.sample_state()
-                time.sleep(min(LOOK_EVERY_SECONDS, left))
+                # In step with the clock: a trend needs as many looks as the seconds promise.
+                since = (time.monotonic() - self._began) % LOOK_EVERY_SECONDS
+                time.sleep(min(LOOK_EVERY_SECONDS - since, left))
             for _, spy in spies:
                 spy.end()
             for rank in self._ranks:

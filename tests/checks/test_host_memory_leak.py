@@ -237,6 +237,15 @@ def test_on_a_cpu_it_may_be_memory_that_malloc_keeps_free(findings: Findings) ->
     assert "malloc keeps free" in finding.because
 
 
+def test_on_a_cpu_it_is_a_leak_where_it_grows_more_than_malloc_could_keep(
+    findings: Findings,
+) -> None:
+    live = look(holding(0, 0.5), holding(1, 100.0))
+    (finding,) = findings(CAUSE, live, memory(8 * GIB))
+    assert finding.severity is Severity.WARNING
+    assert "malloc keeps free" not in finding.because
+
+
 def test_quiet_where_only_free_memory_of_malloc_grows(findings: Findings) -> None:
     leak = growth(leaking)
     free = tuple(amount - 300.0 for amount in leak.resident)
