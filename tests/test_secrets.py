@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,16 +18,19 @@ import pytest
 from rich.console import Console
 
 from ddoctor import engine
-from ddoctor.evidence.section import Evidence, Section
+from ddoctor.evidence.section import Evidence
 from ddoctor.report import html, markdown, schema, terminal
 from tests.conftest import free_port
 from tests.evidence.secret_kinds import DRAWN, KNOWN, SHORT
-from tests.healthy import COMMANDS, healthy
+from tests.healthy import healthy
 
 KINDS = KNOWN | DRAWN
 BY_NAME = KINDS | SHORT
-# Fields that name hosts and commits stay, whatever they look like.
-KEPT = ("host", "hosts", "commit", "type")
+# Fields of free text: a secret in the name of a phase or an address would only be a broken bundle.
+FREE = (
+    *("arguments", "command", "command_line", "error", "file", "function", "last", "limit"),
+    *("message", "oom_kills", "path", "printed", "reason", "text", "value", "why", "words"),
+)
 
 TRAIN = """
 import os, sys, time
@@ -74,14 +76,23 @@ class Planted:
         return self.secrets[-1]
 
     def found(self, *texts: str) -> list[str]:
-        return [secret for secret in self.secrets for text in texts if secret in text]
+        """The secrets in these texts, each with what stands around it."""
+        return [
+            text[max(0, text.index(secret) - 80) :][: 160 + len(secret)]
+            for secret in self.secrets
+            for text in texts
+            if secret in text
+        ]
 
 
-def files(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        # The run may have removed it since.
-        with suppress(OSError):
-            yield path.read_text(errors="replace")
+def files(folder: Path) -> list[str]:
+    found = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            # The run may have removed it since.
+            with suppress(OSError):
+                found.append((Path(path) / name).read_text(errors="replace"))
+    return found
 
 
 class Watched(threading.Thread):
@@ -103,38 +114,25 @@ class Watched(threading.Thread):
         return self.found
 
 
-def planted_in(value: Any, planted: Planted) -> Any:
-    """The same builtins with a secret behind each text."""
+def planted_in(value: Any, planted: Planted, *, free: bool = False) -> Any:
+    """The same builtins with a secret behind each free text."""
     if isinstance(value, str):
-        return f"{value} {planted.by_form()}"
+        return f"{value} {planted.by_form()}" if free else value
     if isinstance(value, dict):
-        return {
-            name: one if name in KEPT else planted_in(one, planted) for name, one in value.items()
-        }
+        return {name: planted_in(one, planted, free=name in FREE) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [planted_in(one, planted) for one in value]
+        return [planted_in(one, planted, free=free) for one in value]
     return value
 
 
-def with_secrets(section: Section, planted: Planted) -> Section:
-    """The section with a secret in each text that may hold one."""
-    plain = msgspec.to_builtins(section)
-    for name in [*plain]:
-        changed = plain | {name: plain[name] if name in KEPT else planted_in(plain[name], planted)}
-        try:
-            msgspec.convert(changed, type(section))
-        except msgspec.ValidationError:
-            # One of a few words is no place for a secret.
-            continue
-        plain = changed
-    return msgspec.convert(plain, type(section))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["doctor", "probe", "run", "attach"])
 def test_no_report_shows_what_stands_in_the_evidence(command: Any) -> None:
     planted = Planted(command)
-    evidence = Evidence(with_secrets(section, planted) for section in healthy(command))
-    assert len(planted.secrets) > 20
+    evidence = Evidence(
+        msgspec.convert(planted_in(msgspec.to_builtins(section), planted), type(section))
+        for section in healthy(command)
+    )
+    assert len(planted.secrets) > 10
     report = engine.examine(evidence, command)
     shown = io.StringIO()
     terminal.render(report, evidence, Console(file=shown, width=2000))
@@ -152,7 +150,7 @@ def environment(planted: Planted, folder: Path) -> dict[str, str]:
         "NCCL_DEBUG_FILE": f"/tmp/{planted.by_form()}.%h",
         "TORCH_HOME": f"https://me:{planted.by_name()}@host/cache",
         "HF_HUB_TOKEN": planted.by_name(),
-        "TORCH_LOGS": planted.by_form(),
+        "TRITON_CACHE_DIR": f"/tmp/{planted.by_form()}",
         "SAID": planted.by_form(),
         "TMPDIR": str(temporary),
         "COLUMNS": "2000",
@@ -232,7 +230,7 @@ def test_attach(tmp_path: Path, seed: int) -> None:
         while not (results / "stepping").exists():
             assert process.poll() is None
             time.sleep(0.1)
-        words = ["ddoctor", "attach", "--pid", str(process.pid), "--seconds", "4"]
+        words = ["ddoctor", "attach", str(process.pid), "--seconds", "4"]
         run = ddoctor(*words, *outputs(results), environment=known, cwd=results)
     finally:
         process.kill()

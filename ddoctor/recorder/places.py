@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sysconfig
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+
+from ddoctor.evidence import redaction
 
 _LIBRARIES = tuple(
     {
@@ -40,9 +43,8 @@ def shown(code: CodeType, line: int) -> str:
 
 @cache
 def short(file: str) -> str:
-    """A path relative to the run's folder, if it lies inside."""
+    """A path relative to the run's folder, if it lies inside; without secrets."""
     path = Path(file)
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)
+    with suppress(ValueError, OSError):
+        path = path.resolve().relative_to(Path.cwd())
+    return redaction.text(str(path))

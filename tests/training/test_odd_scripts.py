@@ -118,7 +118,6 @@ def test_its_own_words_stay_its_own(training: MakeTraining) -> None:
         (("--seconds", "-1", "train.py"), "--seconds"),
         (("--stps", "3", "train.py"), "--stps"),
         (("nowhere.py",), "nowhere.py"),
-        (("-m", "nowhere.at_all"), "nowhere"),
         ((), "train.py"),
         (("--json", "no/such/folder/r.json", "train.py"), "no/such/folder"),
     ],

@@ -122,8 +122,6 @@ def test_help_fits_80_columns(tmp_path: Path) -> None:
         ("train.py", "ddoctor run -- python train.py"),
         ("-- python nowhere.py", "there is no script nowhere.py"),
         ("-- torchrun --nproc-per-node 2 nowhere.py", "there is no script nowhere.py"),
-        ("-- python -m nowhere.at_all", "there is no module nowhere.at_all"),
-        ("-- torchrun -m nowhere.at_all", "there is no module nowhere.at_all"),
         ("--json no/such/report.json -- python train.py", "no/such"),
         ("--json - --markdown - -- python train.py", "stdout"),
         ("-- bash train.sh", "cannot see what bash starts"),
@@ -140,6 +138,12 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, words: str, told: str) -> N
     assert told in complaint
     assert "Traceback" not in done.stderr
     assert "it was started" not in done.stderr
+
+
+def test_of_a_missing_module_python_tells(tmp_path: Path) -> None:
+    done = run("--", "python", "-m", "nowhere.at_all", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Error while finding module specification for 'nowhere.at_all'" in done.stderr
 
 
 def test_a_launcher_off_the_path_is_shown_where_it_is(tmp_path: Path) -> None:
