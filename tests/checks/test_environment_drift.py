@@ -9,6 +9,7 @@ import pytest
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
 from ddoctor.evidence.network import Network, Rdma, ResolvedName
+from ddoctor.evidence.redaction import HIDDEN
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.software import Environment, Job, Package, Software, Variable
 from ddoctor.models import Confidence, Finding, Severity
@@ -324,7 +325,7 @@ def test_quiet_where_locked_memory_has_no_limit_at_all(drifted: Drifted) -> None
 
 
 def test_no_fix_passes_on_a_hidden_value(drifted: Drifted) -> None:
-    hidden = (variables(FSDP_NOTE="(hidden)"),)
+    hidden = (variables(FSDP_NOTE=HIDDEN),)
     found = drifted(node_1=hidden, node_2=hidden, node_3=hidden)
     (finding,) = found
     assert finding.where.hosts == ("node-4",)
