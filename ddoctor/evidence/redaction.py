@@ -11,8 +11,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import msgspec
-
 HIDDEN = "‹redacted›"
 """Replaces a value that might be a secret."""
 
@@ -85,6 +83,8 @@ Kind = TypeVar("Kind")
 
 def redact(section: Kind) -> Kind:
     """The same struct without secrets in any of its texts; the struct itself if it has none."""
+    import msgspec  # A message about a broken installation passes `text`, too.
+
     plain = msgspec.to_builtins(section)
     told = _value(plain)
     return section if told == plain else msgspec.convert(told, type(section))
