@@ -109,6 +109,7 @@ def test_without_any_port_the_script_runs_alone(training: MakeTraining) -> None:
         assert "the script continues, and is not recorded" in stderr
 
 
+@pytest.mark.ward
 def test_a_rank_that_vanishes_is_named(training: MakeTraining) -> None:
     """Stopped as a whole, a rank is as silent as a host that was switched off."""
     script = training(SCRIPT)
@@ -129,6 +130,7 @@ def test_a_rank_that_vanishes_is_named(training: MakeTraining) -> None:
     assert "did not respond any more" in first["because"]
 
 
+@pytest.mark.ward
 def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -> None:
     script = training(SCRIPT)
     with by_hand(script, free_port(), "--no-prove", "--steps=100000", steps=1500) as ranks:

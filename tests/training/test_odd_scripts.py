@@ -203,6 +203,7 @@ def test_what_a_script_leaves_running_comes_to_its_end(
     assert "ended with the script" not in stderr
 
 
+@pytest.mark.ward
 def test_what_a_script_started_is_ended_where_ddoctor_ends_the_script(
     training: MakeTraining, tmp_path: Path
 ) -> None:
