@@ -18,8 +18,15 @@ TAPE, FACTS, ENDING, CRASH = "tape", "facts.json", "ending.json", "crash.txt"
 GROWN = "grown.json"
 """The files of a rank, in its folder."""
 
-SAFE_PATH = "DDOCTOR_SAFE_PATH"
-"""The variable with the value of PYTHONSAFEPATH before the recorder set it."""
+START = (
+    "import sys; sys.path[0] or sys.path.pop(0); before = {*sys.modules};"
+    " from ddoctor.recorder.main import main; main(before)"
+)
+"""Code for ``python -c`` that runs FOLDER SCRIPT ARGS.
+
+With ``-m``, a ``random.py`` in the working folder would be imported in place of Python's; with
+PYTHONSAFEPATH, ``sys.flags`` would differ.
+"""
 ISOLATE = "DDOCTOR_ISOLATE"
 """Set if the loaders are to be measured in isolation at the end."""
 GROW = "DDOCTOR_GROW"

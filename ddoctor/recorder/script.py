@@ -11,9 +11,10 @@ import runpy
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from collections.abc import Collection, Sequence
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
+from pkgutil import get_importer
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -53,12 +54,14 @@ def check(words: Sequence[str]) -> None:
         return
     path = _found(words[0])
     # A mistake in what is plainly Python is for the script's own traceback.
-    if path.suffix != ".py":
+    if path.suffix != ".py" and get_importer(str(path)) is None:
         _code(path)
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str], before: Collection[str]) -> None:
     """Run ``script.py ARGS``, ``-m module ARGS`` or a command on the PATH that is Python.
+
+    ``before``: the modules that Python itself had imported.
 
     Raises:
         Failed: there is no such script.
@@ -66,19 +69,25 @@ def run(words: Sequence[str]) -> None:
     """
     module = ModuleType("__main__")
     module.__dict__.update(__annotations__={}, __builtins__=builtins)
+    # What Python itself calls for -m, and for a folder or a zip file with a __main__.py.
+    as_main: Any = runpy
     if words[0] == "-m":
+        # It sets sys.argv[0].
         sys.argv = ["-m", *words[2:]]
         # As Python does it: the folder of the user comes first.
-        sys.path.insert(0, os.getcwd())
+        _look_first(os.getcwd(), before)
         sys.modules["__main__"] = module
-        # What Python itself calls for -m; it sets sys.argv[0].
-        as_main: Any = runpy
         as_main._run_module_as_main(words[1])
         return
     # Python names its script by the whole path, but for links (since 3.9).
     path = _found(words[0]).absolute()
     sys.argv = [words[0] if Path(words[0]).exists() else str(path), *words[1:]]
-    sys.path.insert(0, str(path.resolve().parent))
+    if get_importer(str(path)) is not None:
+        _look_first(str(path), before)
+        sys.modules["__main__"] = module
+        as_main._run_module_as_main("__main__", False)
+        return
+    _look_first(str(path.resolve().parent), before)
     loader = SourceFileLoader("__main__", str(path))
     module.__dict__.update(__cached__=None, __file__=str(path), __loader__=loader)
     code = _code(path)
@@ -87,13 +96,31 @@ def run(words: Sequence[str]) -> None:
     exec(code, module.__dict__)
 
 
+def _look_first(place: str, before: Collection[str]) -> None:
+    """Import from this folder first, also what ddoctor had imported from elsewhere.
+
+    A user may have a ``statistics.py``.
+    """
+    sys.path.insert(0, place)
+    for name in {name.partition(".")[0] for name in sys.modules.keys() - before}:
+        known = getattr(sys.modules[name], "__spec__", None)
+        found = PathFinder.find_spec(name, [place])
+        if (
+            known is not None
+            and known.has_location
+            and found is not None
+            and found.has_location
+            and found.origin != known.origin
+        ):
+            for one in [one for one in sys.modules if one.partition(".")[0] == name]:
+                del sys.modules[one]
+
+
 def _found(word: str) -> Path:
     path = Path(word)
-    if path.is_dir():
-        if (path / "__main__.py").is_file():
-            return path / "__main__.py"
+    if path.is_dir() and not (path / "__main__.py").is_file():
         raise Failed(f"{word} is a folder without a __main__.py: name the script in it")
-    if path.is_file():
+    if path.exists():
         return path
     command = shutil.which(word) if os.sep not in word else None
     if command is None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -99,14 +100,15 @@ class Child:
             [
                 sys.executable,
                 *_interpreter_options(),
-                "-m",
-                "ddoctor.recorder",
+                "-c",
+                recorded.START,
                 str(self.folder),
                 *words,
             ],
             env=_environment(turn, order) | self._tag,
             # A signal must reach the script once: from this process.
             start_new_session=True,
+            pass_fds=_inherited(),
             stderr=None if os.isatty(STDERR) else subprocess.PIPE,
         )
         self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
@@ -319,9 +321,24 @@ def _interpreter_options() -> list[str]:
     return words[: words.index("-m")] if "-m" in words else []
 
 
+@cache
+def _inherited() -> tuple[int, ...]:
+    """The descriptors that the launcher gave, such as that of ``train.py <(make-config)``.
+
+    Python's own are not inheritable; torch's are not yet there at the first call.
+    """
+    return tuple(filter(_inheritable, map(int, os.listdir("/dev/fd"))))
+
+
+def _inheritable(number: int) -> bool:
+    try:
+        return number > STDERR and os.get_inheritable(number)
+    except OSError:
+        return False  # that of the list itself
+
+
 def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
-    before = os.environ.get("PYTHONSAFEPATH", "")
-    environment = os.environ | {recorded.SAFE_PATH: before, "PYTHONSAFEPATH": "1"}
+    environment = dict(os.environ)
     if turn == 0:
         environment[recorded.ISOLATE] = "1"
     else:
@@ -363,5 +380,6 @@ def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
     return tuple(
         Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
         for file, line, name in reversed(rows)
-        if "ddoctor/recorder" not in file and not file.startswith("<frozen")
+        # recorded.START is <string>.
+        if "ddoctor/recorder" not in file and not file.startswith(("<frozen", "<string>"))
     )

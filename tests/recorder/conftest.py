@@ -79,7 +79,7 @@ def record_anew(tmp_path: Path) -> Record:
     """Run a script in the recorder, in a Python of its own: for what torch's import is part of."""
 
     def start(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Any:
-        command = [sys.executable, "-m", "ddoctor.recorder", str(folder), *words]
+        command = [sys.executable, "-c", recorded.START, str(folder), *words]
         return _run(tmp_path, command, environment)
 
     return _recording(tmp_path, start)
@@ -157,11 +157,7 @@ def _recording(
         tape = Tape(folder / recorded.TAPE, create=True)
         tape.head[STOP_AT] = stop_at
         (tmp_path / "train.py").write_text(dedent(source))
-        ran = start(
-            folder,
-            words or ("train.py",),
-            {"PYTHONSAFEPATH": "1", recorded.SAFE_PATH: "", **(environment or {})},
-        )
+        ran = start(folder, words or ("train.py",), environment or {})
         ending = folder / recorded.ENDING
         return Recorded(
             **ran,

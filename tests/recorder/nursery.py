@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import sys
 import time
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 import torch._dynamo  # what the first optimizer imports
 import torch.distributed
+
+from ddoctor.recorder import main as recorder
 
 
 def main() -> None:
@@ -48,8 +49,10 @@ def _grow_up(order: dict[str, Any]) -> None:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = ["ddoctor.recorder", *order["words"]]
-    runpy.run_module("ddoctor.recorder", run_name="__main__", alter_sys=True)
+    sys.argv = ["-c", *order["words"]]
+    # -m has put the tests' own folder first.
+    del sys.path[0]
+    recorder.main({*sys.modules})
 
 
 if __name__ == "__main__":

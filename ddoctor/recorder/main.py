@@ -1,11 +1,11 @@
-"""`python -m ddoctor.recorder FOLDER SCRIPT ARGS`: runs and records the script of one rank."""
+"""Runs and records the script of one rank."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
@@ -53,13 +53,17 @@ def _then(loader: Loader, call: Callable[[], None]) -> None:
     setattr(loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
 
 
-def main() -> None:
-    """Run the script; the process ends as the script ends."""
+def main(before: Collection[str]) -> None:
+    """Run the script of ``sys.argv``: FOLDER SCRIPT ARGS; the process ends as the script ends.
+
+    ``before``: the modules that Python itself had imported.
+    """
     from ddoctor.proc.parent import end_with_parent
 
     end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]
-    _restore_environment()
+    # Before them: -c, its code and the folder.
+    sys.orig_argv[-len(words) - 3 :] = words
     crash.keep(folder / recorded.CRASH)
     tape = Tape(folder / recorded.TAPE, for_good=True)
     timeline = Timeline(tape)
@@ -89,7 +93,7 @@ def main() -> None:
     sys.meta_path.insert(0, Watcher(calls))
     failed: BaseException | None = None
     try:
-        script.run(words)
+        script.run(words, before)
     except script.Failed as error:
         # One complaint of each host is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -113,22 +117,3 @@ def main() -> None:
 
 def _complain(message: str) -> None:
     print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
-
-
-def _restore_environment() -> None:
-    """Restore the environment that the script would have without ddoctor."""
-    # Where Python knows no safe path, -m has put the user's folder first.
-    if (
-        not getattr(sys.flags, "safe_path", False)
-        and Path(sys.path[0] or ".").resolve() == Path.cwd()
-    ):
-        del sys.path[0]
-    before = os.environ.pop(recorded.SAFE_PATH, "")
-    if before:
-        os.environ["PYTHONSAFEPATH"] = before
-    else:
-        os.environ.pop("PYTHONSAFEPATH", None)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,121 @@
+"""A script finds itself under ddoctor as without, but for what docs/security.md names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.conftest import TORCHRUN, MakeTraining
+
+STATE = Path(__file__).parent / "state.py"
+PYTHON = (sys.executable,)
+
+
+def script(folder: Path) -> tuple[str, ...]:
+    return (shutil.copy(STATE, folder / "state.py").name,)
+
+
+def far_away(folder: Path) -> tuple[str, ...]:
+    (folder / "deep").mkdir()
+    return (str(Path(shutil.copy(STATE, folder / "deep" / "state.py"))),)
+
+
+def link(folder: Path) -> tuple[str, ...]:
+    (folder / "link.py").symlink_to(far_away(folder)[0])
+    return ("./link.py",)
+
+
+def module(folder: Path) -> tuple[str, ...]:
+    (folder / "mine").mkdir()
+    shutil.copy(STATE, folder / "mine" / "state.py")
+    return ("-m", "mine.state")
+
+
+def packed(folder: Path) -> tuple[str, ...]:
+    (folder / "app").mkdir()
+    shutil.copy(STATE, folder / "app" / "__main__.py")
+    return ("app",)
+
+
+def zipped(folder: Path) -> tuple[str, ...]:
+    with zipfile.ZipFile(folder / "app.zip", "w") as file:
+        file.write(STATE, "__main__.py")
+    return ("app.zip",)
+
+
+WARD = pytest.mark.ward
+Place = Callable[[Path], tuple[str, ...]]
+WAYS = [
+    pytest.param(PYTHON, script, id="script"),
+    pytest.param((*PYTHON, "-u", "-W", "error::UserWarning", "-X", "utf8"), far_away, id="options"),
+    pytest.param((*PYTHON, "-I"), script, id="isolated", marks=WARD),
+    pytest.param((*PYTHON, "-P"), module, id="safe path, module", marks=WARD),
+    pytest.param(PYTHON, link, id="link", marks=WARD),
+    pytest.param(PYTHON, module, id="module", marks=WARD),
+    pytest.param(PYTHON, packed, id="folder", marks=WARD),
+    pytest.param(PYTHON, zipped, id="zip file", marks=WARD),
+    pytest.param(TORCHRUN, script, id="torchrun"),
+    pytest.param((*TORCHRUN, "-m"), module, id="torchrun -m", marks=WARD),
+]
+
+
+@pytest.mark.parametrize(("launcher", "place"), WAYS)
+def test_the_script_is_as_without(
+    training: MakeTraining,
+    tmp_path: Path,
+    launcher: tuple[str, ...],
+    place: Place,
+) -> None:
+    run = training("")
+    words = place(tmp_path)
+    if launcher[-1] == words[0] == "-m":
+        words = words[1:]
+    told = []
+    for name, before in (("bare", ()), ("under", ("-m", "ddoctor", "run", "--no-prove", "--"))):
+        with run.started(*(PYTHON if before else ()), *before, *launcher, *words, name, "23") as one:
+            told.append(run.outcome(one))
+    bare, under = told
+    assert under.exit_code == bare.exit_code != 0, under.stderr
+    lines = [line for line in bare.stdout.splitlines() if "torch.float32" in line]
+    assert len(lines) >= 26, bare.stderr
+    assert sorted(line for line in under.stdout.splitlines() if line in lines) == sorted(lines)
+    for rank in ("0", "1") if launcher[: len(TORCHRUN)] == TORCHRUN else ("",):
+        one, other = (
+            json.loads((tmp_path / f"{name}{rank}").read_text()) for name in ("bare", "under")
+        )
+        modules = set(other.pop("modules"))
+        assert modules >= set(one.pop("modules"))
+        assert not modules & {"torch", "numpy"}
+        assert without_ours(other) == one
+
+
+def without_ours(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found, but for what docs/security.md says that a script can notice."""
+    noticed = {
+        "importers": [one for one in state["importers"] if one != "Watcher"],
+        "faulthandler": False,
+        "dies with its parent": 0,
+        "environment": without(state["environment"], "DDOCTOR_TRAINING", "DDOCTOR_ISOLATE"),
+        "descriptors": {
+            number: one for number, one in state["descriptors"].items() if one[1] != "crash.txt"
+        },
+        "threads": [one - 1 for one in state["threads"]],
+        "status": dict(state["status"]),
+    }
+    caught = int(state["status"]["SigCgt"], 16)
+    for one in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL):
+        caught &= ~(1 << one - 1)
+    noticed["status"]["SigCgt"] = f"{caught:016x}"
+    return {**state, **noticed}
+
+
+def without(found: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in found.items() if name not in names}
