@@ -106,7 +106,8 @@ def main(before: Collection[str]) -> None:
         for recorder in recorders:
             with suppress(Exception):
                 recorder.end()
-        recorded.write(folder, recorded.ENDING, redaction.redact(script.ending(failed)))
+        with suppress(Exception):
+            recorded.write(folder, recorded.ENDING, redaction.redact(script.ending(failed)))
     if failed is not None:
         if any(recorder.expected(failed) for recorder in recorders):
             sys.stdout.flush()

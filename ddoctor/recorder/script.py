@@ -24,6 +24,8 @@ from ddoctor.evidence.training import Frame
 from ddoctor.recorder import places, tracebacks
 
 MOST_FRAMES = 60
+SAFE_PATH = getattr(sys.flags, "safe_path", sys.flags.isolated)
+"""Whether the user keeps the script's folder off ``sys.path``: -I, and -P from Python 3.11 on."""
 # Frozen from Python 3.11 on.
 RUNPY = ("<frozen runpy>", runpy.__file__)
 
@@ -54,7 +56,7 @@ def check(words: Sequence[str]) -> None:
         return
     path = _found(words[0])
     # A mistake in what is plainly Python is for the script's own traceback.
-    if path.suffix != ".py" and get_importer(str(path)) is None:
+    if not path.endswith(".py") and get_importer(path) is None:
         _code(path)
 
 
@@ -74,22 +76,23 @@ def run(words: Sequence[str], before: Collection[str]) -> None:
     if words[0] == "-m":
         # It sets sys.argv[0].
         sys.argv = ["-m", *words[2:]]
-        # As Python does it: the folder of the user comes first.
-        _look_first(os.getcwd(), before)
+        if not SAFE_PATH:
+            _look_first(os.getcwd(), before)
         sys.modules["__main__"] = module
         as_main._run_module_as_main(words[1])
         return
-    # Python names its script by the whole path, but for links (since 3.9).
-    path = _found(words[0]).absolute()
-    sys.argv = [words[0] if Path(words[0]).exists() else str(path), *words[1:]]
-    if get_importer(str(path)) is not None:
-        _look_first(str(path), before)
+    # Python names its script by the whole path, but for links and dots (since 3.9).
+    path = os.path.join(os.getcwd(), _found(words[0]))
+    sys.argv = [words[0] if os.path.exists(words[0]) else path, *words[1:]]
+    if get_importer(path) is not None:
+        _look_first(path, before)
         sys.modules["__main__"] = module
         as_main._run_module_as_main("__main__", False)
         return
-    _look_first(str(path.resolve().parent), before)
-    loader = SourceFileLoader("__main__", str(path))
-    module.__dict__.update(__cached__=None, __file__=str(path), __loader__=loader)
+    if not SAFE_PATH:
+        _look_first(os.path.dirname(os.path.realpath(path)), before)
+    loader = SourceFileLoader("__main__", path)
+    module.__dict__.update(__cached__=None, __file__=path, __loader__=loader)
     code = _code(path)
     # For good: what is pickled, and what ends last, looks there for the user's own names.
     sys.modules["__main__"] = module
@@ -116,28 +119,27 @@ def _look_first(place: str, before: Collection[str]) -> None:
                 del sys.modules[one]
 
 
-def _found(word: str) -> Path:
-    path = Path(word)
-    if path.is_dir() and not (path / "__main__.py").is_file():
+def _found(word: str) -> str:
+    if os.path.isdir(word) and not os.path.isfile(os.path.join(word, "__main__.py")):
         raise Failed(f"{word} is a folder without a __main__.py: name the script in it")
-    if path.exists():
-        return path
+    if os.path.exists(word):
+        return word
     command = shutil.which(word) if os.sep not in word else None
     if command is None:
         raise Failed(f"there is no script {word} (in {Path.cwd()})")
-    return Path(command)
+    return command
 
 
-def _code(path: Path) -> CodeType:
+def _code(path: str) -> CodeType:
     try:
-        with io.open_code(str(path)) as file:
+        with io.open_code(path) as file:
             source = file.read()
     except OSError as error:
         raise Failed(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return compile(source, str(path), "exec", dont_inherit=True)
+        return compile(source, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        if path.suffix == ".py":
+        if path.endswith(".py"):
             raise
         raise Failed(f"{path} is no Python script ({error})") from None
 

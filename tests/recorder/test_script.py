@@ -275,3 +275,23 @@ def test_torch_is_not_imported_before_the_script_does(record_anew: Record) -> No
     """Else the script could no longer set torch's environment variables."""
     ran = record_anew("import sys; print('torch' in sys.modules, 'numpy' in sys.modules)")
     assert (ran.exit_code, ran.stdout) == (0, "False False\n"), ran.stderr
+
+
+@pytest.mark.parametrize("words", [("train.py",), ("-m", "train")], ids=["script", "module"])
+def test_the_users_own_modules_come_first(
+    bare: Run, record_anew: Record, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Also where ddoctor has imported Python's own before."""
+    for name in ("statistics", "resource", "platform"):
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    (tmp_path / "typing").mkdir()
+    (tmp_path / "msgspec").mkdir()
+    (tmp_path / "msgspec" / "__init__.py").write_text("from msgspec.json import MINE\n")
+    (tmp_path / "msgspec" / "json.py").write_text("MINE = 2\n")
+    source = """
+        import json, msgspec, platform, resource, statistics, typing
+        print(statistics.MINE, resource.MINE, platform.MINE, msgspec.MINE, typing.Any)
+    """
+    without, recorded = bare(source, *words), record_anew(source, *words)
+    assert without.stdout == "True True True 2 typing.Any\n", without.stderr
+    assert (recorded.stdout, recorded.stderr) == (without.stdout, "")

@@ -1,5 +1,8 @@
 """A script that writes down how Python started it, and trains: FILE SEED."""
 
+# ruff: noqa: E402 - the modules are listed before it imports its own
+from __future__ import annotations
+
 import sys
 
 MODULES = sorted(sys.modules)
@@ -15,12 +18,13 @@ import resource
 import signal
 import threading
 import warnings
+from typing import Any
 
 PR_GET_PDEATHSIG = 2
 STATUS = ("SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "Cpus_allowed_list", "CapEff")
 
 
-def main():
+def main() -> dict[str, Any]:
     here = sys.modules["__main__"]
     umask = os.umask(0)
     os.umask(umask)
@@ -56,17 +60,16 @@ def main():
         ),
         "importers": [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
         "exits": atexit._ncallbacks(),
-        "gc": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count())
-        + (len(gc.callbacks),),
-        "interpreter": (sys.getrecursionlimit(), sys.getswitchinterval(), sys.dont_write_bytecode)
-        + (sys.getdlopenflags(), sys.prefix, sys.executable, sorted(vars(builtins))),
-        "text": (locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding())
-        + tuple(
-            (one.name, one.encoding, one.errors, one.line_buffering, one.write_through)
+        "gc": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.callbacks)),
+        "interpreter": (sys.getrecursionlimit(), sys.getswitchinterval(), sys.getdlopenflags()),
+        "prefix": (sys.prefix, sys.executable, sys.dont_write_bytecode, sorted(vars(builtins))),
+        "text": (locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding()),
+        "streams": [
+            (one.name, one.encoding, one.errors, one.line_buffering)
             for one in (sys.stdin, sys.stdout, sys.stderr)
-        ),
+        ],
         "handlers": {one.name: repr(signal.getsignal(one)) for one in signal.Signals},
-        "timers": [signal.getitimer(one) for one in (0, 1, 2)] + [signal.set_wakeup_fd(-1)],
+        "timers": [*map(signal.getitimer, (0, 1, 2)), signal.set_wakeup_fd(-1)],
         "faulthandler": faulthandler.is_enabled(),
         "status": {name: status[name].strip() for name in STATUS},
         "dies with its parent": death.value,
@@ -89,23 +92,23 @@ def main():
     }
 
 
-def train(seed):
+def train(seed: int) -> None:
     """Print all that a training can see, and lead to another result."""
     import torch
     import torch.distributed as dist
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
-    def show(*words):
+    def show(*words: str) -> None:
         settings = torch.get_num_threads(), torch.get_num_interop_threads()
-        modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+        modes = torch.is_grad_enabled(), torch.get_default_dtype()
         numbers = int(torch.get_rng_state().long().sum())
         # In one piece: the ranks share the pipe.
         print(f"{os.environ.get('RANK', '')} {(*words, settings, modes, numbers)}\n", end="")
 
     torch.manual_seed(seed)
     show("seeded")
-    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.Linear(32, 8))
+    model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.Linear(32, 8))
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
@@ -124,6 +127,7 @@ def train(seed):
 
 
 if __name__ == "__main__":
+    found = main()
     with open(sys.argv[1] + os.environ.get("RANK", ""), "w") as file:
-        json.dump(main(), file, indent=1, default=repr)
+        json.dump(found, file, indent=1, default=repr)
     train(int(sys.argv[2]))
