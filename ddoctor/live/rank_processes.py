@@ -17,6 +17,7 @@ from ddoctor.cluster.launcher_environment import dialect
 from ddoctor.errors import DoctorError
 from ddoctor.live.sockets import network
 from ddoctor.live.spy import FORBIDDEN
+from ddoctor.recorder import recorded
 
 # The same on all ranks of a job, on every host.
 JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
@@ -73,7 +74,9 @@ class RankProcess:
     def script(self) -> tuple[str, ...]:
         """The command without the interpreter and its options."""
         options = takewhile(lambda word: word.startswith("-") and word != "-m", self.command[1:])
-        return self.command[1 + len(list(options)) :]
+        words = self.command[1 + len(list(options)) :]
+        # Before the words of the script, `ddoctor run` has its code and a folder.
+        return words[2:] if words[:1] == (recorded.START,) else words
 
     @property
     def local(self) -> tuple[int, ...]:

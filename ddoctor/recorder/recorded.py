@@ -24,7 +24,7 @@ START = (
 )
 """Code for ``python -c`` that runs FOLDER SCRIPT ARGS.
 
-With ``-m``, a ``random.py`` in the working folder would be imported in place of Python's; with
+With ``-m``, a ``random.py`` in the working folder would be imported instead of Python's; with
 PYTHONSAFEPATH, ``sys.flags`` would differ.
 """
 ISOLATE = "DDOCTOR_ISOLATE"
