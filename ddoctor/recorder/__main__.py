@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ WRITERS = {
     "safetensors.torch": ("save_file", "save_model"),
 }
 """Functions of modules other than torch that write checkpoints."""
+
+LONGEST_SOCKET_PATH = 107  # sockaddr_un, unix(7)
+LONGEST_SOCKET_NAME = len("/listener-12345678")
 
 
 class Watcher(MetaPathFinder):
@@ -55,11 +59,9 @@ def _then(loader: Loader, call: Callable[[], None]) -> None:
 
 def main() -> None:
     """Run the script; the process ends as the script ends."""
-    from ddoctor.proc.parent import end_with_parent
-
-    end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     _restore_environment()
+    _keep_sockets(folder)
     crash.keep(folder / recorded.CRASH)
     tape = Tape(folder / recorded.TAPE, for_good=True)
     timeline = Timeline(tape)
@@ -113,6 +115,14 @@ def main() -> None:
 
 def _complain(message: str) -> None:
     print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
+
+
+def _keep_sockets(folder: Path) -> None:
+    """Have multiprocessing put its sockets here, to be removed even if a worker is killed."""
+    if len(str(folder)) + LONGEST_SOCKET_NAME < LONGEST_SOCKET_PATH:
+        process: Any = multiprocessing.current_process()
+        # Where multiprocessing.util.get_temp_dir looks first; workers inherit it.
+        process._config["tempdir"] = str(folder)
 
 
 def _restore_environment() -> None:

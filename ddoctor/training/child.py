@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
-from tempfile import TemporaryDirectory
 from time import perf_counter
-from types import FrameType
 
 import msgspec
 import psutil
@@ -24,7 +22,9 @@ import psutil
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame, RankEnding
-from ddoctor.proc import processes, usage
+from ddoctor.proc import interruption, processes, usage
+from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
 from ddoctor.recorder.recorded import Grown
@@ -47,11 +47,7 @@ from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.stderr import STDERR, Stderr
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-TAG = "DDOCTOR_TRAINING"
-"""Environment variable that identifies all processes of one script."""
+FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
@@ -81,11 +77,10 @@ class Child:
         order: TurnOrder,
         host: str,
     ) -> None:
-        self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
-        self.folder = Path(self._folder.name)
+        self._folder = TemporaryFolder()
+        self.folder = self._folder.path
         self._tape = Tape(self.folder / recorded.TAPE, create=True)
         self.launched, self.host = launched, host
-        self._tag = {TAG: f"{os.getpid()}-{turn}-{time.time_ns()}"}
         self._began = perf_counter()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
@@ -104,9 +99,10 @@ class Child:
                 str(self.folder),
                 *words,
             ],
-            env=_environment(turn, order) | self._tag,
+            env=_environment(turn, order) | self._folder.tag,
             # A signal must reach the script once: from this process.
             start_new_session=True,
+            preexec_fn=end_with_parent,
             stderr=None if os.isatty(STDERR) else subprocess.PIPE,
         )
         self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
@@ -183,9 +179,9 @@ class Child:
         if not self.done:
             self.use.sample_children()
 
-    def forward(self, number: int, frame: FrameType | None = None) -> None:
-        """Signal handler that forwards the signal to the script."""
-        if number in ENDING_SIGNALS:
+    def forward(self, number: int) -> None:
+        """Forward a signal to the script."""
+        if number in interruption.ENDING:
             self.interrupted = True
             self._signalled = self._signalled or perf_counter()
         with suppress(ProcessLookupError):
@@ -224,7 +220,7 @@ class Child:
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
-        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
+        left = [one for one in processes.carrying(**self._folder.tag) if one.pid != self.pid]
         told = []
         # Its own helpers end with it.
         for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
@@ -233,7 +229,7 @@ class Child:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
             print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
-        processes.end(0.0, **self._tag)
+        processes.end(0.0, **self._folder.tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,15 +61,24 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     options, command, outputs = asked
     host = socket.gethostname()
     current: list[Child] = []
+    early: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if current:
+            current[0].forward(number)
+        else:
+            early.append(number)
 
     def new_child(turn: int, order: TurnOrder) -> Child:
         child = Child(command, launched, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
-    child = new_child(0, TurnOrder())
     for number in FORWARDED:
-        signal.signal(number, lambda number, frame: current[0].forward(number))
+        signal.signal(number, forward)
+    child = new_child(0, TurnOrder())
+    for one in early:
+        child.forward(one)
     try:
         code = _supervise(child, new_child, options, command, outputs)
     finally:
