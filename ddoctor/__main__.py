@@ -22,14 +22,17 @@ def main() -> NoReturn:
         code = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        _complain("interrupted")
-        code = interruption.exit_code()
+        code = _interrupted()
     except BrokenPipeError:
         # The reader has gone (`ddoctor list | head`), and no one reads the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
-        code = _complain(f"internal error: {type(error).__name__}: {error}; {_kept_traceback()}")
+        if interruption.received:
+            code = _interrupted()
+        else:
+            name = type(error).__name__
+            code = _complain(f"internal error: {name}: {error}; {_kept_traceback()}")
     sys.exit(code)
 
 
@@ -62,6 +65,11 @@ def _run() -> int:
     if code == TYPERS_INTERRUPTED:
         raise KeyboardInterrupt
     return code
+
+
+def _interrupted() -> int:
+    _complain("interrupted")
+    return interruption.exit_code()
 
 
 def _complain(message: str) -> int:

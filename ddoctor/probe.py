@@ -39,7 +39,9 @@ def main() -> int:
         return probing.main(words)
     except DoctorError as error:
         return _complain(str(error))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, Exception) and not interruption.received:
+            raise
         _complain("interrupted")
         return interruption.exit_code()
     finally:

@@ -53,6 +53,7 @@ SCRIPT = """
 # What `attach` looks at: it outlives the round.
 PATIENT = """
     import time
+    import torch
     print("ready", flush=True)
     while True:
         time.sleep(0.002)
@@ -73,17 +74,18 @@ COMMANDS: Mapping[str, tuple[Sequence[str], float]] = {
 }
 """Arguments of Python, and how many seconds the command usually takes."""
 
-SIGNALS = tuple(
-    signal.Signals[f"SIG{name}"]
-    for name in "HUP INT QUIT TERM KILL ABRT SEGV BUS USR1 USR2 PIPE ALRM STOP".split()
+SIGNALS = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL),
+    *(signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGPIPE, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP),
 )
 STOPPED_SECONDS = 2.0
 END_SECONDS = 90.0
 """The launcher gives its ranks 30 s, and a script may use 10 s to save its work."""
 LEFT_SECONDS = 15.0
 """torch's workers look every 5 s whether their script still runs."""
-OF_OTHERS = ("torchelastic_",)
-"""What torchrun itself leaves in TMPDIR if it is killed."""
+OF_OTHERS = ("torchelastic_", "torchinductor_")
+"""What torchrun itself leaves in TMPDIR if it is killed, and torch's cache."""
 
 
 @dataclass
@@ -97,13 +99,15 @@ class Round:
     victim: str = ""
     seconds: float = 0.0
     """From the signal to the end of the command."""
+    gone: float = 0.0
+    """From the end of the command to the end of all its processes."""
     code: int | None = None
     output: str = ""
     wrong: list[str] = field(default_factory=list)
 
 
-def play(seed: int, path: Path) -> Round:
-    """Play the round of this seed in an empty folder."""
+def play(seed: int, path: Path, patient: int) -> Round:
+    """Play the round of this seed in an empty folder; ``patient``: the PID to attach to."""
     chance = random.Random(seed)
     command = chance.choice(sorted(COMMANDS))
     number = chance.choice(SIGNALS)
@@ -114,7 +118,8 @@ def play(seed: int, path: Path) -> Round:
     (path / "train.py").write_text(dedent(SCRIPT))
     shared = set(os.listdir("/dev/shm"))
     pids: set[int] = set()
-    with _terminal() as (keyboard, output), _patient(path, command) as watched:
+    watched = [str(patient)] if command == "attach" else []
+    with _terminal() as (keyboard, output):
         mark = {MARK: uuid.uuid4().hex}
         before = termios.tcgetattr(keyboard)
         process = _start((*words, *watched), path, keyboard, mark, chance.random() < 0.5)
@@ -126,7 +131,7 @@ def play(seed: int, path: Path) -> Round:
             process.wait()
         if termios.tcgetattr(keyboard) != before:
             played.wrong.append("the terminal has another mode")
-        if watched and psutil.Process(int(watched[0])).status() == psutil.STATUS_STOPPED:
+        if psutil.Process(patient).status() == psutil.STATUS_STOPPED:
             played.wrong.append("the run that attach looked at is stopped")
         time.sleep(0.05)
         played.output = "".join(output) + (path / "output").read_text(errors="replace")
@@ -160,20 +165,16 @@ def _terminal() -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def _patient(path: Path, command: str) -> Iterator[list[str]]:
-    """The PID of the run to attach to, if the command needs one."""
-    if command != "attach":
-        yield []
-        return
-    with subprocess.Popen(
-        [sys.executable, "-c", dedent(PATIENT)], stdout=subprocess.PIPE, cwd=path
-    ) as patient:
-        assert patient.stdout is not None
-        patient.stdout.readline()
+def patient() -> Iterator[int]:
+    """The PID of a run to attach to, for any number of rounds."""
+    command = [sys.executable, "-c", dedent(PATIENT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         try:
-            yield [str(patient.pid)]
+            yield process.pid
         finally:
-            patient.kill()
+            process.kill()
 
 
 def _start(
@@ -244,6 +245,7 @@ def _end(
     while (left := _alive(mark)) and time.monotonic() < deadline:
         pids.update(one.pid for one in left)
         time.sleep(0.1)
+    played.gone = time.monotonic() - began - played.seconds
     for one in left:
         with suppress(psutil.Error):
             played.wrong.append(f"still there: {one.pid} {' '.join(one.cmdline())[-200:]}")

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from ddoctor.proc import processes
+
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
@@ -252,7 +254,9 @@ def import_quiet_torch() -> None:
     if name not in os.environ:
         # torch reads it once, at import; the ranks must see the user's environment.
         os.environ[name] = "FATAL"
-        import_module("torch")
+        # NumPy, which torch imports in native code, may swallow a KeyboardInterrupt.
+        with processes.undisturbed():
+            import_module("torch")
         del os.environ[name]
 
 

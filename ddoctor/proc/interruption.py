@@ -8,7 +8,8 @@ from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
-_received: list[int] = []
+received: list[int] = []
+"""The signals so far. Native code, as of an import, may swallow KeyboardInterrupt and fail later."""
 
 
 def enable() -> None:
@@ -19,9 +20,9 @@ def enable() -> None:
 
 def exit_code() -> int:
     """The exit code of a shell for a command that the received signal has ended."""
-    return 128 + (_received[-1] if _received else signal.SIGINT)
+    return 128 + (received[-1] if received else signal.SIGINT)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    _received.append(number)
+    received.append(number)
     raise KeyboardInterrupt
