@@ -39,13 +39,15 @@ def main() -> int:
         return probing.main(words)
     except DoctorError as error:
         return _complain(str(error))
-    except (KeyboardInterrupt, Exception) as error:
-        if isinstance(error, Exception) and not interruption.received:
+    except KeyboardInterrupt:
+        pass
+    except Exception:
+        if not interruption.received:
             raise
-        _complain("interrupted")
-        return interruption.exit_code()
     finally:
         sys.stdout.flush()
+    _complain("interrupted")
+    return interruption.exit_code()
 
 
 def _complain(message: str) -> int:

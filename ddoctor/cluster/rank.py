@@ -69,10 +69,11 @@ def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
             prefix=launched.run,
             ranks=launched.world_size,
         )
-        me = _join(launched, store, options)
         if launched.rank:
-            return serve(store, me, options.data)
-        return _lead(store, me, options)
+            me = _join(launched, store, options)
+            return serve(store, me, options.data, options.join_timeout)
+        with store.beating():
+            return _lead(store, _join(launched, store, options), options)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {launched.rank}: {error}") from error
 

@@ -11,14 +11,14 @@ import socket
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from itertools import count
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -42,7 +42,8 @@ TICK_SECONDS = 0.1
 RANKS_PER_TICK = 500
 # A rank reports every change, and at least this often.
 BEAT_SECONDS = 1.0
-
+SILENT_SECONDS = 20.0
+"""A rank that is silent for longer is stopped or dead; on a host that swaps, it is late."""
 
 HEARTBEAT = "heartbeat"
 """Key of the counter that rank 0 increments while it runs."""
@@ -215,7 +216,7 @@ class ClusterStore:
         """Wait up to ``seconds`` for the values of these keys; return those that arrived."""
         deadline = time.monotonic() + seconds
         while len(found := self.get_all(keys, kind)) < len(keys) and time.monotonic() < deadline:
-            self.beat()
+            time.sleep(self.tick)
         return found
 
     def wait_until(self, key: str, number: int, *, seconds: float) -> None:
@@ -224,10 +225,22 @@ class ClusterStore:
         while self.add(key, 0) < number and time.monotonic() < deadline:
             time.sleep(self.tick)
 
-    def beat(self) -> None:
-        """Show the other ranks that rank 0 runs, then wait for one tick."""
-        self.add(HEARTBEAT)
-        time.sleep(self.tick)
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Rank 0: show the other ranks that this process runs."""
+        over = Event()
+
+        def beat() -> None:
+            with suppress(StoreLost):
+                self.add(HEARTBEAT)
+                while not over.wait(BEAT_SECONDS):
+                    self.add(HEARTBEAT)
+
+        Thread(target=beat, name="heartbeat", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """Call the store in a thread, because a connection to a dead host blocks forever."""

@@ -19,6 +19,7 @@ from ddoctor.cluster.store import (
     BEAT_SECONDS,
     FINISHED,
     HEARTBEAT,
+    SILENT_SECONDS,
     ClusterStore,
     Order,
     RankInfo,
@@ -34,9 +35,6 @@ from ddoctor.proc import processes
 
 AnyOrder = TypeVar("AnyOrder", bound=msgspec.Struct)
 
-# Rank 0 sends no heartbeat while its collectors run; their limit is shorter than this.
-COORDINATOR_SILENCE_SECONDS = 60.0
-
 # The sections of all hosts must fit rank 0's store; one host's sections take some 100 kB.
 MOST_BYTES = 4 * 2**20
 
@@ -45,14 +43,16 @@ class CoordinatorLost(Exception):
     """Rank 0, which writes the report, no longer answers."""
 
 
-def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
+def serve(store: ClusterStore, me: RankInfo, data: Path, join_limit: float) -> int:
     """Carry out rank 0's orders; return the exit code of the last one.
+
+    ``join_limit``: seconds to wait for rank 0's first heartbeat.
 
     Raises:
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
     """
-    coordinator = CoordinatorHeartbeat(store)
+    coordinator = CoordinatorHeartbeat(store, join_limit)
     for number, order in orders(store, Order, coordinator):
         if order.kind == "finish":
             store.add(FINISHED)
@@ -89,9 +89,9 @@ def orders(
 class CoordinatorHeartbeat:
     """Watches the counter that rank 0 increments while it runs."""
 
-    def __init__(self, store: ClusterStore, silence: float = COORDINATOR_SILENCE_SECONDS) -> None:
-        self._store, self._silence = store, silence
-        self._count = -1
+    def __init__(self, store: ClusterStore, join_limit: float) -> None:
+        self._store, self._limit = store, join_limit
+        self._count = 0
         self._heard = self._asked = time.monotonic()
 
     def check(self) -> None:
@@ -102,11 +102,11 @@ class CoordinatorHeartbeat:
         self._asked = now
         counted = self._store.add(HEARTBEAT, 0)
         if counted != self._count:
-            self._count, self._heard = counted, now
-        elif now - self._heard > self._silence:
+            self._count, self._heard, self._limit = counted, now, SILENT_SECONDS
+        elif now - self._heard > self._limit:
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
-                f"{self._silence:.0f} s: check whether its process is stopped or dead"
+                f"{self._limit:.0f} s: check whether its process is stopped or dead"
             )
 
 

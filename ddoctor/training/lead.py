@@ -10,11 +10,18 @@ from statistics import median
 from time import perf_counter
 
 from ddoctor.analysis import endings
-from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompressed, free_port, key
+from ddoctor.cluster.store import (
+    FINISHED,
+    SILENT_SECONDS,
+    ClusterStore,
+    decompressed,
+    free_port,
+    key,
+)
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import SILENT_SECONDS, Now, Record, TurnOrder
+from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.run import Run
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -144,7 +151,6 @@ class _Watch:
             self.child.watch(self.store.tick)
 
     def _read_states(self) -> None:
-        self.store.add(HEARTBEAT)
         keys = {rank: key("progress", self.turn, rank) for rank in range(1, self._size)}
         moment = perf_counter()
         for rank, now in self.store.get_all(keys, Now).items():

@@ -162,10 +162,11 @@ def _supervise(
             ranks=launched.world_size,
         )
         if launched.rank or outputs is None:
-            return follow(store, child, new_child) or 0
+            return follow(store, child, new_child, JOIN_SECONDS) or 0
         from ddoctor.training.report import lead
 
-        return lead(store, child, new_child, options, command, outputs)
+        with store.beating():
+            return lead(store, child, new_child, options, command, outputs)
     except (StoreLost, CoordinatorLost) as error:
         if os.getppid() != launcher:
             raise DoctorError(
