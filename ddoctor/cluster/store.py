@@ -44,6 +44,8 @@ RANKS_PER_TICK = 500
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
 """A rank that is silent for longer is stopped or dead; on a host that swaps, it is late."""
+ENDING_SILENT_SECONDS = 5.0
+"""The same once a signal has asked for the end, because torchrun kills its ranks after 30 s."""
 
 HEARTBEAT = "heartbeat"
 """Key of the counter that rank 0 increments while it runs."""

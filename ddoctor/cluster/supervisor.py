@@ -90,7 +90,8 @@ class CoordinatorHeartbeat:
     """Watches the counter that rank 0 increments while it runs."""
 
     def __init__(self, store: ClusterStore, join_limit: float) -> None:
-        self._store, self._limit = store, join_limit
+        self._store, self._join_limit = store, join_limit
+        self.silence = SILENT_SECONDS
         self._count = 0
         self._heard = self._asked = time.monotonic()
 
@@ -102,11 +103,11 @@ class CoordinatorHeartbeat:
         self._asked = now
         counted = self._store.add(HEARTBEAT, 0)
         if counted != self._count:
-            self._count, self._heard, self._limit = counted, now, SILENT_SECONDS
-        elif now - self._heard > self._limit:
+            self._count, self._heard = counted, now
+        elif now - self._heard > (limit := self.silence if counted else self._join_limit):
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
-                f"{self._limit:.0f} s: check whether its process is stopped or dead"
+                f"{limit:.0f} s: check whether its process is stopped or dead"
             )
 
 

@@ -11,6 +11,7 @@ from time import perf_counter
 
 from ddoctor.analysis import endings
 from ddoctor.cluster.store import (
+    ENDING_SILENT_SECONDS,
     FINISHED,
     SILENT_SECONDS,
     ClusterStore,
@@ -170,9 +171,8 @@ class _Watch:
         if self._ended:
             return
         self._tell_stopped()
-        self.silent = tuple(
-            rank for rank, heard in self._heard.items() if moment - heard > SILENT_SECONDS
-        )
+        silence = ENDING_SILENT_SECONDS if self.child.interrupted else SILENT_SECONDS
+        self.silent = tuple(rank for rank, heard in self._heard.items() if moment - heard > silence)
         failed = any(now.over and now.exit_code for now in self.nows.values())
         if failed and self._failed_at is None:
             self._failed_at = moment

@@ -172,8 +172,9 @@ def _supervise(
             raise DoctorError(
                 f"rank {launched.rank}: {error} (has the launcher been killed?)"
             ) from error
+        continues = "" if child.over else "; the script continues, and is not recorded"
         print(
-            f"ddoctor: rank {launched.rank}: {error}; the script continues, and is not recorded",
+            f"ddoctor: rank {launched.rank}: {error}{continues}",
             file=sys.stderr,
             flush=True,
         )

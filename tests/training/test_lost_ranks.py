@@ -7,13 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
+from ddoctor.proc import folder
 from tests.conftest import free_port
 from tests.training.conftest import LIMIT_SECONDS, UNDER, MakeTraining, Training
 
@@ -26,15 +29,19 @@ SCRIPT = """
 
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Linear(16, 16))
+    # Workers that send tensors open sockets in a folder of multiprocessing.
+    loader = torch.utils.data.DataLoader(torch.randn(10**6, 16), batch_size=4, num_workers=1)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     print("begun", flush=True)
-    for step in range(int(sys.argv[1])):
+    for step, batch in zip(range(int(sys.argv[1])), loader):
         time.sleep(0.01)
-        model(torch.randn(4, 16)).sum().backward()
+        model(batch).sum().backward()
         sgd.step()
         sgd.zero_grad()
 """
 NEAR_PORTS = 8
+# Signals to the launcher, and to the supervisor of a rank.
+TOLD_SECONDS = 10
 Ranks = list["subprocess.Popen[str]"]
 
 
@@ -145,3 +152,56 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert f"rank 1 (pid {stopped.pid} on " in line
     assert f"kill -CONT {stopped.pid}" in line
     assert (code in (0, 1), other) == (True, 0), stderr
+
+
+def supervisor(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
+    (found,) = (
+        one
+        for one in psutil.Process(launcher.pid).children()
+        if one.environ().get("RANK") == str(rank)
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        pytest.param(None, signal.SIGKILL),
+        pytest.param(None, signal.SIGQUIT, marks=pytest.mark.ward),
+        pytest.param(0, signal.SIGKILL, marks=pytest.mark.ward),
+        pytest.param(1, signal.SIGKILL, marks=pytest.mark.ward),
+        pytest.param(1, signal.SIGQUIT, marks=pytest.mark.ward),
+    ],
+)
+def test_what_a_lost_supervisor_leaves_is_swept(
+    training: MakeTraining,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    victim: int | None,
+    number: int,
+) -> None:
+    """``victim``: the supervisor of this rank; None: the launcher."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    script = training(SCRIPT, "100000")
+    with script.started(*script.under("--steps=100000")) as launcher:
+        begun([launcher])
+        time.sleep(3)
+        assert len([*temporary.glob("ddoctor-*/listener-*")]) >= 2, "the workers send tensors"
+        if victim is None:
+            launcher.send_signal(number)
+        else:
+            supervisor(launcher, victim).send_signal(number)
+        began = time.monotonic()
+        trained = script.outcome(launcher)
+        seconds = time.monotonic() - began
+        while script.running():
+            assert time.monotonic() < began + LIMIT_SECONDS
+            time.sleep(0.1)
+    assert seconds < TOLD_SECONDS, trained.stderr
+    assert not [line for line in trained.stderr.splitlines() if "ddoctor/training" in line]
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    folder.sweep()
+    # torchrun's own folder stays if it is killed.
+    assert [one.name for one in temporary.iterdir() if not one.name.startswith("torch")] == []
