@@ -84,11 +84,11 @@ class Child:
         self._began = perf_counter()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
-        self.interrupted = False
         self.ended_by_us = False
         self._stopped_early = False
         """Whether it ended itself after the step that ddoctor asked for."""
-        self._signalled = 0.0
+        self.interrupted_at: float | None = None
+        """When a signal asked for the end."""
         self.stack: tuple[Frame, ...] = ()
         self._process = subprocess.Popen(
             [
@@ -127,6 +127,11 @@ class Child:
     def step_times(self) -> list[float]:
         """Seconds of each finished step."""
         return [row.end - row.begin for row in self._tape.rows()]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self.interrupted_at is not None
 
     def stop_at(self, step: int) -> None:
         """Have the script stop itself after this step."""
@@ -182,16 +187,16 @@ class Child:
     def forward(self, number: int) -> None:
         """Forward a signal to the script."""
         if number in interruption.ENDING:
-            self.interrupted = True
-            self._signalled = self._signalled or perf_counter()
+            self.interrupted_at = self.interrupted_at or perf_counter()
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     @property
     def _overdue(self) -> bool:
         """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""
-        waited = perf_counter() - self._signalled
-        return bool(self._signalled) and waited > GRACE_SECONDS and not self.over
+        if self.interrupted_at is None or self.over:
+            return False
+        return perf_counter() - self.interrupted_at > GRACE_SECONDS
 
     def end(self, *, sample: bool) -> None:
         """End the script and all that it started; ``sample``: read its stack first (py-spy)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
@@ -168,11 +168,10 @@ class _Watch:
         moment = perf_counter()
         if self._stop_at is None:
             self._find_stop()
+        self.silent = tuple(self._find_silent(moment))
         if self._ended:
             return
         self._tell_stopped()
-        silence = ENDING_SILENT_SECONDS if self.child.interrupted else SILENT_SECONDS
-        self.silent = tuple(rank for rank, heard in self._heard.items() if moment - heard > silence)
         failed = any(now.over and now.exit_code for now in self.nows.values())
         if failed and self._failed_at is None:
             self._failed_at = moment
@@ -186,6 +185,15 @@ class _Watch:
             self._end("the script did not end after its last step")
         elif moment > self._deadline and not self._left_at:
             self._out_of_time(moment)
+
+    def _find_silent(self, moment: float) -> Iterator[int]:
+        since, silence = moment, SILENT_SECONDS
+        if self.child.interrupted_at is not None:
+            # Then a rank that never came comes no more.
+            since, silence = self.child.interrupted_at, ENDING_SILENT_SECONDS
+        for rank in range(1, self._size):
+            if moment - self._heard.get(rank, since) > silence:
+                yield rank
 
     def _tell_stopped(self) -> None:
         for rank, now in self.nows.items():

@@ -42,6 +42,8 @@ SCRIPT = """
 NEAR_PORTS = 8
 # Signals to the launcher, and to the supervisor of a rank.
 TOLD_SECONDS = 10
+# A rank that vanishes without a launcher that notices.
+LOST_SECONDS = 35
 Ranks = list["subprocess.Popen[str]"]
 
 
@@ -135,6 +137,24 @@ def test_a_rank_that_vanishes_is_named(training: MakeTraining) -> None:
     assert first["cause"] == "dead-rank"
     assert first["where"]["ranks"] == [1]
     assert "did not respond any more" in first["because"]
+
+
+@pytest.mark.ward
+def test_a_rank_that_is_killed_without_a_launcher_is_named(training: MakeTraining) -> None:
+    """The script of rank 0 fails at once, long before its supervisor knows that rank 1 is lost."""
+    script = training(SCRIPT)
+    report = script.script.parent / "report.json"
+    options = ("--no-prove", "--steps=100000", f"--json={report}")
+    with by_hand(script, free_port(), *options, steps=100_000) as ranks:
+        begun(ranks)
+        time.sleep(3)
+        ranks[1].kill()
+        began = time.monotonic()
+        code, _, stderr = ended(ranks[:1])[0]
+    assert time.monotonic() - began < LOST_SECONDS
+    assert code == 1, stderr
+    first = json.loads(report.read_text())["findings"][0]
+    assert first["where"]["ranks"] == [1]
 
 
 @pytest.mark.ward
