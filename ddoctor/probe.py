@@ -7,16 +7,19 @@ import signal
 import sys
 from pathlib import Path
 
+from ddoctor.proc import interruption
+
 LOCAL_RANK = ("--local-rank=", "--local_rank=")
 
 
 def main() -> int:
     """Run one rank: measure, or record a script; a wrong option prints one line and returns 2."""
+    # Until its signals are handled: Ctrl-C ends it without a traceback.
+    interruption.end_at_once()
     # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
     from ddoctor.errors import DoctorError
-    from ddoctor.proc import interruption
     from ddoctor.proc.parent import end_with_parent
 
     words = sys.argv[1:]

@@ -16,6 +16,7 @@ from ddoctor.cluster.launcher_environment import (
 )
 from ddoctor.cluster.reachability import listen
 from ddoctor.cluster.store import (
+    ANSWER_SECONDS,
     JOINED,
     ClusterStore,
     RankInfo,
@@ -65,7 +66,7 @@ def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
             launched.address,
             launched.port,
             host_it=launched.hosts_store,
-            limit=options.join_timeout,
+            limit=ANSWER_SECONDS if launched.agent_store else options.join_timeout,
             prefix=launched.run,
             ranks=launched.world_size,
         )

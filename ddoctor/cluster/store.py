@@ -43,7 +43,7 @@ RANKS_PER_TICK = 500
 # A rank reports every change, and at least this often.
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
-"""A rank that is silent for longer is stopped or dead. On a host that swaps, a message takes seconds."""
+"""A rank that is silent for longer is stopped or dead. Swapping delays a message by seconds."""
 ENDING_SILENT_SECONDS = 5.0
 """The same once a signal has asked for the end, because torchrun kills its ranks after 30 s."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NoReturn
 
@@ -14,8 +15,21 @@ received: list[int] = []
 
 def enable() -> None:
     """Raise KeyboardInterrupt in the main thread on each of these signals."""
-    for number in ENDING:
-        signal.signal(number, _interrupt)
+    handle(ENDING, _interrupt)
+
+
+def handle(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | signal.Handlers
+) -> None:
+    """Handle these signals, but for those that are ignored, as SIGHUP is under nohup."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def end_at_once() -> None:
+    """Let Ctrl-C end this process as the other signals do, without a traceback."""
+    handle([signal.SIGINT], signal.SIG_DFL)
 
 
 def exit_code() -> int:

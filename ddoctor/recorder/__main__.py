@@ -1,5 +1,7 @@
 """`python -m ddoctor.recorder FOLDER SCRIPT ARGS`: runs and records the script of one rank."""
 
+# ruff: noqa: E402 - during the imports, Ctrl-C must not show a traceback of ddoctor.
+
 from __future__ import annotations
 
 import importlib
@@ -13,8 +15,13 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT, default_int_handler
 from types import ModuleType
 from typing import Any
+
+from ddoctor.proc import interruption
+
+interruption.end_at_once()
 
 from ddoctor.evidence import redaction
 from ddoctor.recorder import crash, recorded, script, tracebacks
@@ -90,6 +97,7 @@ def main() -> None:
         calls.pop(name)()
     sys.meta_path.insert(0, Watcher(calls))
     failed: BaseException | None = None
+    interruption.handle([SIGINT], default_int_handler)
     try:
         script.run(words)
     except script.Failed as error:
