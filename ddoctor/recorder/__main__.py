@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+from ddoctor.proc import interruption
+
+interruption.end_at_once()
+
 import importlib
 import multiprocessing
 import os
@@ -18,10 +22,6 @@ from pathlib import Path
 from signal import SIGINT, default_int_handler
 from types import ModuleType
 from typing import Any
-
-from ddoctor.proc import interruption
-
-interruption.end_at_once()
 
 from ddoctor.evidence import redaction
 from ddoctor.recorder import crash, recorded, script, tracebacks

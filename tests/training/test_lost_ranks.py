@@ -158,6 +158,24 @@ def test_a_rank_that_is_killed_without_a_launcher_is_named(training: MakeTrainin
 
 
 @pytest.mark.ward
+def test_a_rank_that_starts_after_the_end_of_its_launcher_ends(training: MakeTraining) -> None:
+    """Its store, which torchrun opened before, is gone."""
+    script = training(SCRIPT)
+    store = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    words = [
+        f"{name}={value}" for name, value in {"MASTER_ADDR": "127.0.0.1", **store, **rank}.items()
+    ]
+    began = time.monotonic()
+    with script.started("env", *words, sys.executable, *UNDER, "train.py", "10") as process:
+        code, _, stderr = ended([process])[0]
+        assert script.running() == []
+    assert code == 2
+    assert "has the launcher been killed?" in stderr
+    assert time.monotonic() - began < 2 * LOST_SECONDS
+
+
+@pytest.mark.ward
 def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -> None:
     script = training(SCRIPT)
     with by_hand(script, free_port(), "--no-prove", "--steps=100000", steps=1500) as ranks:
