@@ -67,8 +67,8 @@ COMMANDS: Mapping[str, tuple[Sequence[str], float]] = {
     "run torchrun": ((*RUN, *TORCHRUN, "train.py"), 11.0),
     "doctor": (("-m", "ddoctor", "doctor", "--probe=allreduce", "--probe=storage_read"), 9.0),
     "probe": (
-        ("-m", "torch.distributed.run", *TORCHRUN[1:], "-m", "ddoctor.probe", "--quick"),
-        20.0,
+        ("-m", "torch.distributed.run", *TORCHRUN[1:], "-m", "ddoctor.probe", "matmul"),
+        12.0,
     ),
     "attach": (("-m", "ddoctor", "attach", "--seconds=3"), 5.0),
 }
@@ -191,8 +191,15 @@ def _start(
             stdout=file,
             stderr=keyboard if on_terminal else file,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_as_a_shell_does,
         )
+
+
+def _as_a_shell_does() -> None:
+    """Take the terminal, and ignore no signal that the tests were started to ignore."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number in set(SIGNALS) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _alive(mark: Mapping[str, str]) -> list[psutil.Process]:

@@ -17,6 +17,7 @@ from ddoctor.cluster.measuring import Measuring
 from ddoctor.cluster.reachability import attempts
 from ddoctor.cluster.store import (
     BEAT_SECONDS,
+    ENDING_SILENT_SECONDS,
     FINISHED,
     HEARTBEAT,
     SILENT_SECONDS,
@@ -91,7 +92,8 @@ class CoordinatorHeartbeat:
 
     def __init__(self, store: ClusterStore, join_limit: float) -> None:
         self._store, self._join_limit = store, join_limit
-        self.silence = SILENT_SECONDS
+        self.ending = False
+        """Whether a signal has asked this rank to end."""
         self._count = 0
         self._heard = self._asked = time.monotonic()
 
@@ -102,9 +104,12 @@ class CoordinatorHeartbeat:
             return
         self._asked = now
         counted = self._store.add(HEARTBEAT, 0)
+        limit = SILENT_SECONDS if counted else self._join_limit
+        if self.ending:
+            limit = ENDING_SILENT_SECONDS
         if counted != self._count:
             self._count, self._heard = counted, now
-        elif now - self._heard > (limit := self.silence if counted else self._join_limit):
+        elif now - self._heard > limit:
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
                 f"{limit:.0f} s: check whether its process is stopped or dead"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddoctor.cluster.store import ENDING_SILENT_SECONDS, FINISHED, ClusterStore, compressed, key
+from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
 from ddoctor.training.messages import Record, TurnOrder
@@ -39,8 +39,7 @@ def _turn(
         if store.get(key("end", turn), bool):
             child.end(sample=True)
         child.watch(store.tick)
-        if child.interrupted:
-            coordinator.silence = ENDING_SILENT_SECONDS
+        coordinator.ending = child.interrupted
     store.set(key("progress", turn, rank), child.now())
     record = child.record()
     store.set(key("record", turn, rank), compressed(record))

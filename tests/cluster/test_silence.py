@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from ddoctor.cluster import supervisor
 from ddoctor.cluster.store import HEARTBEAT, ClusterStore, MemoryStore
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, CoordinatorLost
 from ddoctor.proc import processes
@@ -42,15 +43,26 @@ def test_rank_0_shows_that_it_runs_while_it_works() -> None:
     assert store.add(HEARTBEAT, 0) <= beats + 1
 
 
-def test_rank_0_may_come_late_but_not_leave() -> None:
+def test_rank_0_may_come_late_but_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.5)
     store = ClusterStore(MemoryStore(), "")
     coordinator = CoordinatorHeartbeat(store, join_limit=1000.0)
-    coordinator.silence = 0.5
     time.sleep(1.2)
     coordinator.check()
     store.add(HEARTBEAT)
     time.sleep(1.2)
     coordinator.check()
+    time.sleep(1.2)
+    with pytest.raises(CoordinatorLost, match="rank 0, which writes the report"):
+        coordinator.check()
+
+
+def test_a_rank_that_ends_does_not_wait_for_a_rank_0_that_never_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "ENDING_SILENT_SECONDS", 0.5)
+    coordinator = CoordinatorHeartbeat(ClusterStore(MemoryStore(), ""), join_limit=1000.0)
+    coordinator.ending = True
     time.sleep(1.2)
     with pytest.raises(CoordinatorLost, match="rank 0, which writes the report"):
         coordinator.check()
