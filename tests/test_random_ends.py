@@ -19,7 +19,7 @@ def looked_at() -> Iterator[int]:
         yield pid
 
 
-@pytest.mark.parametrize("seed", [3, 2001, 2015, 2017])
+@pytest.mark.parametrize("seed", [94, 99, 117, 281])
 def test_nothing_is_left(tmp_path: Path, looked_at: int, seed: int) -> None:
     played = play(seed, tmp_path, looked_at)
     assert played.wrong == [], played

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from ddoctor.cluster import supervisor
+from ddoctor.cluster import store, supervisor
 from ddoctor.cluster.store import HEARTBEAT, ClusterStore, MemoryStore
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, CoordinatorLost
 from ddoctor.proc import processes
@@ -33,37 +33,46 @@ def found(mark: str, rank: int, module: str) -> list[psutil.Process]:
     return rows
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "BEAT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
 def test_rank_0_shows_that_it_runs_while_it_works() -> None:
-    store = ClusterStore(MemoryStore(), "")
-    with store.beating():
-        time.sleep(3)
-    beats = store.add(HEARTBEAT, 0)
+    shared = ClusterStore(MemoryStore(), "")
+    with shared.beating():
+        time.sleep(0.5)
+    beats = shared.add(HEARTBEAT, 0)
     assert beats >= 2
-    time.sleep(2)
-    assert store.add(HEARTBEAT, 0) <= beats + 1
+    time.sleep(0.5)
+    assert shared.add(HEARTBEAT, 0) <= beats + 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_rank_0_may_come_late_but_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.5)
-    store = ClusterStore(MemoryStore(), "")
-    coordinator = CoordinatorHeartbeat(store, join_limit=1000.0)
-    time.sleep(1.2)
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.1)
+    shared = ClusterStore(MemoryStore(), "")
+    coordinator = CoordinatorHeartbeat(shared, join_limit=1000.0)
+    time.sleep(0.2)
     coordinator.check()
-    store.add(HEARTBEAT)
-    time.sleep(1.2)
+    shared.add(HEARTBEAT)
+    time.sleep(0.2)
     coordinator.check()
-    time.sleep(1.2)
+    time.sleep(0.2)
     with pytest.raises(CoordinatorLost, match="rank 0, which writes the report"):
         coordinator.check()
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_rank_that_ends_does_not_wait_for_a_rank_0_that_never_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "ENDING_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(supervisor, "ENDING_SILENT_SECONDS", 0.1)
     coordinator = CoordinatorHeartbeat(ClusterStore(MemoryStore(), ""), join_limit=1000.0)
     coordinator.ending = True
-    time.sleep(1.2)
+    time.sleep(0.2)
     with pytest.raises(CoordinatorLost, match="rank 0, which writes the report"):
         coordinator.check()
 

@@ -201,14 +201,15 @@ def supervisor(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
     return found
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize(
     ("victim", "number"),
     [
-        pytest.param(None, signal.SIGKILL),
-        pytest.param(None, signal.SIGQUIT, marks=pytest.mark.ward),
-        pytest.param(0, signal.SIGKILL, marks=pytest.mark.ward),
-        pytest.param(1, signal.SIGKILL, marks=pytest.mark.ward),
-        pytest.param(1, signal.SIGQUIT, marks=pytest.mark.ward),
+        (None, signal.SIGKILL),
+        (None, signal.SIGQUIT),
+        (0, signal.SIGKILL),
+        (1, signal.SIGKILL),
+        (1, signal.SIGQUIT),
     ],
 )
 def test_what_a_lost_supervisor_leaves_is_swept(
