@@ -24,7 +24,8 @@ import signal, sys
 from ddoctor import __main__, cli
 def app(**options):
     try:
-        signal.raise_signal(int(sys.argv[1]))
+        # As where a dataclass is defined.
+        exec("signal.raise_signal(int(sys.argv[1]))")
     except KeyboardInterrupt:
         if len(sys.argv) > 2:
             raise ImportError("cannot load module more than once per process")

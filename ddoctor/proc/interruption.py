@@ -13,6 +13,10 @@ received: list[int] = []
 """The signals so far. Native code, as in an import, may fail on KeyboardInterrupt instead."""
 
 
+class Interruption(KeyboardInterrupt):
+    """Python itself dies of SIGINT at its end if a plain one went through an ``exec``."""
+
+
 def enable() -> None:
     """Raise KeyboardInterrupt in the main thread on each of these signals."""
     handle(ENDING, _interrupt)
@@ -39,4 +43,4 @@ def exit_code() -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     received.append(number)
-    raise KeyboardInterrupt
+    raise Interruption
