@@ -154,15 +154,20 @@ def test_a_rank_that_is_stopped_is_the_first_finding(started: Started) -> None:
     assert marked(mark) == []
 
 
-def signalled(number: int, *words: str, ignored: bool = False) -> tuple[int, str, str]:
+def signalled(
+    folder: Path, number: int, *words: str, ignored: bool = False
+) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a ddoctor that gets the signal."""
+    # Only of a module does Python's own exit code depend on how it was interrupted.
+    (folder / "signalled.py").write_text(SIGNALLED)
 
     def ignore() -> None:
         if ignored:
             signal.signal(number, signal.SIG_IGN)
 
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, str(number), *words],
+        [sys.executable, "-m", "signalled", str(number), *words],
+        cwd=folder,
         preexec_fn=ignore,
         capture_output=True,
         text=True,
@@ -174,18 +179,18 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_the_exit_code_names_the_signal(number: int) -> None:
-    assert signalled(number) == (128 + number, "", "ddoctor: interrupted\n")
+def test_the_exit_code_names_the_signal(tmp_path: Path, number: int) -> None:
+    assert signalled(tmp_path, number) == (128 + number, "", "ddoctor: interrupted\n")
 
 
-def test_an_interrupted_import_is_an_interruption() -> None:
+def test_an_interrupted_import_is_an_interruption(tmp_path: Path) -> None:
     code = 128 + signal.SIGINT
-    assert signalled(signal.SIGINT, "failing") == (code, "", "ddoctor: interrupted\n")
+    assert signalled(tmp_path, signal.SIGINT, "failing") == (code, "", "ddoctor: interrupted\n")
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     """As SIGHUP under nohup."""
-    assert signalled(signal.SIGHUP, ignored=True) == (0, "survived\n", "")
+    assert signalled(tmp_path, signal.SIGHUP, ignored=True) == (0, "survived\n", "")
 
 
 def catches_ctrl_c(pid: int) -> bool:
