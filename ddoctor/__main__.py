@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from typing import NoReturn
+
+from ddoctor.proc import interruption
 
 # What typer makes of Ctrl-C.
 TYPERS_INTERRUPTED = 130
@@ -15,20 +16,23 @@ TYPERS_INTERRUPTED = 130
 def main() -> NoReturn:
     """Run the command line; a failure is one line on stderr and exit code 2."""
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # As on Ctrl-C, so that no process stays behind.
-            signal.signal(number, signal.default_int_handler)
+        # As on Ctrl-C, no process stays behind.
+        interruption.enable()
         _accept_any_terminal()
         code = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = _complain("interrupted")
+        code = _interrupted()
     except BrokenPipeError:
         # The reader has gone (`ddoctor list | head`), and no one reads the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
-        code = _complain(f"internal error: {type(error).__name__}: {error}; {_kept_traceback()}")
+        if interruption.received:
+            code = _interrupted()
+        else:
+            name = type(error).__name__
+            code = _complain(f"internal error: {name}: {error}; {_kept_traceback()}")
     sys.exit(code)
 
 
@@ -61,6 +65,11 @@ def _run() -> int:
     if code == TYPERS_INTERRUPTED:
         raise KeyboardInterrupt
     return code
+
+
+def _interrupted() -> int:
+    _complain("interrupted")
+    return interruption.exit_code()
 
 
 def _complain(message: str) -> int:

@@ -7,39 +7,50 @@ import signal
 import sys
 from pathlib import Path
 
+from ddoctor.proc import interruption
+
 LOCAL_RANK = ("--local-rank=", "--local_rank=")
 
 
 def main() -> int:
     """Run one rank: measure, or record a script; a wrong option prints one line and returns 2."""
+    # Until its signals are handled: Ctrl-C ends it without a traceback.
+    interruption.end_at_once()
     # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
     from ddoctor.errors import DoctorError
+    from ddoctor.proc.parent import end_with_parent
 
     words = sys.argv[1:]
     # torch.distributed.launch puts --local-rank=N first, also before `run`.
     given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
     del words[: len(given)]
+    recording = words[:1] == ["run"]
+    if not recording or "TORCHELASTIC_RUN_ID" in os.environ:
+        # A script may save a checkpoint. Without torchrun, its launcher may be a shell that exits.
+        end_with_parent(signal.SIGTERM if recording else signal.SIGKILL)
     try:
-        if words[:1] == ["run"]:
-            from ddoctor.training import rank as recording
+        if recording:
+            from ddoctor.training import rank
 
-            return recording.main(words[1:], given)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # torchrun forwards Ctrl-C as SIGTERM or SIGINT: end like Ctrl-C, with all cleanup.
-            signal.signal(number, signal.default_int_handler)
+            return rank.main(words[1:], given)
+        # torchrun forwards Ctrl-C as SIGTERM or SIGINT: end like Ctrl-C, with all cleanup.
+        interruption.enable()
         from ddoctor.cluster import rank as probing
-        from ddoctor.proc.parent import end_with_parent
 
-        end_with_parent()
         return probing.main(words)
     except DoctorError as error:
         return _complain(str(error))
     except KeyboardInterrupt:
-        return _complain("interrupted")
+        pass
+    except Exception:
+        if not interruption.received:
+            raise
     finally:
         sys.stdout.flush()
+    _complain("interrupted")
+    return interruption.exit_code()
 
 
 def _complain(message: str) -> int:

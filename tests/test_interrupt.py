@@ -11,11 +11,29 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 MARK = "DDOCTOR_TEST_MARK"
+
+# Receives a signal in native code, which may turn KeyboardInterrupt into an error of its own.
+SIGNALLED = """
+import signal, sys
+from ddoctor import __main__, cli
+def app(**options):
+    try:
+        # As where a dataclass is defined.
+        exec("signal.raise_signal(int(sys.argv[1]))")
+    except KeyboardInterrupt:
+        if len(sys.argv) > 2:
+            raise ImportError("cannot load module more than once per process")
+        raise
+    print("survived")
+cli.app = app
+__main__.main()
+"""
 
 Started = Callable[[], tuple[subprocess.Popen[str], str]]
 
@@ -57,7 +75,7 @@ def started() -> Iterator[Started]:
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     while not condition():
         assert process.poll() is None, "it ended before it could be interrupted"
-        time.sleep(0.02)
+        time.sleep(0.005)
 
 
 def interrupted(process: subprocess.Popen[str], number: int) -> dict[str, object]:
@@ -134,3 +152,66 @@ def test_a_rank_that_is_stopped_is_the_first_finding(started: Started) -> None:
     assert report["findings"][0]["where"]["ranks"] == [1]
     assert "stopped by a signal" in report["findings"][0]["because"]
     assert marked(mark) == []
+
+
+def signalled(
+    folder: Path, number: int, *words: str, ignored: bool = False
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a ddoctor that gets the signal."""
+    # Only of a module does Python's own exit code depend on how it was interrupted.
+    (folder / "signalled.py").write_text(SIGNALLED)
+
+    def ignore() -> None:
+        if ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "signalled", str(number), *words],
+        cwd=folder,
+        preexec_fn=ignore,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_the_exit_code_names_the_signal(tmp_path: Path, number: int) -> None:
+    assert signalled(tmp_path, number) == (128 + number, "", "ddoctor: interrupted\n")
+
+
+def test_an_interrupted_import_is_an_interruption(tmp_path: Path) -> None:
+    code = 128 + signal.SIGINT
+    assert signalled(tmp_path, signal.SIGINT, "failing") == (code, "", "ddoctor: interrupted\n")
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """As SIGHUP under nohup."""
+    assert signalled(tmp_path, signal.SIGHUP, ignored=True) == (0, "survived\n", "")
+
+
+def catches_ctrl_c(pid: int) -> bool:
+    """Whether the process handles SIGINT itself, as Python does from its own start."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.parametrize("module", ["ddoctor.recorder", "ddoctor.probe"])
+def test_ctrl_c_while_a_rank_starts_shows_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(100)")
+    words = {"ddoctor.recorder": [str(tmp_path), "train.py"], "ddoctor.probe": ["run", "train.py"]}
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *words[module]],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        until(lambda: catches_ctrl_c(process.pid), process)
+        until(lambda: not catches_ctrl_c(process.pid), process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (-signal.SIGINT, "")

@@ -77,6 +77,8 @@ class Held:
 
 def held_up(ranks: Sequence[RankHost]) -> Iterator[Held]:
     """Ranks of one host that share too few CPUs, or that have fewer CPUs than their peers."""
+    # The mask of a rank that ended at once is not known.
+    ranks = [rank for rank in ranks if rank.affinity]
     crowded = tuple(rank for rank in ranks if _shares_too_few(rank, ranks))
     confined = tuple(rank for rank in ranks if rank not in crowded and _is_confined(rank, ranks))
     for held in (crowded, confined):

@@ -165,7 +165,7 @@ class Coordinator:
             if len(came) >= size or time.monotonic() > deadline:
                 break
             started(f"{len(came)} of {size} ranks have joined")
-            self._store.beat()
+            time.sleep(self._store.tick)
         self._ranks += sorted(infos.values(), key=lambda one: one.rank)
         self._missing = tuple(sorted(set(range(size)) - came))
         self._check_ranks()

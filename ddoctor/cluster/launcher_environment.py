@@ -42,10 +42,15 @@ class LaunchedRank:
     local_size: int
     address: str = "localhost"
     port: int = 0
-    hosts_store: bool
-    """Whether this rank opens the store: rank 0, unless torchrun has opened one."""
+    agent_store: bool = False
+    """Whether torchrun has opened the store, which it does before it starts a rank."""
     run: str = ""
     """Name that separates this run from others that use the same store."""
+
+    @property
+    def hosts_store(self) -> bool:
+        """Whether this rank opens the store."""
+        return self.rank == 0 and not self.agent_store
 
 
 def leave_it_to_rank_0() -> None:
@@ -73,7 +78,6 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
     address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
     if not address:
         raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
-    own_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     run = (
         environment.get("TORCHELASTIC_RUN_ID", ""),
         environment.get("TORCHELASTIC_RESTART_COUNT", ""),
@@ -85,7 +89,7 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
         local_size=local_size,
         address=address,
         port=_number(environment, "MASTER_PORT", 29500),
-        hosts_store=own_store and rank == 0,
+        agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         run="/".join(run),
     )
 

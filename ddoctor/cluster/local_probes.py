@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from ddoctor.cluster.measurement import Limits
-from ddoctor.cluster.measuring import TAG
 from ddoctor.cluster.probe_series import ProbeSeries, skipped
 from ddoctor.cluster.store import ClusterStore, MemoryStore, Order, RankInfo, free_port
 from ddoctor.collect import host
@@ -30,6 +29,9 @@ PROBE_LIMIT_SECONDS = 15.0
 # Measuring the rest of the probes takes another import of torch.
 RELAUNCH_SECONDS = 10.0
 GRACE_SECONDS = 2.0
+
+TAG = "DDOCTOR_GPU_USERS"
+"""Environment variable of the process that finds the usable GPUs."""
 
 RANKS_WITHOUT_GPU = 2
 # Device files of NVIDIA, NVIDIA in WSL, and AMD: torch sees no GPU if all are missing.

@@ -99,7 +99,7 @@ class MeasurementRun:
                     if now > min(limit, probe_limit, limits.deadline):
                         self.outcome = "hung"
                         break
-                    self._store.beat()
+                    time.sleep(self._store.tick)
                 self._stop(measuring)
         except KeyboardInterrupt:
             self._store.set(key("stop", self._number), True)
@@ -181,7 +181,7 @@ class MeasurementRun:
             self._read_progress()
             if sum(progress.over for progress in self._progress.values()) == len(self._hosts):
                 return
-            self._store.beat()
+            time.sleep(self._store.tick)
         self._store.set(key("stop", self._number), True)
 
     def _rank_states(self) -> dict[int, RankState]:

@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ddoctor.cluster.failure_reasons import last_line
 from ddoctor.cluster.store import (
@@ -23,12 +21,11 @@ from ddoctor.cluster.store import (
 )
 from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
+from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.parent import end_with_parent
 
 INTERRUPTED = "interrupted by Ctrl-C or a signal on its host"
 """The error of a rank whose supervisor was interrupted."""
-
-TAG = "DDOCTOR_SUPERVISED"
-"""Environment variable that identifies the processes of one order."""
 
 GRACE_SECONDS = 0.5
 
@@ -46,9 +43,8 @@ class Measuring:
     ) -> None:
         self._store, self._ranks, self._number = store, ranks, number
         self._order, self._data = order, data
-        self._tag = {TAG: uuid.uuid4().hex}
-        self._temporary = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
-        self._folder = Path(self._temporary.name)
+        self._temporary = TemporaryFolder()
+        self._folder, self._tag = self._temporary.path, self._temporary.tag
         self._processes: list[_MeasuringProcess] = []
 
     def __enter__(self) -> Measuring:
@@ -142,6 +138,7 @@ class _MeasuringProcess:
                 stderr=output,
                 # Launchers and terminals signal whole process groups; the supervisor ends this one.
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         self.pid = self._process.pid
         self._progress = RankProgress(rank=info.rank, host=info.host, pid=self.pid)

@@ -16,6 +16,7 @@ from ddoctor.cluster.launcher_environment import (
 )
 from ddoctor.cluster.reachability import listen
 from ddoctor.cluster.store import (
+    ANSWER_SECONDS,
     JOINED,
     ClusterStore,
     RankInfo,
@@ -65,14 +66,15 @@ def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
             launched.address,
             launched.port,
             host_it=launched.hosts_store,
-            limit=options.join_timeout,
+            limit=ANSWER_SECONDS if launched.agent_store else options.join_timeout,
             prefix=launched.run,
             ranks=launched.world_size,
         )
-        me = _join(launched, store, options)
         if launched.rank:
-            return serve(store, me, options.data)
-        return _lead(store, me, options)
+            me = _join(launched, store, options)
+            return serve(store, me, options.data, options.join_timeout)
+        with store.beating():
+            return _lead(store, _join(launched, store, options), options)
     except (StoreLost, CoordinatorLost) as error:
         raise DoctorError(f"rank {launched.rank}: {error}") from error
 

@@ -49,8 +49,6 @@ def start(torchrun: TorchrunOptions, options: ProbeOptions) -> int:
         return _torchrun(place, torchrun.nproc_per_node, words(ProbeOptions, options))
     except HostsMissing as apart:
         return _report(apart, options)
-    except KeyboardInterrupt:
-        raise DoctorError("interrupted") from None
 
 
 def _join(endpoint: Endpoint) -> list[str]:

@@ -11,17 +11,19 @@ import socket
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from itertools import count
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
+
+from ddoctor.proc import processes
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -40,7 +42,10 @@ TICK_SECONDS = 0.1
 RANKS_PER_TICK = 500
 # A rank reports every change, and at least this often.
 BEAT_SECONDS = 1.0
-
+SILENT_SECONDS = 20.0
+"""A rank that is silent for longer is stopped or dead. Swapping delays a message by seconds."""
+ENDING_SILENT_SECONDS = 5.0
+"""The same once a signal has asked for the end, because torchrun kills its ranks after 30 s."""
 
 HEARTBEAT = "heartbeat"
 """Key of the counter that rank 0 increments while it runs."""
@@ -213,7 +218,7 @@ class ClusterStore:
         """Wait up to ``seconds`` for the values of these keys; return those that arrived."""
         deadline = time.monotonic() + seconds
         while len(found := self.get_all(keys, kind)) < len(keys) and time.monotonic() < deadline:
-            self.beat()
+            time.sleep(self.tick)
         return found
 
     def wait_until(self, key: str, number: int, *, seconds: float) -> None:
@@ -222,10 +227,22 @@ class ClusterStore:
         while self.add(key, 0) < number and time.monotonic() < deadline:
             time.sleep(self.tick)
 
-    def beat(self) -> None:
-        """Show the other ranks that rank 0 runs, then wait for one tick."""
-        self.add(HEARTBEAT)
-        time.sleep(self.tick)
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Rank 0: show the other ranks that this process runs."""
+        over = Event()
+
+        def beat() -> None:
+            with suppress(StoreLost):
+                self.add(HEARTBEAT)
+                while not over.wait(BEAT_SECONDS):
+                    self.add(HEARTBEAT)
+
+        Thread(target=beat, name="heartbeat", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """Call the store in a thread, because a connection to a dead host blocks forever."""
@@ -252,7 +269,9 @@ def import_quiet_torch() -> None:
     if name not in os.environ:
         # torch reads it once, at import; the ranks must see the user's environment.
         os.environ[name] = "FATAL"
-        import_module("torch")
+        # NumPy, which torch imports in native code, may swallow a KeyboardInterrupt.
+        with processes.undisturbed():
+            import_module("torch")
         del os.environ[name]
 
 

@@ -17,8 +17,10 @@ from ddoctor.cluster.measuring import Measuring
 from ddoctor.cluster.reachability import attempts
 from ddoctor.cluster.store import (
     BEAT_SECONDS,
+    ENDING_SILENT_SECONDS,
     FINISHED,
     HEARTBEAT,
+    SILENT_SECONDS,
     ClusterStore,
     Order,
     RankInfo,
@@ -34,9 +36,6 @@ from ddoctor.proc import processes
 
 AnyOrder = TypeVar("AnyOrder", bound=msgspec.Struct)
 
-# Rank 0 sends no heartbeat while its collectors run; their limit is shorter than this.
-COORDINATOR_SILENCE_SECONDS = 60.0
-
 # The sections of all hosts must fit rank 0's store; one host's sections take some 100 kB.
 MOST_BYTES = 4 * 2**20
 
@@ -45,14 +44,16 @@ class CoordinatorLost(Exception):
     """Rank 0, which writes the report, no longer answers."""
 
 
-def serve(store: ClusterStore, me: RankInfo, data: Path) -> int:
+def serve(store: ClusterStore, me: RankInfo, data: Path, join_limit: float) -> int:
     """Carry out rank 0's orders; return the exit code of the last one.
+
+    ``join_limit``: seconds to wait for rank 0's first heartbeat.
 
     Raises:
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
     """
-    coordinator = CoordinatorHeartbeat(store)
+    coordinator = CoordinatorHeartbeat(store, join_limit)
     for number, order in orders(store, Order, coordinator):
         if order.kind == "finish":
             store.add(FINISHED)
@@ -89,9 +90,11 @@ def orders(
 class CoordinatorHeartbeat:
     """Watches the counter that rank 0 increments while it runs."""
 
-    def __init__(self, store: ClusterStore, silence: float = COORDINATOR_SILENCE_SECONDS) -> None:
-        self._store, self._silence = store, silence
-        self._count = -1
+    def __init__(self, store: ClusterStore, join_limit: float) -> None:
+        self._store, self._join_limit = store, join_limit
+        self.ending = False
+        """Whether a signal has asked this rank to end."""
+        self._count = 0
         self._heard = self._asked = time.monotonic()
 
     def check(self) -> None:
@@ -101,12 +104,15 @@ class CoordinatorHeartbeat:
             return
         self._asked = now
         counted = self._store.add(HEARTBEAT, 0)
+        limit = SILENT_SECONDS if counted else self._join_limit
+        if self.ending:
+            limit = ENDING_SILENT_SECONDS
         if counted != self._count:
             self._count, self._heard = counted, now
-        elif now - self._heard > self._silence:
+        elif now - self._heard > limit:
             raise CoordinatorLost(
                 f"rank 0, which writes the report, has not answered for "
-                f"{self._silence:.0f} s: check whether its process is stopped or dead"
+                f"{limit:.0f} s: check whether its process is stopped or dead"
             )
 
 

@@ -220,7 +220,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     omp_threads: int | None = None
     """OMP_NUM_THREADS at the start; None: not set, or no number."""
     affinity: tuple[int, ...]
-    """Indices of the CPUs that it may use."""
+    """Indices of the CPUs that it may use; empty: it ended before they were read."""
     host_cpus: int
     quota: float | None = None
     """CPUs that the cgroup grants; None: unlimited."""

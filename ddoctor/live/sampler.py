@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -22,6 +21,7 @@ from ddoctor.live.sampling_rate import SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Stack
+from ddoctor.proc.folder import TemporaryFolder
 from ddoctor.proc.memory import held, swapped
 from ddoctor.proc.usage import HostUse
 
@@ -141,7 +141,7 @@ class Sampler:
         Raises:
             DoctorError: py-spy is not installed.
         """
-        with TemporaryDirectory() as folder, ExitStack() as cleanup:
+        with TemporaryFolder() as folder, ExitStack() as cleanup:
             deadline = self._began + end
             seconds = max(0.0, deadline - time.monotonic())
             spies: list[tuple[_SampledRank, Spy]] = []

@@ -20,6 +20,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.live import KnownFrames
 from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
+from ddoctor.proc.parent import end_with_parent
 
 # Of a CPU that another process wants too, a process of this niceness gets a seventieth. It hardly
 # ever takes it from a running one; ranks are sampled waiting as often as with a lower niceness.
@@ -97,6 +98,7 @@ class Spy:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # ddoctor handles Ctrl-C
+            preexec_fn=end_with_parent,
         )
         if not native:  # a py-spy that pauses the process must not be slow
             with suppress(OSError):

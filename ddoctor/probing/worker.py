@@ -16,7 +16,6 @@ from ddoctor.errors import DoctorError
 from ddoctor.probing.journal import Journal
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.probing.world import BURN_SECONDS, ProbeWorld, Skip, join, usable_gpus
-from ddoctor.proc.parent import end_with_parent
 
 # Share of the usual time: smaller largest sizes, fewer rounds of the large ones.
 QUICK = 0.25
@@ -24,7 +23,6 @@ QUICK = 0.25
 
 def main() -> int:
     """Join the other ranks and run the probes one after the other, on all ranks together."""
-    end_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("probes", nargs="+", help="names of probes, or modules with a dot")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the journals")

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+from ddoctor.proc import interruption
+
 GONE = "gone"
 
 # A single sample may catch a process in a short wait for a disk; a stopped rank stays stopped.
@@ -55,7 +57,7 @@ def end(grace: float, **variable: str) -> tuple[int, ...]:
     processes whose parents have ended, too. Signals wait until all is done: an interruption would
     leave processes behind.
     """
-    with _undisturbed():
+    with undisturbed():
         found = carrying(**variable)
         if found:
             # torchrun ends its ranks cleanly on SIGTERM.
@@ -72,9 +74,9 @@ def end(grace: float, **variable: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    interruptions = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, interruptions)
+def undisturbed() -> Iterator[None]:
+    """Let signals that end ddoctor wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, interruption.ENDING)
     try:
         yield
     finally:

@@ -1,8 +1,15 @@
 """Runs and records the script of one rank."""
 
+# ruff: noqa: E402 - during the imports, Ctrl-C must not show a traceback of ddoctor.
+
 from __future__ import annotations
 
+from ddoctor.proc import interruption
+
+interruption.end_at_once()
+
 import importlib
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -12,6 +19,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT, default_int_handler
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +33,9 @@ WRITERS = {
     "safetensors.torch": ("save_file", "save_model"),
 }
 """Functions of modules other than torch that write checkpoints."""
+
+LONGEST_SOCKET_PATH = 107  # sockaddr_un, unix(7)
+LONGEST_SOCKET_NAME = len("/listener-12345678")
 
 
 class Watcher(MetaPathFinder):
@@ -58,12 +69,10 @@ def main(before: Collection[str]) -> None:
 
     ``before``: the modules that Python itself had imported.
     """
-    from ddoctor.proc.parent import end_with_parent
-
-    end_with_parent()
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     # Before them: -c, its code and the folder.
     sys.orig_argv[-len(words) - 3 :] = words
+    _keep_sockets(folder)
     crash.keep(folder / recorded.CRASH)
     tape = Tape(folder / recorded.TAPE, for_good=True)
     timeline = Timeline(tape)
@@ -92,6 +101,7 @@ def main(before: Collection[str]) -> None:
         calls.pop(name)()
     sys.meta_path.insert(0, Watcher(calls))
     failed: BaseException | None = None
+    interruption.handle([SIGINT], default_int_handler)
     try:
         script.run(words, before)
     except script.Failed as error:
@@ -118,3 +128,11 @@ def main(before: Collection[str]) -> None:
 
 def _complain(message: str) -> None:
     print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
+
+
+def _keep_sockets(folder: Path) -> None:
+    """Have multiprocessing put its sockets here, to be removed even if a worker is killed."""
+    if len(str(folder)) + LONGEST_SOCKET_NAME < LONGEST_SOCKET_PATH:
+        process: Any = multiprocessing.current_process()
+        # Where multiprocessing.util.get_temp_dir looks first; workers inherit it.
+        process._config["tempdir"] = str(folder)

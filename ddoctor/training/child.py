@@ -15,9 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shutil import which
-from tempfile import TemporaryDirectory
 from time import perf_counter
-from types import FrameType
 
 import msgspec
 import psutil
@@ -25,7 +23,9 @@ import psutil
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame, RankEnding
-from ddoctor.proc import processes, usage
+from ddoctor.proc import interruption, processes, usage
+from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
 from ddoctor.recorder.recorded import Grown
@@ -48,11 +48,7 @@ from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.stderr import STDERR, Stderr
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-TAG = "DDOCTOR_TRAINING"
-"""Environment variable that identifies all processes of one script."""
+FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
@@ -82,19 +78,18 @@ class Child:
         order: TurnOrder,
         host: str,
     ) -> None:
-        self._folder = TemporaryDirectory(prefix="ddoctor-", ignore_cleanup_errors=True)
-        self.folder = Path(self._folder.name)
+        self._folder = TemporaryFolder()
+        self.folder = self._folder.path
         self._tape = Tape(self.folder / recorded.TAPE, create=True)
         self.launched, self.host = launched, host
-        self._tag = {TAG: f"{os.getpid()}-{turn}-{time.time_ns()}"}
         self._began = perf_counter()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
-        self.interrupted = False
         self.ended_by_us = False
         self._stopped_early = False
         """Whether it ended itself after the step that ddoctor asked for."""
-        self._signalled = 0.0
+        self.interrupted_at: float | None = None
+        """When a signal asked for the end."""
         self.stack: tuple[Frame, ...] = ()
         self._process = subprocess.Popen(
             [
@@ -105,10 +100,11 @@ class Child:
                 str(self.folder),
                 *words,
             ],
-            env=_environment(turn, order) | self._tag,
+            env=_environment(turn, order) | self._folder.tag,
             # A signal must reach the script once: from this process.
             start_new_session=True,
             pass_fds=_inherited(),
+            preexec_fn=end_with_parent,
             stderr=None if os.isatty(STDERR) else subprocess.PIPE,
         )
         self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
@@ -133,6 +129,11 @@ class Child:
     def step_times(self) -> list[float]:
         """Seconds of each finished step."""
         return [row.end - row.begin for row in self._tape.rows()]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self.interrupted_at is not None
 
     def stop_at(self, step: int) -> None:
         """Have the script stop itself after this step."""
@@ -185,19 +186,19 @@ class Child:
         if not self.done:
             self.use.sample_children()
 
-    def forward(self, number: int, frame: FrameType | None = None) -> None:
-        """Signal handler that forwards the signal to the script."""
-        if number in ENDING_SIGNALS:
-            self.interrupted = True
-            self._signalled = self._signalled or perf_counter()
+    def forward(self, number: int) -> None:
+        """Forward a signal to the script."""
+        if number in interruption.ENDING:
+            self.interrupted_at = self.interrupted_at or perf_counter()
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     @property
     def _overdue(self) -> bool:
         """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""
-        waited = perf_counter() - self._signalled
-        return bool(self._signalled) and waited > GRACE_SECONDS and not self.over
+        if self.interrupted_at is None or self.over:
+            return False
+        return perf_counter() - self.interrupted_at > GRACE_SECONDS
 
     def end(self, *, sample: bool) -> None:
         """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
@@ -226,7 +227,7 @@ class Child:
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
-        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
+        left = [one for one in processes.carrying(**self._folder.tag) if one.pid != self.pid]
         told = []
         # Its own helpers end with it.
         for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
@@ -235,7 +236,7 @@ class Child:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
             print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
-        processes.end(0.0, **self._tag)
+        processes.end(0.0, **self._folder.tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import SILENT_SECONDS, Record, TurnOrder
+from ddoctor.training.messages import Record, TurnOrder
 
 
-def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None:
+def follow(store: ClusterStore, child: Child, new_child: NewChild, join_limit: float) -> int | None:
     """Run turns until rank 0 ends the run; return the script's exit code of the first turn.
+
+    ``join_limit``: seconds to wait for rank 0's first heartbeat.
 
     Raises:
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
     """
-    coordinator = CoordinatorHeartbeat(store, SILENT_SECONDS)
+    coordinator = CoordinatorHeartbeat(store, join_limit)
     first = _turn(store, child, 0, coordinator)
     for turn, order in orders(store, TurnOrder, coordinator, first=1):
         if order.over:
@@ -37,6 +39,7 @@ def _turn(
         if store.get(key("end", turn), bool):
             child.end(sample=True)
         child.watch(store.tick)
+        coordinator.ending = child.interrupted
     store.set(key("progress", turn, rank), child.now())
     record = child.record()
     store.set(key("record", turn, rank), compressed(record))

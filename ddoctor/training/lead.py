@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
 
 from ddoctor.analysis import endings
-from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompressed, free_port, key
+from ddoctor.cluster.store import (
+    ENDING_SILENT_SECONDS,
+    FINISHED,
+    SILENT_SECONDS,
+    ClusterStore,
+    decompressed,
+    free_port,
+    key,
+)
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import SILENT_SECONDS, Now, Record, TurnOrder
+from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.run import Run
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -144,7 +152,6 @@ class _Watch:
             self.child.watch(self.store.tick)
 
     def _read_states(self) -> None:
-        self.store.add(HEARTBEAT)
         keys = {rank: key("progress", self.turn, rank) for rank in range(1, self._size)}
         moment = perf_counter()
         for rank, now in self.store.get_all(keys, Now).items():
@@ -161,12 +168,10 @@ class _Watch:
         moment = perf_counter()
         if self._stop_at is None:
             self._find_stop()
+        self.silent = tuple(self._find_silent(moment))
         if self._ended:
             return
         self._tell_stopped()
-        self.silent = tuple(
-            rank for rank, heard in self._heard.items() if moment - heard > SILENT_SECONDS
-        )
         failed = any(now.over and now.exit_code for now in self.nows.values())
         if failed and self._failed_at is None:
             self._failed_at = moment
@@ -180,6 +185,15 @@ class _Watch:
             self._end("the script did not end after its last step")
         elif moment > self._deadline and not self._left_at:
             self._out_of_time(moment)
+
+    def _find_silent(self, moment: float) -> Iterator[int]:
+        since, silence = moment, SILENT_SECONDS
+        if self.child.interrupted_at is not None:
+            # Then a rank that never came comes no more.
+            since, silence = self.child.interrupted_at, ENDING_SILENT_SECONDS
+        for rank in range(1, self._size):
+            if moment - self._heard.get(rank, since) > silence:
+                yield rank
 
     def _tell_stopped(self) -> None:
         for rank, now in self.nows.items():

@@ -9,9 +9,6 @@ from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
 
-# A rank writes at each tick; one on a busy host, or one that swaps, after seconds.
-SILENT_SECONDS = 20.0
-
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a rank."""

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
+from ddoctor.proc import interruption
 from ddoctor.recorder import script
 from ddoctor.training.child import FORWARDED, Child, NewChild
 from ddoctor.training.messages import TurnOrder
@@ -58,17 +60,27 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         leave_it_to_rank_0()
         return 2
     options, command, outputs = asked
-    host = socket.gethostname()
+    host, launcher = socket.gethostname(), os.getppid()
     current: list[Child] = []
+    early: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if launched.agent_store and os.getppid() != launcher:
+            raise DoctorError("the launcher has ended, and this rank ends with it")
+        if current:
+            current[0].forward(number)
+        else:
+            early.append(number)
 
     def new_child(turn: int, order: TurnOrder) -> Child:
         child = Child(command, launched, turn=turn, order=order, host=host)
         current[:] = [child]
         return child
 
+    interruption.handle(FORWARDED, forward)
     child = new_child(0, TurnOrder())
-    for number in FORWARDED:
-        signal.signal(number, lambda number, frame: current[0].forward(number))
+    for one in early:
+        child.forward(one)
     try:
         code = _supervise(child, new_child, options, command, outputs)
     finally:
@@ -79,7 +91,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
 def _place() -> LaunchedRank:
     if dialect(os.environ) is not None:
         return place()
-    return LaunchedRank(rank=0, world_size=1, local_rank=0, local_size=1, hosts_store=True)
+    return LaunchedRank(rank=0, world_size=1, local_rank=0, local_size=1)
 
 
 def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -> Asked | None:
@@ -134,35 +146,36 @@ def _supervise(
     outputs: Outputs | None,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.
-    from ddoctor.cluster.store import StoreLost, connect, connect_near
+    from ddoctor.cluster.store import ANSWER_SECONDS, StoreLost, connect, connect_near
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
-    launched, launcher = child.launched, os.getppid()
+    launched, launcher, store = child.launched, os.getppid(), None
     # If the launcher has no store, the script opens one at MASTER_PORT.
-    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    beside = own and launched.port > 0
+    beside = not launched.agent_store and launched.port > 0
     try:
         store = (connect_near if beside else connect)(
             launched.address,
             launched.port + beside,
             host_it=launched.hosts_store,
-            limit=JOIN_SECONDS,
+            limit=ANSWER_SECONDS if launched.agent_store else JOIN_SECONDS,
             prefix=f"run/{launched.run}",
             ranks=launched.world_size,
         )
         if launched.rank or outputs is None:
-            return follow(store, child, new_child) or 0
+            return follow(store, child, new_child, JOIN_SECONDS) or 0
         from ddoctor.training.report import lead
 
-        return lead(store, child, new_child, options, command, outputs)
+        with store.beating():
+            return lead(store, child, new_child, options, command, outputs)
     except (StoreLost, CoordinatorLost) as error:
-        if os.getppid() != launcher:
+        if os.getppid() != launcher or (launched.agent_store and store is None):
             raise DoctorError(
                 f"rank {launched.rank}: {error} (has the launcher been killed?)"
             ) from error
+        continues = "" if child.over else "; the script continues, and is not recorded"
         print(
-            f"ddoctor: rank {launched.rank}: {error}; the script continues, and is not recorded",
+            f"ddoctor: rank {launched.rank}: {error}{continues}",
             file=sys.stderr,
             flush=True,
         )

@@ -165,6 +165,10 @@ def use(*ranks: RankHost) -> RankUse:
     return RankUse(hosts=ranks, flags=())
 
 
+def test_quiet_where_a_rank_ended_before_its_mask_was_read(findings: Findings) -> None:
+    assert findings(CAUSE, use(rank(0, range(96)), rank(1, (), waited=None))) == ()
+
+
 def steps(loader: float, ranks: int = 2) -> Steps:
     """60 of 0.1 s, so much of each in the loader."""
     return Steps(

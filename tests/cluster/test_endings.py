@@ -24,7 +24,7 @@ OTHERWISE = ("sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"')
 # Every Python process of one host runs this first.
 WRONG = """
 import os
-if "DDOCTOR_SUPERVISED" in os.environ:
+if "DDOCTOR_FOLDER" in os.environ:
     import torch.distributed as dist
     right = dist.all_reduce
     def all_reduce(tensor, *arguments, **options):

@@ -7,13 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
+from ddoctor.proc import folder
 from tests.conftest import free_port
 from tests.training.conftest import LIMIT_SECONDS, UNDER, MakeTraining, Training
 
@@ -26,15 +29,21 @@ SCRIPT = """
 
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Linear(16, 16))
+    # Workers that send tensors open sockets in a folder of multiprocessing.
+    loader = torch.utils.data.DataLoader(torch.randn(10**6, 16), batch_size=4, num_workers=1)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     print("begun", flush=True)
-    for step in range(int(sys.argv[1])):
+    for step, batch in zip(range(int(sys.argv[1])), loader):
         time.sleep(0.01)
-        model(torch.randn(4, 16)).sum().backward()
+        model(batch).sum().backward()
         sgd.step()
         sgd.zero_grad()
 """
 NEAR_PORTS = 8
+# Signals to the launcher, and to the supervisor of a rank.
+TOLD_SECONDS = 10
+# A rank that vanishes without a launcher that notices.
+LOST_SECONDS = 35
 Ranks = list["subprocess.Popen[str]"]
 
 
@@ -131,6 +140,42 @@ def test_a_rank_that_vanishes_is_named(training: MakeTraining) -> None:
 
 
 @pytest.mark.ward
+def test_a_rank_that_is_killed_without_a_launcher_is_named(training: MakeTraining) -> None:
+    """The script of rank 0 fails at once, long before its supervisor knows that rank 1 is lost."""
+    script = training(SCRIPT)
+    report = script.script.parent / "report.json"
+    options = ("--no-prove", "--steps=100000", f"--json={report}")
+    with by_hand(script, free_port(), *options, steps=100_000) as ranks:
+        begun(ranks)
+        time.sleep(3)
+        ranks[1].kill()
+        began = time.monotonic()
+        code, _, stderr = ended(ranks[:1])[0]
+    assert time.monotonic() - began < LOST_SECONDS
+    assert code == 1, stderr
+    first = json.loads(report.read_text())["findings"][0]
+    assert first["where"]["ranks"] == [1]
+
+
+@pytest.mark.ward
+def test_a_rank_that_starts_after_the_end_of_its_launcher_ends(training: MakeTraining) -> None:
+    """Its store, which torchrun opened before, is gone."""
+    script = training(SCRIPT)
+    store = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    words = [
+        f"{name}={value}" for name, value in {"MASTER_ADDR": "127.0.0.1", **store, **rank}.items()
+    ]
+    began = time.monotonic()
+    with script.started("env", *words, sys.executable, *UNDER, "train.py", "10") as process:
+        code, _, stderr = ended([process])[0]
+        assert script.running() == []
+    assert code == 2
+    assert "has the launcher been killed?" in stderr
+    assert time.monotonic() - began < 2 * LOST_SECONDS
+
+
+@pytest.mark.ward
 def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -> None:
     script = training(SCRIPT)
     with by_hand(script, free_port(), "--no-prove", "--steps=100000", steps=1500) as ranks:
@@ -145,3 +190,57 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert f"rank 1 (pid {stopped.pid} on " in line
     assert f"kill -CONT {stopped.pid}" in line
     assert (code in (0, 1), other) == (True, 0), stderr
+
+
+def supervisor(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
+    (found,) = (
+        one
+        for one in psutil.Process(launcher.pid).children()
+        if one.environ().get("RANK") == str(rank)
+    )
+    return found
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        (None, signal.SIGKILL),
+        (None, signal.SIGQUIT),
+        (0, signal.SIGKILL),
+        (1, signal.SIGKILL),
+        (1, signal.SIGQUIT),
+    ],
+)
+def test_what_a_lost_supervisor_leaves_is_swept(
+    training: MakeTraining,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    victim: int | None,
+    number: int,
+) -> None:
+    """``victim``: the supervisor of this rank; None: the launcher."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    script = training(SCRIPT, "100000")
+    with script.started(*script.under("--steps=100000")) as launcher:
+        begun([launcher])
+        time.sleep(3)
+        assert len([*temporary.glob("ddoctor-*/listener-*")]) >= 2, "the workers send tensors"
+        if victim is None:
+            launcher.send_signal(number)
+        else:
+            supervisor(launcher, victim).send_signal(number)
+        began = time.monotonic()
+        trained = script.outcome(launcher)
+        seconds = time.monotonic() - began
+        while script.running():
+            assert time.monotonic() < began + LIMIT_SECONDS
+            time.sleep(0.1)
+    assert seconds < TOLD_SECONDS, trained.stderr
+    assert not [line for line in trained.stderr.splitlines() if "ddoctor/training" in line]
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    folder.sweep()
+    # torchrun's own folder stays if it is killed.
+    assert [one.name for one in temporary.iterdir() if not one.name.startswith("torch")] == []

@@ -1,0 +1,81 @@
+"""Temporary folders that do not outlast their use, even if ddoctor is killed.
+
+The owner of a folder holds a lock as long as it lives. A process that makes or removes a folder
+also removes those of the same user whose lock is free, and whose processes have ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+
+from ddoctor.proc import processes
+
+PREFIX = "ddoctor-"
+LOCK = "owner"
+"""The locked file in a folder. It names the host: on a shared disk, a lock may hold only there."""
+TAG = "DDOCTOR_FOLDER"
+"""Environment variable of the processes that use a folder: its path."""
+
+
+class TemporaryFolder(TemporaryDirectory[str]):
+    """A folder in ``TMPDIR`` for this user alone."""
+
+    def __init__(self) -> None:
+        with processes.undisturbed():
+            super().__init__(prefix=PREFIX, ignore_cleanup_errors=True)
+            self.path = Path(self.name)
+            self.tag = {TAG: self.name}
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            # Where the file system knows no locks, no one else gets this one either.
+            with suppress(OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                os.write(self._lock, socket.gethostname().encode())
+        sweep()
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        with processes.undisturbed():
+            with suppress(OSError):
+                _remove(self.path)
+            super().cleanup()
+            os.close(self._lock)
+        sweep()
+
+
+def sweep() -> None:
+    """Remove the folders that a killed ddoctor of this user has left on this host."""
+    for path in Path(gettempdir()).glob(f"{PREFIX}*"):
+        # Another one may sweep, too.
+        with suppress(OSError):
+            _sweep(path)
+
+
+def _sweep(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here = os.read(lock, 256) == socket.gethostname().encode()
+        if here and not processes.carrying(**{TAG: str(path)}):
+            _remove(path)
+    finally:
+        os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; its lock goes last, so that the next sweep finds what this one leaves."""
+    for one in path.iterdir():
+        if one.is_dir() and not one.is_symlink():
+            shutil.rmtree(one, ignore_errors=True)
+        elif one.name != LOCK:
+            one.unlink()
+    shutil.rmtree(path, ignore_errors=True)
