@@ -116,7 +116,7 @@ def without_ours(state: Mapping[str, Any], *, launched: bool) -> dict[str, Any]:
         "faulthandler": False,
         "status": status | {"SigCgt": f"{caught:016x}"},
         "dies with its parent": 0,
-        "environment": without(state["environment"], "DDOCTOR_TRAINING", "DDOCTOR_ISOLATE"),
+        "environment": without(state["environment"], "DDOCTOR_FOLDER", "DDOCTOR_ISOLATE"),
         "descriptors": {
             number: one for number, one in state["descriptors"].items() if one[1] != "crash.txt"
         },
