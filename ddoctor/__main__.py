@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from typing import NoReturn
 
+from ddoctor import console
 from ddoctor.proc import interruption
 
 # What typer makes of Ctrl-C.
@@ -18,7 +18,7 @@ def main() -> NoReturn:
     try:
         # As on Ctrl-C, no process stays behind.
         interruption.enable()
-        _accept_any_terminal()
+        console.accept_any()
         code = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -28,21 +28,9 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
-        if interruption.received:
-            code = _interrupted()
-        else:
-            name = type(error).__name__
-            code = _complain(f"internal error: {name}: {error}; {_kept_traceback()}")
+        interrupted = interruption.received
+        code = _interrupted() if interrupted else _complain(console.internal_error(error))
     sys.exit(code)
-
-
-def _accept_any_terminal() -> None:
-    """Replace characters that the terminal cannot show; write nothing to a closed stdout."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _run() -> int:
@@ -77,21 +65,6 @@ def _complain(message: str) -> int:
 
     print("ddoctor:", redaction.text(" ".join(message.split())), file=sys.stderr)
     return 2
-
-
-def _kept_traceback() -> str:
-    """Write the traceback to a file; says where it is."""
-    import traceback
-    from tempfile import NamedTemporaryFile
-
-    from ddoctor.evidence import redaction
-
-    try:
-        with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
-            file.write(redaction.text(traceback.format_exc()))
-    except OSError:
-        return "its traceback could not be written"
-    return f"please report it with {file.name}"
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ def main() -> int:
     # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
+    from ddoctor import console
     from ddoctor.errors import DoctorError
     from ddoctor.proc import interruption
     from ddoctor.proc.parent import end_with_parent
 
+    console.accept_any()
     words = sys.argv[1:]
     # torch.distributed.launch puts --local-rank=N first, also before `run`.
     given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
@@ -41,7 +43,7 @@ def main() -> int:
         return _complain(str(error))
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, Exception) and not interruption.received:
-            raise
+            return _complain(console.internal_error(error))
         _complain("interrupted")
         return interruption.exit_code()
     finally:

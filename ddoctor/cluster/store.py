@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import zlib
+from _thread import start_new_thread
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -18,7 +19,6 @@ from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from itertools import count
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -349,7 +349,8 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
         except Exception as error:
             outcome.set_exception(error)
 
-    Thread(target=run, daemon=True).start()
+    # Without memory for a new thread, Thread.start waits forever for its begin.
+    start_new_thread(run, ())
     if not wait([outcome], seconds).done:
         raise TimeoutError(f"{seconds:.0f} s of silence")
     return outcome.result()

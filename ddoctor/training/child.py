@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
+from tempfile import gettempdir
 from time import perf_counter
 
 import msgspec
@@ -23,7 +24,7 @@ from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.proc import interruption, processes, usage
-from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
@@ -33,6 +34,7 @@ from ddoctor.recorder.tape import (
     CALLS,
     COLLECTIVE,
     DONE,
+    ERROR,
     LEAVING,
     OPERATION,
     OPERATIONS,
@@ -77,9 +79,10 @@ class Child:
         order: TurnOrder,
         host: str,
     ) -> None:
-        self._folder = TemporaryFolder()
-        self.folder = self._folder.path
-        self._tape = Tape(self.folder / recorded.TAPE, create=True)
+        self._folder, self._tape, self._unwritten = _materials()
+        # Without a folder, it has no files that could be read.
+        self.folder = self._folder.path if self._folder else Path(os.devnull)
+        self._tag = {TAG: str(self.folder)} if self._folder else {TAG: f"none of {os.getpid()}"}
         self.launched, self.host = launched, host
         self._began = perf_counter()
         self._over_at: float | None = None
@@ -96,10 +99,10 @@ class Child:
                 *_interpreter_options(),
                 "-m",
                 "ddoctor.recorder",
-                str(self.folder),
+                "" if self._unwritten else str(self.folder),
                 *words,
             ],
-            env=_environment(turn, order) | self._folder.tag,
+            env=_environment(turn, order) | self._tag,
             # A signal must reach the script once: from this process.
             start_new_session=True,
             preexec_fn=end_with_parent,
@@ -154,7 +157,13 @@ class Child:
             host=self.host,
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
+            unrecorded=self._unrecorded,
         )
+
+    @property
+    def _unrecorded(self) -> str:
+        error = int(self._tape.head[ERROR])
+        return _unwritable(self.folder.parent, os.strerror(error)) if error else self._unwritten
 
     def watch(self, tick: float) -> None:
         """Sample the script, end it if that is overdue, and wait for its end or the next sample."""
@@ -220,7 +229,7 @@ class Child:
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
-        left = [one for one in processes.carrying(**self._folder.tag) if one.pid != self.pid]
+        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
         told = []
         # Its own helpers end with it.
         for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
@@ -229,7 +238,7 @@ class Child:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
             print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
-        processes.end(0.0, **self._folder.tag)
+        processes.end(0.0, **self._tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
@@ -282,7 +291,8 @@ class Child:
             host_sections=self._surroundings.packed(self.host) if self._surroundings else "",
         )
         self._tape.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
         if self._exit is not None:
             os.close(self._exit)
             self._exit = None
@@ -307,6 +317,21 @@ class Child:
 
 NewChild = Callable[[int, TurnOrder], Child]
 """Starts the script for a turn."""
+
+
+def _materials() -> tuple[TemporaryFolder | None, Tape, str]:
+    """A folder with a tape; or, where neither can be written, a tape in memory, and why."""
+    folder: TemporaryFolder | None = None
+    try:
+        folder = TemporaryFolder()
+        return folder, Tape(folder.path / recorded.TAPE, create=True), ""
+    except OSError as error:
+        where = folder.path.parent if folder is not None else Path(gettempdir())
+        return folder, Tape(None), _unwritable(where, error.strerror or str(error))
+
+
+def _unwritable(folder: Path, why: str) -> str:
+    return f"cannot write to {folder}: {why}"
 
 
 def _interpreter_options() -> list[str]:
@@ -336,7 +361,9 @@ def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
 
 def _stack(pid: int) -> tuple[Frame, ...]:
     """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
-    spy = which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    spy = which(
+        "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
     if spy is None:
         return ()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import SILENT_SECONDS, Record, TurnOrder
+from ddoctor.training.messages import SILENT_SECONDS, UNRECORDED, Record, TurnOrder, Unrecorded
 
 
 def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None:
@@ -14,6 +14,7 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild) -> int | None
     Raises:
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
+        Unrecorded: rank 0 has given up the record.
     """
     coordinator = CoordinatorHeartbeat(store, SILENT_SECONDS)
     first = _turn(store, child, 0, coordinator)
@@ -33,6 +34,8 @@ def _turn(
         store.set(key("progress", turn, rank), child.now())
         coordinator.check()
         if (stop := store.get(key("stop", turn), int)) is not None:
+            if stop == UNRECORDED:
+                raise Unrecorded
             child.stop_at(stop)
         if store.get(key("end", turn), bool):
             child.end(sample=True)

@@ -14,7 +14,7 @@ from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompresse
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import SILENT_SECONDS, Now, Record, TurnOrder
+from ddoctor.training.messages import SILENT_SECONDS, UNRECORDED, Now, Record, TurnOrder, Unrecorded
 from ddoctor.training.run import Run
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -52,7 +52,11 @@ class Lead:
         self._lost: dict[int, Now | None] = {}
 
     def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> Run:
-        """Follow the current turn to its end, and return the records of all ranks."""
+        """Follow the current turn to its end, and return the records of all ranks.
+
+        Raises:
+            Unrecorded: a rank cannot be recorded.
+        """
         watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
         watch.run()
         records = self._records(watch.nows, watch.silent)
@@ -153,6 +157,11 @@ class _Watch:
                 self._heard[rank] = moment
             self.nows[rank] = now
         self.nows[0] = self.child.now()
+        if lost := [(rank, now) for rank, now in self.nows.items() if now.unrecorded]:
+            # Those that stop early would leave the others waiting for them.
+            self.store.set(key("stop", self.turn), UNRECORDED)
+            rank, now = min(lost)
+            raise Unrecorded(f"rank {rank} on {now.host}: {now.unrecorded}")
         steps = max(now.steps for now in self.nows.values())
         if steps > self._most_steps:
             self._most_steps, self._last_step = steps, perf_counter()

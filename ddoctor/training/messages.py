@@ -12,6 +12,13 @@ from ddoctor.recorder.tape import StepRow
 # A rank writes at each tick; one on a busy host, or one that swaps, after seconds.
 SILENT_SECONDS = 20.0
 
+UNRECORDED = 0
+"""In place of the step at which to stop: all scripts continue to their end without a record."""
+
+
+class Unrecorded(Exception):
+    """The run is not recorded; the message says which rank is why, and is empty on other ranks."""
+
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a rank."""
@@ -31,6 +38,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     stopped: bool
     """Whether a signal has stopped the script (SIGSTOP)."""
+    unrecorded: str = ""
+    """Why nothing is recorded on this rank; empty: it is."""
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank, dialect, leave_it_to_rank_0, place
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
 from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
 from ddoctor.training.child import FORWARDED, Child, NewChild
-from ddoctor.training.messages import TurnOrder
+from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
@@ -166,17 +168,27 @@ def _supervise(
         from ddoctor.training.report import lead
 
         return lead(store, child, new_child, options, command, outputs)
+    except Unrecorded as error:
+        return _unrecorded(child, str(error))
     except (StoreLost, CoordinatorLost) as error:
+        why = f"rank {launched.rank}: {error}"
         if os.getppid() != launcher:
-            raise DoctorError(
-                f"rank {launched.rank}: {error} (has the launcher been killed?)"
-            ) from error
-        print(
-            f"ddoctor: rank {launched.rank}: {error}; the script continues, and is not recorded",
-            file=sys.stderr,
-            flush=True,
-        )
-        return child.without_record()
+            raise DoctorError(f"{why} (has the launcher been killed?)") from error
+        return _unrecorded(child, why)
+    except Exception as error:
+        why = f"rank {launched.rank}: {console.internal_error(error)}"
+        if child.over:
+            raise DoctorError(why) from error
+        return _unrecorded(child, why)
+
+
+def _unrecorded(child: Child, why: str) -> int:
+    """Let the script continue to its end; return its exit code."""
+    if why:
+        what = "the run was" if child.over else "the script continues, and is"
+        line = redaction.text(f"ddoctor: {why}; {what} not recorded")
+        print(line, file=sys.stderr, flush=True)
+    return child.without_record()
 
 
 def _like(code: int) -> int:
