@@ -23,6 +23,7 @@ from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Section
 from ddoctor.probing.gpu_users import UsableGpus
 from ddoctor.proc import processes
+from ddoctor.proc.folder import without_room
 
 # Probes stop within 8 s; a loaded machine may need longer.
 PROBE_LIMIT_SECONDS = 15.0
@@ -63,6 +64,8 @@ def measure(
     series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK), ranks, ranks)
     backend = ""
     try:
+        if why := without_room():
+            raise _CannotStart("crashed", why)
         gpus = _usable_gpus(deadline)
         in_use = "" if force else gpus.in_use
         backend = "nccl" if gpus.count and not in_use else "gloo"

@@ -6,6 +6,7 @@ the files: they hold the measurements, and show how far each rank got and which 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -55,7 +56,10 @@ class Journal:
             reason=reason,
             section=msgspec.Raw(msgspec.json.encode(section)),
         )
-        os.write(self._file, msgspec.json.encode(line) + b"\n")
+        text = msgspec.json.encode(line) + b"\n"
+        if os.write(self._file, text) < len(text):
+            # The rest would follow in the middle of the next line.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Follower:

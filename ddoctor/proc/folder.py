@@ -55,6 +55,16 @@ class TemporaryFolder(TemporaryDirectory[str]):
         sweep()
 
 
+def without_room() -> str:
+    """Why temporary files cannot be written, and what to do; empty: there is room for them."""
+    if _has_room(_roomy()):
+        return ""
+    return (
+        f"{gettempdir()} has no room for temporary files: set TMPDIR to a folder with "
+        f"{ROOM_BYTES >> 20} MiB"
+    )
+
+
 def _roomy() -> str:
     """The first of the places with room; ``TMPDIR`` if none has it."""
     places = (gettempdir(), IN_MEMORY)
