@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from ddoctor.evidence import redaction
 from ddoctor.proc import processes
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class ClusterStore:
 
     def set(self, key: str, value: object) -> None:
         """Store a value under a key; it replaces the earlier one."""
-        self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
+        self._call(lambda: self._store.set(key, redaction.encoded(value).decode()))
 
     def give(self, order: msgspec.Struct) -> int:
         """Rank 0: give every rank this order; return its number."""
@@ -240,7 +241,7 @@ class ClusterStore:
 
 def compressed(value: object) -> str:
     """A large value as a short text."""
-    return b64encode(zlib.compress(msgspec.json.encode(value), 1)).decode()
+    return b64encode(zlib.compress(redaction.encoded(value), 1)).decode()
 
 
 def decompressed(text: str, kind: type[Value]) -> Value:

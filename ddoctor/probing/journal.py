@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from ddoctor.evidence import redaction
+
 Outcome = Literal["", "completed", "skipped", "failed"]
 
 
@@ -54,9 +56,9 @@ class Journal:
             doing=doing,
             outcome=outcome,
             reason=reason,
-            section=msgspec.Raw(msgspec.json.encode(section)),
+            section=msgspec.Raw(redaction.encoded(section)),
         )
-        text = msgspec.json.encode(line) + b"\n"
+        text = redaction.encoded(line) + b"\n"
         if os.write(self._file, text) < len(text):
             # The rest would follow in the middle of the next line.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ddoctor.evidence import redaction
 from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.steps import Growth, HotLine
@@ -105,7 +106,7 @@ def write(folder: Path, name: str, value: object) -> int:
     """
     new = folder / f"{name}.new"
     try:
-        new.write_bytes(msgspec.json.encode(value))
+        new.write_bytes(redaction.encoded(value))
         new.replace(folder / name)
     except OSError as error:
         with suppress(OSError):
