@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from typing import NoReturn
 
@@ -25,11 +25,10 @@ def main() -> NoReturn:
         code = _interrupted()
     except BrokenPipeError:
         # The reader has gone (`ddoctor list | head`), and no one reads the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.drop_stdout()
         code = 0
     except Exception as error:
-        interrupted = interruption.received
-        code = _interrupted() if interrupted else _complain(console.internal_error(error))
+        code = _failed(error)
     sys.exit(code)
 
 
@@ -55,6 +54,15 @@ def _run() -> int:
     return code
 
 
+def _failed(error: Exception) -> int:
+    if interruption.received:
+        return _interrupted()
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        console.drop_stdout()
+        return _complain(f"cannot write to stdout: {error.strerror}")
+    return _complain(console.internal_error(error))
+
+
 def _interrupted() -> int:
     _complain("interrupted")
     return interruption.exit_code()
@@ -63,7 +71,7 @@ def _interrupted() -> int:
 def _complain(message: str) -> int:
     from ddoctor.evidence import redaction
 
-    print("ddoctor:", redaction.text(" ".join(message.split())), file=sys.stderr)
+    console.say(redaction.text(f"ddoctor: {' '.join(message.split())}"))
     return 2
 
 

@@ -51,11 +51,12 @@ def main() -> int:
 
 
 def _complain(message: str) -> int:
+    from ddoctor import console
     from ddoctor.cluster.launcher_environment import explain_failure
     from ddoctor.evidence import redaction
 
     line = redaction.text(f"ddoctor: {' '.join(message.split())}")
-    print(line, file=sys.stderr)
+    console.say(line)
     explain_failure(line)
     return 2
 

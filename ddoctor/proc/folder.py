@@ -42,7 +42,7 @@ class TemporaryFolder(TemporaryDirectory[str]):
             # Where the file system knows no locks, no one else gets this one either.
             with suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
-                os.write(self._lock, socket.gethostname().encode())
+                os.write(self._lock, os.fsencode(socket.gethostname()))
         sweep()
 
     def cleanup(self) -> None:
@@ -93,7 +93,7 @@ def _sweep(path: Path) -> None:
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        here = os.read(lock, 256) == socket.gethostname().encode()
+        here = os.read(lock, 256) == os.fsencode(socket.gethostname())
         if here and not processes.carrying(**{TAG: str(path)}):
             _remove(path)
     finally:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ddoctor import console
 from ddoctor.evidence import redaction
 from ddoctor.recorder import crash, recorded, script, tracebacks
 from ddoctor.recorder.tape import ERROR, Tape
@@ -140,7 +141,7 @@ class _Recording:
 
 
 def _complain(message: str) -> None:
-    print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
+    console.say(f"ddoctor: {redaction.text(message)}")
 
 
 def _keep_sockets(folder: Path) -> None:

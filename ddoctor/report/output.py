@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddoctor import console
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
@@ -99,7 +100,7 @@ def _stdout() -> Iterator[None]:
         raise
     except OSError as error:
         # Python would try again to write the rest at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.drop_stdout()
         raise DoctorError(f"cannot write to stdout: {error.strerror}") from error
 
 

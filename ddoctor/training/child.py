@@ -20,6 +20,7 @@ from time import perf_counter
 import msgspec
 import psutil
 
+from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame, RankEnding
@@ -45,9 +46,9 @@ from ddoctor.recorder.tape import (
     WORLD,
     Tape,
 )
+from ddoctor.training import stderr
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
-from ddoctor.training.stderr import STDERR, Stderr
 
 FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -93,24 +94,21 @@ class Child:
         """Whether it ended itself after the step that ddoctor asked for."""
         self._signalled = 0.0
         self.stack: tuple[Frame, ...] = ()
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                *_interpreter_options(),
-                "-m",
-                "ddoctor.recorder",
-                "" if self._unwritten else str(self.folder),
-                *words,
-            ],
-            env=_environment(turn, order) | self._tag,
-            # A signal must reach the script once: from this process.
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-            stderr=None if os.isatty(STDERR) else subprocess.PIPE,
-        )
-        self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
+        self._stderr = stderr.forwarded()
+        try:
+            self._process = subprocess.Popen(
+                recorder_command("" if self._unwritten else str(self.folder), words),
+                env=_environment(turn, order) | self._tag,
+                # A signal must reach the script once: from this process.
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+                stderr=self._stderr.end if self._stderr else None,
+            )
+        finally:
+            if self._stderr:
+                self._stderr.started()
         self.pid = self._process.pid
-        self._exit = os.pidfd_open(self.pid) if sys.platform == "linux" else None
+        self._exit = _end_of(self.pid)
         # Later turns of the script add nothing to the sections of the host.
         self._surroundings = None if turn or launched.local_rank else HostSections()
         self.use = HostUse(self.pid, launched.rank, host, launched.local_size)
@@ -217,7 +215,8 @@ class Child:
         self._process.wait()
 
     def without_record(self) -> int:
-        """Wait for the end of the script; return its exit code."""
+        """Let the script run to its own end; return its exit code."""
+        self._tape.head[STOP_AT] = 0
         while not self.over:
             self.watch(TICK_SECONDS)
         return int(self._process.wait())
@@ -237,7 +236,7 @@ class Child:
                 if one.name() != usage.DATA_WORKER:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
-            print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
+            console.say(f"ddoctor: ended with the script: {', '.join(told)}")
         processes.end(0.0, **self._tag)
 
     def record(self) -> Record:
@@ -332,6 +331,18 @@ def _materials() -> tuple[TemporaryFolder | None, Tape, str]:
 
 def _unwritable(folder: Path, why: str) -> str:
     return f"cannot write to {folder}: {why}"
+
+
+def _end_of(pid: int) -> int | None:
+    """A descriptor that becomes readable at a process's end; None: there is none to be had."""
+    with suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def recorder_command(folder: str, words: Sequence[str]) -> list[str]:
+    """The command that runs a script and records it in the folder; without one, it only runs it."""
+    return [sys.executable, *_interpreter_options(), "-m", "ddoctor.recorder", folder, *words]
 
 
 def _interpreter_options() -> list[str]:

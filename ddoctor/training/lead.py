@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
 
+from ddoctor import console
 from ddoctor.analysis import endings
 from ddoctor.cluster.store import FINISHED, HEARTBEAT, ClusterStore, decompressed, free_port, key
 from ddoctor.probing.sweep_request import SweepRequest
@@ -194,11 +194,9 @@ class _Watch:
         for rank, now in self.nows.items():
             if now.stopped and now.age > STOPPED_SECONDS and rank not in self._told:
                 self._told.add(rank)
-                print(
+                console.say(
                     f"ddoctor: rank {rank} (pid {now.pid} on {now.host}) is stopped by a signal: "
-                    f"`kill -CONT {now.pid}` lets it continue",
-                    file=sys.stderr,
-                    flush=True,
+                    f"`kill -CONT {now.pid}` lets it continue"
                 )
 
     def _find_stop(self) -> None:

@@ -21,7 +21,7 @@ from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.recorder import script
-from ddoctor.training.child import FORWARDED, Child, NewChild
+from ddoctor.training.child import FORWARDED, Child, NewChild, recorder_command
 from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 
@@ -78,7 +78,15 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
 
     for number in FORWARDED:
         signal.signal(number, forward)
-    child = new_child(0, TurnOrder())
+    try:
+        child = new_child(0, TurnOrder())
+    except OSError as error:
+        console.say(
+            f"ddoctor: rank {launched.rank}: no process for the script: {error.strerror}; "
+            "the script runs in this one, and is not recorded"
+        )
+        sys.stdout.flush()
+        os.execv(sys.executable, recorder_command("", command))
     for one in early:
         child.forward(one)
     try:
@@ -176,10 +184,9 @@ def _supervise(
             raise DoctorError(f"{why} (has the launcher been killed?)") from error
         return _unrecorded(child, why)
     except Exception as error:
+        failure = 2 if child.over else 0
         why = f"rank {launched.rank}: {console.internal_error(error)}"
-        if child.over:
-            raise DoctorError(why) from error
-        return _unrecorded(child, why)
+        return _unrecorded(child, why) or failure
 
 
 def _unrecorded(child: Child, why: str) -> int:
@@ -187,7 +194,7 @@ def _unrecorded(child: Child, why: str) -> int:
     if why:
         what = "the run was" if child.over else "the script continues, and is"
         line = redaction.text(f"ddoctor: {why}; {what} not recorded")
-        print(line, file=sys.stderr, flush=True)
+        console.say(line)
     return child.without_record()
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from ddoctor import engine
+from ddoctor import console, engine
 from ddoctor.cluster.launcher_environment import explain_failure
 from ddoctor.cluster.store import ClusterStore
 from ddoctor.control_arms import trial_candidates
@@ -65,7 +64,7 @@ def lead(
             outputs.write(report, evidence)
         except DoctorError as error:
             unwritten = redaction.text(f"ddoctor: {error}")
-            print(unwritten, file=sys.stderr, flush=True)
+            console.say(unwritten)
     finally:
         if child.over:
             # Once the other ranks end, the launcher sends SIGTERM; this rank still exits with its
