@@ -268,10 +268,23 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def _never() -> bool:
+    return False
+
+
 def connect(
-    address: str, port: int, *, host_it: bool, limit: float, prefix: str = "", ranks: int = 1
+    address: str,
+    port: int,
+    *,
+    host_it: bool,
+    limit: float,
+    prefix: str = "",
+    ranks: int = 1,
+    useless: Callable[[], bool] = _never,
 ) -> ClusterStore:
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
+
+    ``useless``: asked after each attempt; no further one is made once it is true.
 
     Raises:
         StoreLost: the store cannot be opened or reached; the message says why.
@@ -293,7 +306,7 @@ def connect(
             # If another program has the port, torch waits forever for its answer.
             store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
-            if host_it or left < CONNECT_EVERY_SECONDS:
+            if host_it or left < CONNECT_EVERY_SECONDS or useless():
                 why = f"cannot reach the store at {address}:{port}: {_first_line(error)}"
                 raise StoreLost(why) from error
             time.sleep(CONNECT_EVERY_SECONDS)
@@ -303,9 +316,18 @@ def connect(
 
 
 def connect_near(
-    address: str, port: int, *, host_it: bool, limit: float, prefix: str, ranks: int
+    address: str,
+    port: int,
+    *,
+    host_it: bool,
+    limit: float,
+    prefix: str,
+    ranks: int,
+    useless: Callable[[], bool],
 ) -> ClusterStore:
     """Open the store at the first free one of the ports from ``port`` on, or find it there.
+
+    ``useless``: as of ``connect``.
 
     Raises:
         StoreLost: as ``connect``; after all ports.
@@ -326,7 +348,7 @@ def connect_near(
                     store.set(OPEN, True)
                 if store.get(OPEN, bool):
                     return store
-        if host_it or time.monotonic() > deadline:
+        if host_it or time.monotonic() > deadline or useless():
             whose = "no port is free for the store" if host_it else "rank 0 has opened no store"
             raise StoreLost(f"{whose} at {address}:{ports[0]} to {ports[-1]}")
         time.sleep(CONNECT_EVERY_SECONDS)

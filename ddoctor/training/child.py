@@ -216,7 +216,8 @@ class Child:
 
     def without_record(self) -> int:
         """Let the script run to its own end; return its exit code."""
-        self._tape.head[STOP_AT] = 0
+        if not self.over:
+            self._tape.head[STOP_AT] = 0
         while not self.over:
             self.watch(TICK_SECONDS)
         return int(self._process.wait())

@@ -170,6 +170,8 @@ def _supervise(
             limit=JOIN_SECONDS,
             prefix=f"run/{launched.run}",
             ranks=launched.world_size,
+            # With the launcher, its store and the other ranks have gone.
+            useless=lambda: os.getppid() != launcher,
         )
         if launched.rank or outputs is None:
             return follow(store, child, new_child) or 0
