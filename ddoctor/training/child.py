@@ -125,6 +125,11 @@ class Child:
         """Number of finished steps."""
         return int(self._tape.head[DONE])
 
+    @property
+    def leaving(self) -> bool:
+        """Whether the script has reached the step at which to stop."""
+        return bool(self._tape.head[LEAVING])
+
     def step_times(self) -> list[float]:
         """Seconds of each finished step."""
         return [row.end - row.begin for row in self._tape.rows()]

@@ -194,7 +194,7 @@ def _supervise(
 def _unrecorded(child: Child, why: str) -> int:
     """Let the script continue to its end; return its exit code."""
     if why:
-        what = "the run was" if child.over else "the script continues, and is"
+        what = "the run was" if child.over or child.leaving else "the script continues, and is"
         line = redaction.text(f"ddoctor: {why}; {what} not recorded")
         console.say(line)
     return child.without_record()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_a_rank_in_a_locale_without_utf_8(words: tuple[str, ...]) -> None:
     given = ASCII | rank | address
     ran = run(sys.executable, "-m", "ddoctor.probe", *words, environment=given)
     assert ran.code == 0
-    assert "Usage: torchrun ? -m ddoctor.probe" in ran.stdout
+    assert re.match("Usage: torchrun . -m ddoctor.probe", ran.stdout)
 
 
 @pytest.mark.ward
