@@ -64,7 +64,7 @@ def measure(
     series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK), ranks, ranks)
     backend = ""
     try:
-        if why := without_room():
+        if why := without_room() or _without_loopback():
             raise _CannotStart("crashed", why)
         gpus = _usable_gpus(deadline)
         in_use = "" if force else gpus.in_use
@@ -99,6 +99,16 @@ def measure(
     return tuple(
         msgspec.structs.replace(section, host=socket.gethostname()) for section in sections
     )
+
+
+def _without_loopback() -> str:
+    """Why the ranks cannot reach each other on this host, and what to do; empty: they can."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), GRACE_SECONDS).close()
+    except OSError as error:
+        return f"{LOOPBACK} cannot be used ({error.strerror}): run `ip link set lo up` as root"
+    return ""
 
 
 def _usable_gpus(deadline: float) -> UsableGpus:

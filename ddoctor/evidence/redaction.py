@@ -168,7 +168,11 @@ def _value(given: Any) -> Any:
 
 
 def _kept(given: Any) -> Any:
-    return _encodable(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return _encodable(given)
+    if isinstance(given, (list, tuple)):
+        return type(given)(map(_kept, given))
+    return _value(given)
 
 
 def _given(name: str, value: str) -> bool:

@@ -33,8 +33,6 @@ DOCTOR = (sys.executable, "-m", "ddoctor", "doctor", "--no-probes")
         ("--nofile=9", False),
         ("--nofile=64", True),
         (f"--as={3 * GIB}", True),
-        # torch fits, and Python's own libraries; what judges the run does not.
-        (f"--as={800 << 20}", False),
         ("--fsize=100000", False),
         ("--fsize=8000000", True),
         ("--stack=1000000", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -57,3 +58,14 @@ def test_the_ports_beside_the_launchers_are_taken(tmp_path: Path) -> None:
     (line,) = ran.said
     assert "no port is free for the store" in line
     assert line.endswith("the script continues, and is not recorded")
+
+
+def test_probes_without_a_loopback_interface() -> None:
+    """They say so at once; the rest of the examination goes on."""
+    words = ("doctor", "--probe", "allreduce", "--json", "-")
+    ran = run(sys.executable, "-m", "ddoctor", *words, within=after("", "--net"))
+    told = json.loads(ran.stdout)
+    (crashed,) = told["crashed"]
+    assert "127.0.0.1 cannot be used" in crashed["error"]
+    assert "ip link set lo up" in crashed["error"]
+    assert (ran.code, told["verdict"]) == (2, "incomplete")
