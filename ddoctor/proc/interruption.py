@@ -9,7 +9,7 @@ from typing import NoReturn
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 received: list[int] = []
-"""The signals so far. Native code, as of an import, may swallow KeyboardInterrupt and fail later."""
+"""The signals so far. Native code, as of imports, may swallow KeyboardInterrupt and fail later."""
 
 
 def enable() -> None:
