@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
+import errno
 import sys
 from typing import NoReturn
 
+from ddoctor import console
 from ddoctor.proc import interruption
 
 # What typer makes of Ctrl-C.
@@ -18,31 +18,18 @@ def main() -> NoReturn:
     try:
         # As on Ctrl-C, no process stays behind.
         interruption.enable()
-        _accept_any_terminal()
+        console.accept_any()
         code = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _interrupted()
     except BrokenPipeError:
         # The reader has gone (`ddoctor list | head`), and no one reads the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.drop_stdout()
         code = 0
     except Exception as error:
-        if interruption.received:
-            code = _interrupted()
-        else:
-            name = type(error).__name__
-            code = _complain(f"internal error: {name}: {error}; {_kept_traceback()}")
+        code = _failed(error)
     sys.exit(code)
-
-
-def _accept_any_terminal() -> None:
-    """Replace characters that the terminal cannot show; write nothing to a closed stdout."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _run() -> int:
@@ -67,6 +54,15 @@ def _run() -> int:
     return code
 
 
+def _failed(error: Exception) -> int:
+    if interruption.received:
+        return _interrupted()
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        console.drop_stdout()
+        return _complain(f"cannot write to stdout: {error.strerror}")
+    return _complain(console.internal_error(error))
+
+
 def _interrupted() -> int:
     _complain("interrupted")
     return interruption.exit_code()
@@ -75,23 +71,8 @@ def _interrupted() -> int:
 def _complain(message: str) -> int:
     from ddoctor.evidence import redaction
 
-    print("ddoctor:", redaction.text(" ".join(message.split())), file=sys.stderr)
+    console.say(redaction.text(f"ddoctor: {' '.join(message.split())}"))
     return 2
-
-
-def _kept_traceback() -> str:
-    """Write the traceback to a file; says where it is."""
-    import traceback
-    from tempfile import NamedTemporaryFile
-
-    from ddoctor.evidence import redaction
-
-    try:
-        with NamedTemporaryFile("w", prefix="ddoctor-", suffix=".traceback", delete=False) as file:
-            file.write(redaction.text(traceback.format_exc()))
-    except OSError:
-        return "its traceback could not be written"
-    return f"please report it with {file.name}"
 
 
 if __name__ == "__main__":

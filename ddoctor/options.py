@@ -31,6 +31,8 @@ BEFORE_A_COMMAND = {
     "ignore_unknown_options": True,
 }
 """Settings for options that end where a command with its own options begins."""
+COMPLETION = "_DDOCTOR_COMPLETE"
+"""The variable by which a shell would ask for completions."""
 
 
 def _positive(seconds: float | None) -> float | None:
@@ -80,7 +82,10 @@ def parse(
     parser.command(help=kind.__doc__, context_settings=dict(settings))(_signed(kind, kind))
     try:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if quiet else sys.stdout):
-            found = parser(list(words), prog_name=program, standalone_mode=False)
+            # The name of the variable, else made from the program's, must be ASCII in some locales.
+            found = parser(
+                list(words), prog_name=program, complete_var=COMPLETION, standalone_mode=False
+            )
     except typer.TyperException as error:
         raise DoctorError(explained(error)) from error
     return found if isinstance(found, kind) else None

@@ -19,9 +19,11 @@ def main() -> int:
     # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
     if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
         del sys.path[0]
+    from ddoctor import console
     from ddoctor.errors import DoctorError
     from ddoctor.proc.parent import end_with_parent
 
+    console.accept_any()
     words = sys.argv[1:]
     # torch.distributed.launch puts --local-rank=N first, also before `run`.
     given = [word for word in words[:1] if word.startswith(LOCAL_RANK)]
@@ -44,9 +46,9 @@ def main() -> int:
         return _complain(str(error))
     except KeyboardInterrupt:
         pass
-    except Exception:
+    except Exception as error:
         if not interruption.received:
-            raise
+            return _complain(console.internal_error(error))
     finally:
         sys.stdout.flush()
     _complain("interrupted")
@@ -54,11 +56,12 @@ def main() -> int:
 
 
 def _complain(message: str) -> int:
+    from ddoctor import console
     from ddoctor.cluster.launcher_environment import explain_failure
     from ddoctor.evidence import redaction
 
     line = redaction.text(f"ddoctor: {' '.join(message.split())}")
-    print(line, file=sys.stderr)
+    console.say(line)
     explain_failure(line)
     return 2
 

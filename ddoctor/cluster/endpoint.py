@@ -173,6 +173,6 @@ def resolved(name: str) -> tuple[str, ...]:
 
     try:
         rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return ()
     return tuple(dict.fromkeys(str(row[4][0]) for row in rows))

@@ -23,6 +23,7 @@ from ddoctor.evidence.probes import ProbeRun, ProbeRuns
 from ddoctor.evidence.section import Section
 from ddoctor.probing.gpu_users import UsableGpus
 from ddoctor.proc import processes
+from ddoctor.proc.folder import without_room
 
 # Probes stop within 8 s; a loaded machine may need longer.
 PROBE_LIMIT_SECONDS = 15.0
@@ -63,6 +64,8 @@ def measure(
     series = ProbeSeries(ClusterStore(MemoryStore(), LOOPBACK), ranks, ranks)
     backend = ""
     try:
+        if why := without_room() or _without_loopback():
+            raise _CannotStart("crashed", why)
         gpus = _usable_gpus(deadline)
         in_use = "" if force else gpus.in_use
         backend = "nccl" if gpus.count and not in_use else "gloo"
@@ -96,6 +99,16 @@ def measure(
     return tuple(
         msgspec.structs.replace(section, host=socket.gethostname()) for section in sections
     )
+
+
+def _without_loopback() -> str:
+    """Why the ranks cannot reach each other on this host, and what to do; empty: they can."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), GRACE_SECONDS).close()
+    except OSError as error:
+        return f"{LOOPBACK} cannot be used ({error.strerror}): run `ip link set lo up` as root"
+    return ""
 
 
 def _usable_gpus(deadline: float) -> UsableGpus:

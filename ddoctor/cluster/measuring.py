@@ -21,7 +21,7 @@ from ddoctor.cluster.store import (
 )
 from ddoctor.probing.journal import Follower, JournalLine
 from ddoctor.proc import processes
-from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.folder import TemporaryFolder, without_room
 from ddoctor.proc.parent import end_with_parent
 
 INTERRUPTED = "interrupted by Ctrl-C or a signal on its host"
@@ -173,7 +173,8 @@ class _MeasuringProcess:
         progress.over, progress.status, progress.survivors = True, status, survivors
         progress.exit_code = code or None
         if not progress.words:
-            progress.words = last_line(self._errors) if code else why
+            # On a full disk, it could not write its error either.
+            progress.words = (last_line(self._errors) or without_room()) if code else why
         self._report()
 
     def _read(self) -> bool:

@@ -34,6 +34,7 @@ from ddoctor.probing import catalog, sweep_request
 from ddoctor.probing.gpu_users import occupied
 from ddoctor.probing.options import ProbeOptions
 from ddoctor.probing.world import usable_gpus
+from ddoctor.proc.folder import without_room
 from ddoctor.report.output import progress
 
 PROGRAM = "torchrun … -m ddoctor.probe"
@@ -84,7 +85,7 @@ def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) ->
     address = own_address(launched.address)
     leads = launched.local_rank == 0
     count = usable_gpus()
-    unfit = "" if options.data.is_dir() else f"there is no folder {options.data}: give --data"
+    no_data = "" if options.data.is_dir() else f"there is no folder {options.data}: give --data"
     me = RankInfo(
         rank=launched.rank,
         local_rank=launched.local_rank,
@@ -95,7 +96,7 @@ def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) ->
         visible_gpus=count,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         gpus_in_use=occupied() if leads and count and not options.force else "",
-        unfit=unfit,
+        unfit=no_data or without_room(),
     )
     store.set(key("rank", store.add(JOINED)), me)
     return me

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import zlib
+from _thread import start_new_thread
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from ddoctor.evidence import redaction
 from ddoctor.proc import processes
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ class ClusterStore:
 
     def set(self, key: str, value: object) -> None:
         """Store a value under a key; it replaces the earlier one."""
-        self._call(lambda: self._store.set(key, msgspec.json.encode(value).decode()))
+        self._call(lambda: self._store.set(key, redaction.encoded(value).decode()))
 
     def give(self, order: msgspec.Struct) -> int:
         """Rank 0: give every rank this order; return its number."""
@@ -255,7 +257,7 @@ class ClusterStore:
 
 def compressed(value: object) -> str:
     """A large value as a short text."""
-    return b64encode(zlib.compress(msgspec.json.encode(value), 1)).decode()
+    return b64encode(zlib.compress(redaction.encoded(value), 1)).decode()
 
 
 def decompressed(text: str, kind: type[Value]) -> Value:
@@ -282,10 +284,23 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def _never() -> bool:
+    return False
+
+
 def connect(
-    address: str, port: int, *, host_it: bool, limit: float, prefix: str = "", ranks: int = 1
+    address: str,
+    port: int,
+    *,
+    host_it: bool,
+    limit: float,
+    prefix: str = "",
+    ranks: int = 1,
+    useless: Callable[[], bool] = _never,
 ) -> ClusterStore:
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
+
+    ``useless``: asked after each attempt; no further one is made once it is true.
 
     Raises:
         StoreLost: the store cannot be opened or reached; the message says why.
@@ -307,7 +322,7 @@ def connect(
             # If another program has the port, torch waits forever for its answer.
             store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
         except (RuntimeError, ValueError, OSError) as error:
-            if host_it or left < CONNECT_EVERY_SECONDS:
+            if host_it or left < CONNECT_EVERY_SECONDS or useless():
                 why = f"cannot reach the store at {address}:{port}: {_first_line(error)}"
                 raise StoreLost(why) from error
             time.sleep(CONNECT_EVERY_SECONDS)
@@ -317,9 +332,18 @@ def connect(
 
 
 def connect_near(
-    address: str, port: int, *, host_it: bool, limit: float, prefix: str, ranks: int
+    address: str,
+    port: int,
+    *,
+    host_it: bool,
+    limit: float,
+    prefix: str,
+    ranks: int,
+    useless: Callable[[], bool],
 ) -> ClusterStore:
     """Open the store at the first free one of the ports from ``port`` on, or find it there.
+
+    ``useless``: as of ``connect``.
 
     Raises:
         StoreLost: as ``connect``; after all ports.
@@ -340,7 +364,7 @@ def connect_near(
                     store.set(OPEN, True)
                 if store.get(OPEN, bool):
                     return store
-        if host_it or time.monotonic() > deadline:
+        if host_it or time.monotonic() > deadline or useless():
             whose = "no port is free for the store" if host_it else "rank 0 has opened no store"
             raise StoreLost(f"{whose} at {address}:{ports[0]} to {ports[-1]}")
         time.sleep(CONNECT_EVERY_SECONDS)
@@ -364,7 +388,8 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
         except Exception as error:
             outcome.set_exception(error)
 
-    Thread(target=run, daemon=True).start()
+    # Without memory for a new thread, Thread.start waits forever for its begin.
+    start_new_thread(run, ())
     if not wait([outcome], seconds).done:
         raise TimeoutError(f"{seconds:.0f} s of silence")
     return outcome.result()

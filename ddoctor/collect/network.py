@@ -123,7 +123,7 @@ def own_address(towards: str) -> str:
     """The source address of packets from this host to that address; empty: no route."""
     try:
         rows = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return ""
     for family, kind, protocol, _, address in rows:
         with suppress(OSError), socket.socket(family, kind, protocol) as probe:
@@ -150,7 +150,13 @@ def resolve(name: str) -> ResolvedName:
 def bounded(look: Callable[[], T]) -> T | None:
     """A resolver's answer; None if there is none within the limit."""
     answers: list[T] = []
-    thread = Thread(target=lambda: answers.append(look()), daemon=True)
+
+    def ask() -> None:
+        # A name that no resolver takes, as too long a one, has no answer either.
+        with suppress(UnicodeError):
+            answers.append(look())
+
+    thread = Thread(target=ask, daemon=True)
     thread.start()
     thread.join(NAME_LIMIT_SECONDS)
     return answers[0] if answers else None

@@ -85,9 +85,19 @@ def redact(section: Kind) -> Kind:
     """The same struct without secrets in any of its texts; the struct itself if it has none."""
     import msgspec  # A message about a broken installation passes `text`, too.
 
-    plain = msgspec.to_builtins(section)
+    plain = msgspec.to_builtins(section, builtin_types=(msgspec.Raw,))
     told = _value(plain)
     return section if told == plain else msgspec.convert(told, type(section))
+
+
+def encoded(value: object) -> bytes:
+    """The JSON of a value, also if a name in it is no UTF-8."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(redact(value))
 
 
 def secret(name: str, value: str) -> bool:
@@ -112,11 +122,14 @@ def words(arguments: Iterable[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=20_000)
 def text(given: str) -> str:
-    """A text without secrets; the rest is unchanged.
+    """A text without secrets, in characters that any file can hold; the rest is unchanged.
 
-    Gone are known forms of keys, user information of URLs, values behind a name that says secret,
-    and words above 32 characters that look random.
+    A file's name may have bytes that are no UTF-8: they are written as ``\\xff``. Gone are known
+    forms of keys, user information of URLs, values behind a name that says secret, and words above
+    32 characters that look random.
     """
+    if not given.isascii():
+        given = _encodable(given)
     if len(given) < 6:
         return given
     told = FORMS.sub(HIDDEN, given)
@@ -128,11 +141,19 @@ def text(given: str) -> str:
     return LONG.sub(_long, told)
 
 
+def _encodable(given: str) -> str:
+    try:
+        # Python reads such a byte as half of a character.
+        return given.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:
+        return given.encode(errors="backslashreplace").decode()
+
+
 def _value(given: Any) -> Any:
     if isinstance(given, str):
         return text(given)
     if isinstance(given, dict):
-        told = {name: one if name in KEPT else _value(one) for name, one in given.items()}
+        told = {name: _kept(one) if name in KEPT else _value(one) for name, one in given.items()}
         name, value = given.get("name"), given.get("value")
         if isinstance(name, str) and isinstance(value, str) and SECRET_NAME.search(name):
             told["value"] = HIDDEN
@@ -144,6 +165,14 @@ def _value(given: Any) -> Any:
             return given
         return type(given)(map(_value, given))
     return given
+
+
+def _kept(given: Any) -> Any:
+    if isinstance(given, str):
+        return _encodable(given)
+    if isinstance(given, (list, tuple)):
+        return type(given)(map(_kept, given))
+    return _value(given)
 
 
 def _given(name: str, value: str) -> bool:

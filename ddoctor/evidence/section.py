@@ -152,7 +152,7 @@ class Evidence:
         for section in sections:
             # All that ddoctor writes or shows comes from here, but for tables that ship with it.
             told = section if isinstance(section, Known) else redact(section)
-            self._sections.setdefault(type(section), {})[section.host] = told
+            self._sections.setdefault(type(section), {})[told.host] = told
 
 
 class Known(Section, frozen=True, kw_only=True):

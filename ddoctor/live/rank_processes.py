@@ -145,7 +145,7 @@ def named(pids: Sequence[int]) -> Found:
     seen, foreign = _look()
     ranks: dict[int, RankProcess] = {}
     for pid in pids:
-        if not psutil.pid_exists(pid):
+        if not _exists(pid):
             raise DoctorError(f"there is no process {pid}, or it has ended")
         if pid in foreign:
             raise DoctorError(f"process {pid} cannot be inspected: {remedy()}")
@@ -174,8 +174,32 @@ def missing(rank_processes: Sequence[RankProcess]) -> tuple[int, ...]:
     return tuple(sorted(started - {one.rank for one in rank_processes}))
 
 
+def _exists(pid: int) -> bool:
+    """Whether it runs; a zombie has ended, and its parent has not collected it yet."""
+    # The number may be negative, or too large for any process.
+    with suppress(psutil.Error, ValueError, OverflowError):
+        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _check_proc() -> None:
+    """Check that /proc shows the processes of this PID namespace.
+
+    Raises:
+        DoctorError: it does not.
+    """
+    with suppress(OSError):
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return
+    raise DoctorError(
+        "/proc does not show the processes of this container: run `mount -t proc proc /proc` in "
+        "it, or ddoctor outside of it"
+    )
+
+
 def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
     """Return all Python processes with torch loaded, and those of other users."""
+    _check_proc()
     seen: dict[int, RankProcess] = {}
     foreign: list[int] = []
     # Without ddoctor's own process and its parents, such as a notebook.

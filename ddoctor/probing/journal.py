@@ -6,6 +6,7 @@ the files: they hold the measurements, and show how far each rank got and which 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from ddoctor.evidence import redaction
 
 Outcome = Literal["", "completed", "skipped", "failed"]
 
@@ -53,9 +56,12 @@ class Journal:
             doing=doing,
             outcome=outcome,
             reason=reason,
-            section=msgspec.Raw(msgspec.json.encode(section)),
+            section=msgspec.Raw(redaction.encoded(section)),
         )
-        os.write(self._file, msgspec.json.encode(line) + b"\n")
+        text = redaction.encoded(line) + b"\n"
+        if os.write(self._file, text) < len(text):
+            # The rest would follow in the middle of the next line.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Follower:

@@ -12,6 +12,7 @@ import shutil
 import socket
 import stat
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
@@ -24,19 +25,24 @@ TAG = "DDOCTOR_FOLDER"
 """Environment variable of the processes that use a folder: its path."""
 
 
+ROOM_BYTES = 16 * 2**20
+"""What one rank writes: a tape of 6 MiB, and some MiB of facts, samples or journals."""
+IN_MEMORY = "/dev/shm"
+
+
 class TemporaryFolder(TemporaryDirectory[str]):
-    """A folder in ``TMPDIR`` for this user alone."""
+    """A folder in ``TMPDIR``, or in memory if that is full, for this user alone."""
 
     def __init__(self) -> None:
         with processes.undisturbed():
-            super().__init__(prefix=PREFIX, ignore_cleanup_errors=True)
+            super().__init__(dir=_roomy(), prefix=PREFIX, ignore_cleanup_errors=True)
             self.path = Path(self.name)
             self.tag = {TAG: self.name}
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             # Where the file system knows no locks, no one else gets this one either.
             with suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
-                os.write(self._lock, socket.gethostname().encode())
+                os.write(self._lock, os.fsencode(socket.gethostname()))
         sweep()
 
     def cleanup(self) -> None:
@@ -49,9 +55,32 @@ class TemporaryFolder(TemporaryDirectory[str]):
         sweep()
 
 
+def without_room() -> str:
+    """Why temporary files cannot be written, and what to do; empty: there is room for them."""
+    if _has_room(_roomy()):
+        return ""
+    return (
+        f"{gettempdir()} has no room for temporary files: set TMPDIR to a folder with "
+        f"{ROOM_BYTES >> 20} MiB"
+    )
+
+
+def _roomy() -> str:
+    """The first of the places with room; ``TMPDIR`` if none has it."""
+    places = (gettempdir(), IN_MEMORY)
+    return next(filter(_has_room, places), places[0])
+
+
+def _has_room(place: str) -> bool:
+    try:
+        return os.access(place, os.W_OK) and shutil.disk_usage(place).free >= ROOM_BYTES
+    except OSError:
+        return False
+
+
 def sweep() -> None:
     """Remove the folders that a killed ddoctor of this user has left on this host."""
-    for path in Path(gettempdir()).glob(f"{PREFIX}*"):
+    for path in chain(*(Path(one).glob(f"{PREFIX}*") for one in (gettempdir(), IN_MEMORY))):
         # Another one may sweep, too.
         with suppress(OSError):
             _sweep(path)
@@ -64,7 +93,7 @@ def _sweep(path: Path) -> None:
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        here = os.read(lock, 256) == socket.gethostname().encode()
+        here = os.read(lock, 256) == os.fsencode(socket.gethostname())
         if here and not processes.carrying(**{TAG: str(path)}):
             _remove(path)
     finally:

@@ -18,11 +18,13 @@ from typing import Any
 # Below FD_SETSIZE, and far above the numbers that a script counts on.
 HIGHEST = 1000
 BELOW_LIMIT = 8
+# With fewer, the script may need each of them.
+FEWEST = 64
 
 
 def keep(path: Path) -> None:
     """Write the stack to this file if the process's own signal ends it."""
-    if faulthandler.is_enabled():
+    if faulthandler.is_enabled() or 0 <= _limit() < FEWEST:
         return
     file = _CrashFile(path)
     file.open()
@@ -39,7 +41,7 @@ class _CrashFile:
 
     def open(self) -> None:
         self.number = -1
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = _limit()
         highest = HIGHEST if limit < 0 else min(HIGHEST, limit - BELOW_LIMIT)
         # Without a free number, or on a full disk, there is no stack; the script goes on.
         with suppress(OSError):
@@ -49,6 +51,11 @@ class _CrashFile:
             finally:
                 CLOSE(first)
             faulthandler.enable(self.number)
+
+
+def _limit() -> int:
+    """How many descriptors the process may have; negative: there is no limit."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 CLOSE = os.close

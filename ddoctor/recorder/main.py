@@ -23,9 +23,10 @@ from signal import SIGINT, default_int_handler
 from types import ModuleType
 from typing import Any
 
+from ddoctor import console
 from ddoctor.evidence import redaction
 from ddoctor.recorder import crash, recorded, script, tracebacks
-from ddoctor.recorder.tape import Tape
+from ddoctor.recorder.tape import ERROR, Tape
 from ddoctor.recorder.timeline import Timeline
 
 WRITERS = {
@@ -67,39 +68,19 @@ def _then(loader: Loader, call: Callable[[], None]) -> None:
 def main(before: Collection[str]) -> None:
     """Run the script of ``sys.argv``: FOLDER SCRIPT ARGS; the process ends as the script ends.
 
-    ``before``: the modules that Python itself had imported.
+    Without a folder, or if it cannot be written, nothing is recorded. ``before``: the modules that
+    Python itself had imported.
     """
-    folder, words = Path(sys.argv[1]), sys.argv[2:]
+    name, words = sys.argv[1], sys.argv[2:]
     # Before them: -c, its code and the folder.
     sys.orig_argv[-len(words) - 3 :] = words
-    _keep_sockets(folder)
-    crash.keep(folder / recorded.CRASH)
-    tape = Tape(folder / recorded.TAPE, for_good=True)
-    timeline = Timeline(tape)
     pid = os.getpid()
-    recorders: list[Any] = []
-
-    def torch_is_there() -> None:
-        try:
-            module = importlib.import_module("ddoctor.recorder.recorder")
-            isolate = bool(os.environ.get(recorded.ISOLATE))
-            recorder = module.Recorder(folder, timeline, isolate=isolate)
-            recorder.install()
-            recorders.append(recorder)
-        except Exception as error:
-            # No fault of the script's, which is not to fail for it.
-            _complain(f"nothing is recorded: {error!r}")
-
-    def time_saving(name: str) -> None:
-        with suppress(Exception):
-            module = importlib.import_module("ddoctor.recorder.calls")
-            module.time_saving(timeline, sys.modules[name], WRITERS[name])
-
-    calls = {"torch": torch_is_there} | {name: partial(time_saving, name) for name in WRITERS}
-    # A site's own start-up file may have imported some.
-    for name in sys.modules.keys() & calls.keys():
-        calls.pop(name)()
-    sys.meta_path.insert(0, Watcher(calls))
+    recording: _Recording | None = None
+    try:
+        recording = _Recording(Path(name)) if name else None
+    except Exception as error:
+        # No fault of the script's, which is not to fail for it.
+        _complain(f"nothing is recorded: {error!r}")
     failed: BaseException | None = None
     interruption.handle([SIGINT], default_int_handler)
     try:
@@ -112,22 +93,65 @@ def main(before: Collection[str]) -> None:
     except BaseException as error:
         failed = error
     # A child that the script forked comes by here, too.
-    if os.getpid() == pid:
-        for recorder in recorders:
-            with suppress(Exception):
-                recorder.end()
+    if recording is not None and os.getpid() == pid:
         with suppress(Exception):
-            recorded.write(folder, recorded.ENDING, redaction.redact(script.ending(failed)))
+            recording.end(failed)
     if failed is not None:
-        if any(recorder.expected(failed) for recorder in recorders):
+        if recording is not None and recording.expected(failed):
             sys.stdout.flush()
             os._exit(1)  # its traceback is nothing to look into
         tracebacks.hide()
         raise failed
 
 
+class _Recording:
+    """Everything that looks at the script, from before its first line to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        _keep_sockets(folder)
+        crash.keep(folder / recorded.CRASH)
+        self._folder = folder
+        self._tape = Tape(folder / recorded.TAPE, for_good=True)
+        self._timeline = Timeline(self._tape)
+        self._recorders: list[Any] = []
+        calls = {"torch": self._torch_is_there}
+        calls |= {name: partial(self._time_saving, name) for name in WRITERS}
+        # A site's own start-up file may have imported some.
+        for name in sys.modules.keys() & calls.keys():
+            calls.pop(name)()
+        sys.meta_path.insert(0, Watcher(calls))
+
+    def expected(self, error: BaseException) -> bool:
+        """Whether a trial of ddoctor ended the script."""
+        return any(recorder.expected(error) for recorder in self._recorders)
+
+    def end(self, failed: BaseException | None) -> None:
+        """Write what is recorded, and how the script ended."""
+        for recorder in self._recorders:
+            with suppress(Exception):
+                recorder.end()
+        ending = redaction.redact(script.ending(failed))
+        if error := recorded.write(self._folder, recorded.ENDING, ending):
+            self._tape.head[ERROR] = error
+
+    def _torch_is_there(self) -> None:
+        try:
+            module = importlib.import_module("ddoctor.recorder.recorder")
+            isolate = bool(os.environ.get(recorded.ISOLATE))
+            recorder = module.Recorder(self._folder, self._timeline, isolate=isolate)
+            recorder.install()
+            self._recorders.append(recorder)
+        except Exception as error:
+            _complain(f"nothing is recorded: {error!r}")
+
+    def _time_saving(self, name: str) -> None:
+        with suppress(Exception):
+            module = importlib.import_module("ddoctor.recorder.calls")
+            module.time_saving(self._timeline, sys.modules[name], WRITERS[name])
+
+
 def _complain(message: str) -> None:
-    print("ddoctor:", redaction.text(message), file=sys.stderr, flush=True)
+    console.say(f"ddoctor: {redaction.text(message)}")
 
 
 def _keep_sockets(folder: Path) -> None:

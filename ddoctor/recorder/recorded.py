@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from ddoctor.evidence import redaction
 from ddoctor.evidence.loading import CurvePoint, FirstBatches, Loader
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.steps import Growth, HotLine
@@ -104,12 +106,18 @@ def read(folder: Path, name: str, kind: type[Written]) -> Written | None:
         return None
 
 
-def write(folder: Path, name: str, value: object) -> None:
+def write(folder: Path, name: str, value: object) -> int:
     """Write a file atomically: a reader sees all of it, or the previous content.
 
-    On a full disk it writes nothing, and the script continues.
+    Return 0, or the errno of what failed, as on a full disk; the script continues.
     """
     new = folder / f"{name}.new"
-    with suppress(OSError):
-        new.write_bytes(msgspec.json.encode(value))
+    try:
+        new.write_bytes(redaction.encoded(value))
         new.replace(folder / name)
+    except OSError as error:
+        with suppress(OSError):
+            # The script may need the little room that there is.
+            new.unlink()
+        return error.errno or errno.EIO
+    return 0

@@ -25,7 +25,7 @@ from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import COUNT, LOADER, Tape
+from ddoctor.recorder.tape import COUNT, ERROR, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Recorder:
         """Write everything recorded so far."""
         # From the thread that samples, and from the main thread at the end.
         with self._writing:
-            recorded.write(
+            self._timeline.head[ERROR] = recorded.write(
                 self._folder,
                 recorded.FACTS,
                 Facts(

@@ -65,7 +65,8 @@ OPERATIONS: Final = (
 DDP_REDUCE, DDP_BUFFERS, WAIT, FIRST_FUNCTION = range(4)
 
 HEAD_CELLS = 16
-STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, LEAVING, WORLD = range(9)
+STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, LEAVING, WORLD, ERROR = range(10)
+"""ERROR is the errno of the last file that could not be written; 0: it was."""
 
 ROWS = 10_000
 COUNTS = (
@@ -118,20 +119,13 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class Tape:
     """The file of one rank, open for both sides.
 
+    ``path``: None is a tape in memory, on which nothing is recorded.
     ``for_good``: as long as the process lives, without a file descriptor that its script could see,
     close, or take for its own.
     """
 
-    def __init__(self, path: Path, *, create: bool = False, for_good: bool = False) -> None:
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
-        file = os.open(path, flags, 0o600)
-        try:
-            if create:
-                # On a disk that is full later, to write into a hole would end the script (SIGBUS).
-                os.posix_fallocate(file, 0, SIZE)
-            self.memory: Any = _mapped(file) if for_good else mmap.mmap(file, SIZE)
-        finally:
-            os.close(file)
+    def __init__(self, path: Path | None, *, create: bool = False, for_good: bool = False) -> None:
+        self.memory: Any = mmap.mmap(-1, SIZE) if path is None else _file(path, create, for_good)
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
 
     def rows(self) -> Iterator[StepRow]:
@@ -159,6 +153,17 @@ class Tape:
         """Close the file; its content stays."""
         self.head.release()
         self.memory.close()
+
+
+def _file(path: Path, create: bool, for_good: bool) -> memoryview | mmap.mmap:
+    file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    try:
+        if create:
+            # On a disk that is full later, to write into a hole would end the script (SIGBUS).
+            os.posix_fallocate(file, 0, SIZE)
+        return _mapped(file) if for_good else mmap.mmap(file, SIZE)
+    finally:
+        os.close(file)
 
 
 def _mapped(file: int) -> memoryview:

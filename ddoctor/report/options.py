@@ -32,7 +32,9 @@ HtmlPath = Annotated[
 
 def _of_this_host(path: Path | None) -> Path | None:
     """Return HOST.json in a folder that hosts share, so that each host writes its own file."""
-    return path / f"{platform.node()}.json" if path is not None and path.is_dir() else path
+    # A name may have any characters.
+    name = platform.node().replace("/", "_")
+    return path / f"{name}.json" if path is not None and path.is_dir() else path
 
 
 def _in_folders(paths: list[Path]) -> list[Path]:

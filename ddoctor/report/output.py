@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddoctor import console
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
@@ -46,31 +47,61 @@ class Outputs:
                 _settle_writable(path)
 
     def write(self, report: Report, evidence: Evidence) -> None:
-        """Write the files; show the report on the terminal unless a file goes to stdout."""
-        self.write_files(report, evidence)
-        if STDOUT not in vars(self).values():
-            from rich.console import Console
+        """Write the files; show the report on the terminal unless a file goes to stdout.
 
-            from ddoctor.report import terminal
-
-            terminal.render(report, evidence, Console())
+        Raises:
+            DoctorError: one of them cannot be written; the others are.
+        """
+        with ExitStack() as outputs:
+            # It calls them in reverse order, and all, even if one of them fails.
+            if STDOUT not in vars(self).values():
+                outputs.callback(_show, report, evidence)
+            outputs.callback(self.write_files, report, evidence)
 
     def write_files(self, report: Report, evidence: Evidence) -> None:
-        """Write the requested files."""
+        """Write the requested files.
+
+        Raises:
+            DoctorError: one of them cannot be written; the others are.
+        """
         from ddoctor.evidence import bundle
         from ddoctor.report import fitness, html, markdown, schema
 
-        if self.bundle is not None:
-            bundle.write(self.bundle, evidence)
-        if self.json is not None:
-            put(self.json, schema.render(report))
-        if self.markdown is not None:
-            put(self.markdown, markdown.render(report, evidence))
-        if self.html is not None:
-            put(self.html, html.render(report, evidence))
-        if self.hosts is not None:
-            for name, hosts in zip((FIT, UNFIT), fitness.lists(report, evidence), strict=True):
-                put(self.hosts / name, "".join(f"{host}\n" for host in hosts))
+        with ExitStack() as outputs:
+            if self.hosts is not None:
+                for name, hosts in zip((FIT, UNFIT), fitness.lists(report, evidence), strict=True):
+                    outputs.callback(put, self.hosts / name, "".join(f"{one}\n" for one in hosts))
+            if self.html is not None:
+                outputs.callback(put, self.html, html.render(report, evidence))
+            if self.markdown is not None:
+                outputs.callback(put, self.markdown, markdown.render(report, evidence))
+            if self.json is not None:
+                outputs.callback(put, self.json, schema.render(report))
+            if self.bundle is not None:
+                outputs.callback(bundle.write, self.bundle, evidence)
+
+
+def _show(report: Report, evidence: Evidence) -> None:
+    from rich.console import Console
+
+    from ddoctor.report import terminal
+
+    with _stdout():
+        terminal.render(report, evidence, Console())
+
+
+@contextmanager
+def _stdout() -> Iterator[None]:
+    """Flush stdout at the end; DoctorError: it cannot be written, as on a full disk."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Python would try again to write the rest at its exit.
+        console.drop_stdout()
+        raise DoctorError(f"cannot write to stdout: {error.strerror}") from error
 
 
 @contextmanager
@@ -101,7 +132,8 @@ def put(path: Path, text: str) -> None:
         DoctorError: the file cannot be written.
     """
     if path == STDOUT:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        with _stdout():
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     try:
         path.write_text(text, encoding="utf-8")

@@ -18,6 +18,8 @@ from ddoctor.report.facts import facts
 from ddoctor.report.step_breakdown import ALL, step_breakdown
 from ddoctor.report.waits import wait_matrix
 
+# COLUMNS=0 is set by some programs without a terminal.
+NARROWEST = 20
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
 INDENT = 3
@@ -29,7 +31,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def render(report: Report, evidence: Evidence, console: Console) -> None:
     """Print the report. No line is cut: the terminal wraps what must stay whole."""
-    for line in tamed(_page(report, evidence, min(console.width, WIDEST))):
+    for line in tamed(_page(report, evidence, max(NARROWEST, min(console.width, WIDEST)))):
         console.print(line, soft_wrap=True)
 
 

@@ -15,16 +15,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shutil import which
+from tempfile import gettempdir
 from time import perf_counter
 
 import msgspec
 import psutil
 
+from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.proc import interruption, processes, usage
-from ddoctor.proc.folder import TemporaryFolder
+from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import places, recorded, trial
@@ -34,6 +36,7 @@ from ddoctor.recorder.tape import (
     CALLS,
     COLLECTIVE,
     DONE,
+    ERROR,
     LEAVING,
     OPERATION,
     OPERATIONS,
@@ -44,9 +47,9 @@ from ddoctor.recorder.tape import (
     WORLD,
     Tape,
 )
+from ddoctor.training import stderr
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
-from ddoctor.training.stderr import STDERR, Stderr
 
 FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -78,9 +81,10 @@ class Child:
         order: TurnOrder,
         host: str,
     ) -> None:
-        self._folder = TemporaryFolder()
-        self.folder = self._folder.path
-        self._tape = Tape(self.folder / recorded.TAPE, create=True)
+        self._folder, self._tape, self._unwritten = _materials()
+        # Without a folder, it has no files that could be read.
+        self.folder = self._folder.path if self._folder else Path(os.devnull)
+        self._tag = {TAG: str(self.folder)} if self._folder else {TAG: f"none of {os.getpid()}"}
         self.launched, self.host = launched, host
         self._began = perf_counter()
         self._over_at: float | None = None
@@ -91,25 +95,22 @@ class Child:
         self.interrupted_at: float | None = None
         """When a signal asked for the end."""
         self.stack: tuple[Frame, ...] = ()
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                *_interpreter_options(),
-                "-c",
-                recorded.START,
-                str(self.folder),
-                *words,
-            ],
-            env=_environment(turn, order) | self._folder.tag,
-            # A signal must reach the script once: from this process.
-            start_new_session=True,
-            pass_fds=_inherited(),
-            preexec_fn=end_with_parent,
-            stderr=None if os.isatty(STDERR) else subprocess.PIPE,
-        )
-        self._stderr = Stderr(self._process.stderr) if self._process.stderr else None
+        self._stderr = stderr.forwarded()
+        try:
+            self._process = subprocess.Popen(
+                recorder_command("" if self._unwritten else str(self.folder), words),
+                env=_environment(turn, order) | self._tag,
+                # A signal must reach the script once: from this process.
+                start_new_session=True,
+                pass_fds=_inherited(),
+                preexec_fn=end_with_parent,
+                stderr=self._stderr.end if self._stderr else None,
+            )
+        finally:
+            if self._stderr:
+                self._stderr.started()
         self.pid = self._process.pid
-        self._exit = os.pidfd_open(self.pid) if sys.platform == "linux" else None
+        self._exit = _end_of(self.pid)
         # Later turns of the script add nothing to the sections of the host.
         self._surroundings = None if turn or launched.local_rank else HostSections()
         self.use = HostUse(self.pid, launched.rank, host, launched.local_size)
@@ -125,6 +126,11 @@ class Child:
     def done(self) -> int:
         """Number of finished steps."""
         return int(self._tape.head[DONE])
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the script has reached the step at which to stop."""
+        return bool(self._tape.head[LEAVING])
 
     def step_times(self) -> list[float]:
         """Seconds of each finished step."""
@@ -161,7 +167,13 @@ class Child:
             host=self.host,
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
+            unrecorded=self._unrecorded,
         )
+
+    @property
+    def _unrecorded(self) -> str:
+        error = int(self._tape.head[ERROR])
+        return _unwritable(self.folder.parent, os.strerror(error)) if error else self._unwritten
 
     def watch(self, tick: float) -> None:
         """Sample the script, end it if that is overdue, and wait for its end or the next sample."""
@@ -215,7 +227,9 @@ class Child:
         self._process.wait()
 
     def without_record(self) -> int:
-        """Wait for the end of the script; return its exit code."""
+        """Let the script run to its own end; return its exit code."""
+        if not self.over:
+            self._tape.head[STOP_AT] = 0
         while not self.over:
             self.watch(TICK_SECONDS)
         return int(self._process.wait())
@@ -227,7 +241,7 @@ class Child:
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
-        left = [one for one in processes.carrying(**self._folder.tag) if one.pid != self.pid]
+        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
         told = []
         # Its own helpers end with it.
         for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
@@ -235,8 +249,8 @@ class Child:
                 if one.name() != usage.DATA_WORKER:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
-            print(f"ddoctor: ended with the script: {', '.join(told)}", file=sys.stderr, flush=True)
-        processes.end(0.0, **self._folder.tag)
+            console.say(f"ddoctor: ended with the script: {', '.join(told)}")
+        processes.end(0.0, **self._tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
@@ -289,7 +303,8 @@ class Child:
             host_sections=self._surroundings.packed(self.host) if self._surroundings else "",
         )
         self._tape.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
         if self._exit is not None:
             os.close(self._exit)
             self._exit = None
@@ -316,6 +331,33 @@ NewChild = Callable[[int, TurnOrder], Child]
 """Starts the script for a turn."""
 
 
+def _materials() -> tuple[TemporaryFolder | None, Tape, str]:
+    """A folder with a tape; or, where neither can be written, a tape in memory, and why."""
+    folder: TemporaryFolder | None = None
+    try:
+        folder = TemporaryFolder()
+        return folder, Tape(folder.path / recorded.TAPE, create=True), ""
+    except OSError as error:
+        where = folder.path.parent if folder is not None else Path(gettempdir())
+        return folder, Tape(None), _unwritable(where, error.strerror or str(error))
+
+
+def _unwritable(folder: Path, why: str) -> str:
+    return f"cannot write to {folder}: {why}"
+
+
+def _end_of(pid: int) -> int | None:
+    """A descriptor that becomes readable at a process's end; None: there is none to be had."""
+    with suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def recorder_command(folder: str, words: Sequence[str]) -> list[str]:
+    """The command that runs a script and records it in the folder; without one, it only runs it."""
+    return [sys.executable, *_interpreter_options(), "-c", recorded.START, folder, *words]
+
+
 def _interpreter_options() -> list[str]:
     """The options of the Python interpreter, such as -u or -X."""
     words = sys.orig_argv[1:]
@@ -328,12 +370,14 @@ def _inherited() -> tuple[int, ...]:
 
     Python's own are not inheritable; torch's are not yet there at the first call.
     """
-    return tuple(filter(_inheritable, map(int, os.listdir("/dev/fd"))))
+    with suppress(OSError):
+        return tuple(filter(_inheritable, map(int, os.listdir("/dev/fd"))))
+    return ()
 
 
 def _inheritable(number: int) -> bool:
     try:
-        return number > STDERR and os.get_inheritable(number)
+        return number > stderr.STDERR and os.get_inheritable(number)
     except OSError:
         return False  # that of the list itself
 
@@ -358,7 +402,9 @@ def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
 
 def _stack(pid: int) -> tuple[Frame, ...]:
     """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
-    spy = which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    spy = which(
+        "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
     if spy is None:
         return ()
     try:

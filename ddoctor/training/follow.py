@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import Record, TurnOrder
+from ddoctor.training.messages import UNRECORDED, Record, TurnOrder, Unrecorded
 
 
 def follow(store: ClusterStore, child: Child, new_child: NewChild, join_limit: float) -> int | None:
@@ -16,6 +16,7 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild, join_limit: f
     Raises:
         CoordinatorLost: rank 0 no longer answers.
         StoreLost: the store no longer answers.
+        Unrecorded: rank 0 has given up the record.
     """
     coordinator = CoordinatorHeartbeat(store, join_limit)
     first = _turn(store, child, 0, coordinator)
@@ -35,6 +36,8 @@ def _turn(
         store.set(key("progress", turn, rank), child.now())
         coordinator.check()
         if (stop := store.get(key("stop", turn), int)) is not None:
+            if stop == UNRECORDED:
+                raise Unrecorded
             child.stop_at(stop)
         if store.get(key("end", turn), bool):
             child.end(sample=True)

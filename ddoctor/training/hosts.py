@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import Thread
 
 from msgspec.structs import replace
@@ -27,7 +28,9 @@ class HostSections:
         self._began = time.monotonic()
         self._first: list[Section | Absence] = []
         self._thread = Thread(target=self._begin, daemon=True)
-        self._thread.start()
+        # Where no thread is to be had, there are only the sections of the end.
+        with suppress(RuntimeError):
+            self._thread.start()
 
     def _begin(self) -> None:
         from ddoctor.collect import disks, environment, gpus, host, kernel
@@ -54,7 +57,8 @@ class HostSections:
         def log() -> KernelLog:
             return kernel_log.kernel_log(within=time.monotonic() - self._began)
 
-        self._thread.join(LIMIT_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(LIMIT_SECONDS)
         last = _collected((host.memory, log))
         if any(isinstance(one, KernelLog) and one.xids for one in last):
             # A GPU may have failed and left the PCIe bus.

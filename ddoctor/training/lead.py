@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
 
+from ddoctor import console
 from ddoctor.analysis import endings
 from ddoctor.cluster.store import (
     ENDING_SILENT_SECONDS,
@@ -22,7 +22,7 @@ from ddoctor.cluster.store import (
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.messages import Now, Record, TurnOrder
+from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
 from ddoctor.training.run import Run
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -60,7 +60,11 @@ class Lead:
         self._lost: dict[int, Now | None] = {}
 
     def run(self, steps: int, seconds: float, started: Callable[[str], None]) -> Run:
-        """Follow the current turn to its end, and return the records of all ranks."""
+        """Follow the current turn to its end, and return the records of all ranks.
+
+        Raises:
+            Unrecorded: a rank cannot be recorded.
+        """
         watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
         watch.run()
         records = self._records(watch.nows, watch.silent)
@@ -160,6 +164,11 @@ class _Watch:
                 self._heard[rank] = moment
             self.nows[rank] = now
         self.nows[0] = self.child.now()
+        if lost := [(rank, now) for rank, now in self.nows.items() if now.unrecorded]:
+            # Those that stop early would leave the others waiting for them.
+            self.store.set(key("stop", self.turn), UNRECORDED)
+            rank, now = min(lost)
+            raise Unrecorded(f"rank {rank} on {now.host}: {now.unrecorded}")
         steps = max(now.steps for now in self.nows.values())
         if steps > self._most_steps:
             self._most_steps, self._last_step = steps, perf_counter()
@@ -199,11 +208,9 @@ class _Watch:
         for rank, now in self.nows.items():
             if now.stopped and now.age > STOPPED_SECONDS and rank not in self._told:
                 self._told.add(rank)
-                print(
+                console.say(
                     f"ddoctor: rank {rank} (pid {now.pid} on {now.host}) is stopped by a signal: "
-                    f"`kill -CONT {now.pid}` lets it continue",
-                    file=sys.stderr,
-                    flush=True,
+                    f"`kill -CONT {now.pid}` lets it continue"
                 )
 
     def _find_stop(self) -> None:

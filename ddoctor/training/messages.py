@@ -9,6 +9,13 @@ from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
 
+UNRECORDED = 0
+"""In place of the step at which to stop: all scripts continue to their end without a record."""
+
+
+class Unrecorded(Exception):
+    """The run is not recorded; the message says which rank is why, and is empty on other ranks."""
+
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a rank."""
@@ -28,6 +35,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     stopped: bool
     """Whether a signal has stopped the script (SIGSTOP)."""
+    unrecorded: str = ""
+    """Why nothing is recorded on this rank; empty: it is."""
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank, dialect, leave_it_to_rank_0, place
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
 from ddoctor.options import BEFORE_A_COMMAND, parse
 from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.proc import interruption
 from ddoctor.recorder import script
-from ddoctor.training.child import FORWARDED, Child, NewChild
-from ddoctor.training.messages import TurnOrder
+from ddoctor.training.child import FORWARDED, Child, NewChild, recorder_command
+from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
@@ -78,7 +80,15 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         return child
 
     interruption.handle(FORWARDED, forward)
-    child = new_child(0, TurnOrder())
+    try:
+        child = new_child(0, TurnOrder())
+    except OSError as error:
+        console.say(
+            f"ddoctor: rank {launched.rank}: no process for the script: {error.strerror}; "
+            "the script runs in this one, and is not recorded"
+        )
+        sys.stdout.flush()
+        os.execv(sys.executable, recorder_command("", command))
     for one in early:
         child.forward(one)
     try:
@@ -161,6 +171,8 @@ def _supervise(
             limit=ANSWER_SECONDS if launched.agent_store else JOIN_SECONDS,
             prefix=f"run/{launched.run}",
             ranks=launched.world_size,
+            # With the launcher, its store and the other ranks have gone.
+            useless=lambda: os.getppid() != launcher,
         )
         if launched.rank or outputs is None:
             return follow(store, child, new_child, JOIN_SECONDS) or 0
@@ -168,18 +180,26 @@ def _supervise(
 
         with store.beating():
             return lead(store, child, new_child, options, command, outputs)
+    except Unrecorded as error:
+        return _unrecorded(child, str(error))
     except (StoreLost, CoordinatorLost) as error:
+        why = f"rank {launched.rank}: {error}"
         if os.getppid() != launcher or (launched.agent_store and store is None):
-            raise DoctorError(
-                f"rank {launched.rank}: {error} (has the launcher been killed?)"
-            ) from error
-        continues = "" if child.over else "; the script continues, and is not recorded"
-        print(
-            f"ddoctor: rank {launched.rank}: {error}{continues}",
-            file=sys.stderr,
-            flush=True,
-        )
-        return child.without_record()
+            raise DoctorError(f"{why} (has the launcher been killed?)") from error
+        return _unrecorded(child, why)
+    except Exception as error:
+        failure = 2 if child.over else 0
+        why = f"rank {launched.rank}: {console.internal_error(error)}"
+        return _unrecorded(child, why) or failure
+
+
+def _unrecorded(child: Child, why: str) -> int:
+    """Let the script continue to its end; return its exit code."""
+    if why:
+        what = "the run was" if child.over or child.leaving else "the script continues, and is"
+        line = redaction.text(f"ddoctor: {why}; {what} not recorded")
+        console.say(line)
+    return child.without_record()
 
 
 def _like(code: int) -> int:

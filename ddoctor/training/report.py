@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from ddoctor import engine
+from ddoctor import console, engine
 from ddoctor.cluster.launcher_environment import explain_failure
 from ddoctor.cluster.store import ClusterStore
 from ddoctor.control_arms import trial_candidates
+from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import Report
@@ -34,8 +35,15 @@ def lead(
     script: tuple[str, ...],
     outputs: Outputs,
 ) -> int:
-    """Lead the run and report; return the script's exit code if it failed, else the report's."""
+    """Lead the run and report; return the script's exit code if it failed, else the report's, or 2
+    if its files cannot be written.
+
+    Raises:
+        StoreLost: the store no longer answers.
+        Unrecorded: a rank cannot be recorded.
+    """
     leader = Lead(store, child, new_child, script)
+    unwritten = ""
     try:
         with progress() as started:
             run = leader.run(options.steps, options.seconds, started)
@@ -52,15 +60,23 @@ def lead(
                 swept = growing.grow(leader, wanted, options.seconds, started)
                 evidence = evidence.with_sections(swept)
                 report = engine.examine(evidence, "run")
-        outputs.write(report, evidence)
-        sys.stdout.flush()
+        try:
+            outputs.write(report, evidence)
+        except DoctorError as error:
+            unwritten = redaction.text(f"ddoctor: {error}")
+            console.say(unwritten)
     finally:
-        # Once the other ranks end, the launcher sends SIGTERM; this rank still exits with its code.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        leader.finish()
+        if child.over:
+            # Once the other ranks end, the launcher sends SIGTERM; this rank still exits with its
+            # code. Without a record the scripts continue, and so does this rank.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            leader.finish()
     (own,) = (record for record in run.records if record.rank == child.launched.rank)
     if own.ending.exit_code and not own.ended_by_us:
         return own.ending.exit_code
+    if unwritten:
+        explain_failure(unwritten)
+        return 2
     if report.exit_code:
         outcome = "has findings" if report.findings else "could not judge the run"
         explain_failure(f"ddoctor {outcome}: see its report above or in its files")

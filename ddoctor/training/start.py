@@ -12,6 +12,7 @@ from pathlib import Path
 from shutil import which
 from typing import NoReturn
 
+from ddoctor import console
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
 from ddoctor.evidence.redaction import HIDDEN
@@ -89,7 +90,7 @@ def _interpreter(command: str) -> str | None:
 
 def _execute(command: tuple[str, ...]) -> NoReturn:
     shown = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(command))
-    print("ddoctor:", *shown, file=sys.stderr, flush=True)
+    console.say(" ".join(("ddoctor:", *shown)))
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)

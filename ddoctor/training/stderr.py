@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import IO
 
 KEPT_CHUNKS = 64
 CHUNK_BYTES = 8192
@@ -21,15 +20,29 @@ END_SECONDS = 2.0
 STDERR = 2
 
 
-class Stderr:
-    """Forwards the pipe of a script's stderr."""
+def forwarded() -> Stderr | None:
+    """A forwarder; None: stderr is a terminal, or no pipe or thread is to be had."""
+    if os.isatty(STDERR):
+        return None
+    with suppress(OSError, RuntimeError):
+        return Stderr()
+    return None
 
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
+
+class Stderr:
+    """Forwards a pipe that is the stderr of a script."""
+
+    def __init__(self) -> None:
+        read, self.end = os.pipe()
+        self._pipe = os.fdopen(read, "rb", buffering=0)
         self._kept: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
         self._handed_over = False
         self._thread = threading.Thread(target=self._pass_on, name="stderr", daemon=True)
         self._thread.start()
+
+    def started(self) -> None:
+        """Leave the pipe's end to the script, which has started."""
+        os.close(self.end)
 
     def last(self) -> str:
         """The last lines, once all processes have closed the pipe, or soon after the script.

@@ -1,0 +1,5 @@
+"""The live trainings of tests/live, for what is looked at here."""
+
+from tests.live.conftest import start
+
+__all__ = ["start"]

@@ -1,0 +1,140 @@
+"""Limits of the kernel cost the record, and never the training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.surroundings import (
+    RUN,
+    TOGETHER,
+    TORCHRUN,
+    after,
+    nobody,
+    run,
+    script,
+    tmpfs,
+)
+
+GIB = 2**30
+DOCTOR = (sys.executable, "-m", "ddoctor", "doctor", "--no-probes")
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize(
+    ("limit", "recorded"),
+    [
+        ("--nofile=6", False),
+        ("--nofile=9", False),
+        ("--nofile=64", True),
+        (f"--as={3 * GIB}", True),
+        ("--fsize=100000", False),
+        ("--fsize=8000000", True),
+        ("--stack=1000000", True),
+        ("--memlock=0", True),
+        ("--core=0", True),
+    ],
+)
+def test_a_run_under_a_limit(tmp_path: Path, limit: str, recorded: bool) -> None:
+    path = str(script(tmp_path))
+    bare = run(sys.executable, path, within=("prlimit", limit), environment={"CODE": "3"})
+    if (bare.code, bare.ends) != (3, 1):
+        pytest.skip(f"no training runs here with {limit}: {bare.stderr[-200:]}")
+    words = (*RUN, sys.executable, path)
+    ran = run(*words, within=("prlimit", limit), environment={"CODE": "3"}, internal=not recorded)
+    assert (ran.code, ran.ends) == (3, 1)
+    assert len(ran.said) == (0 if recorded else 1), ran.said
+    assert ("step" in ran.stdout) is recorded
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("limit", ["--nofile=64", f"--as={4 * GIB}"])
+def test_two_ranks_under_a_limit(tmp_path: Path, limit: str) -> None:
+    path = str(script(tmp_path, TOGETHER))
+    ran = run(*RUN, *TORCHRUN, "2", path, within=("prlimit", limit))
+    assert ran.ends == 2
+    assert not ran.said
+
+
+@pytest.mark.parametrize("files", [20, pytest.param(64, marks=pytest.mark.ward)])
+def test_doctor_with_few_descriptors(files: int) -> None:
+    ran = run(*DOCTOR, "--json", "-", within=("prlimit", f"--nofile={files}"))
+    causes = [one["cause"] for one in json.loads(ran.stdout)["findings"]]
+    assert "file-descriptor-limit-low" in causes
+    assert ran.code == 1
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("processes", [1, 2, 4, 12])
+def test_a_user_who_may_start_few_processes(tmp_path: Path, processes: int) -> None:
+    """Root has no such limit. What the script itself cannot start, it does not start either way."""
+    within = ("prlimit", f"--nproc={processes}", *nobody())
+    # As root becomes that user, its first Python may lie where no further one can be started.
+    code = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
+    if subprocess.run(
+        [*nobody(), sys.executable, "-c", code], stderr=subprocess.DEVNULL
+    ).returncode:
+        pytest.skip("no other user may start this Python")
+    tmp_path.chmod(0o777)
+    source = "print('the end', flush=True)\nraise SystemExit(3)\n"
+    path = Path(tmp_path, "train.py")
+    path.write_text(source)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    ran = run(*RUN, sys.executable, str(path), within=within, folder=tmp_path, internal=True)
+    assert (ran.code, ran.ends) == (3, 1), ran.stderr
+
+
+@pytest.fixture
+def one_gib() -> Iterator[Path]:
+    """The list of processes of a cgroup with 1 GiB of memory."""
+    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
+    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"hostile-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"may not make a cgroup: {error}")
+    try:
+        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(GIB))
+        yield group / "cgroup.procs"
+    except OSError as error:
+        pytest.skip(f"may not limit memory: {error}")
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.ward
+def test_two_ranks_in_1_gib(tmp_path: Path, one_gib: Path) -> None:
+    report = tmp_path / "report.json"
+    words = (*RUN, "--json", str(report), *TORCHRUN, "2", str(script(tmp_path, TOGETHER)))
+    ran = run(*words, within=after(f"echo $$ > {one_gib}"))
+    assert ran.ends == 2, ran.stderr
+    assert "dead-rank" not in [one["cause"] for one in json.loads(report.read_text())["findings"]]
+
+
+@pytest.mark.ward
+def test_no_shared_memory(tmp_path: Path) -> None:
+    path = str(script(tmp_path, TOGETHER))
+    for prepare in "umount /dev/shm", tmpfs("/dev/shm", "4k"):
+        ran = run(*RUN, *TORCHRUN, "2", path, within=after(prepare, "--mount"))
+        assert ran.ends == 2
+        assert not ran.said
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("gone", ["/sys", "/proc", "/dev"])
+def test_a_file_system_of_the_kernel_is_missing(tmp_path: Path, gone: str) -> None:
+    devices = "; ".join(
+        f"mknod -m 666 /dev/{name} c 1 {minor}" for name, minor in (("null", 3), ("urandom", 9))
+    )
+    prepare = f"mount -t tmpfs none {gone}" + (f"\n{devices}" if gone == "/dev" else "")
+    words = (*RUN, sys.executable, str(script(tmp_path)))
+    within = after(prepare, "--mount")
+    ran = run(*words, within=within, environment={"CODE": "3"}, internal=gone == "/proc")
+    assert (ran.code, ran.ends) == (3, 1)
