@@ -10,6 +10,8 @@ from typing import NoReturn
 
 # What typer makes of Ctrl-C.
 TYPERS_INTERRUPTED = 130
+# Characters of a message; those that ddoctor itself writes have fewer.
+LONGEST = 1000
 
 
 def main() -> NoReturn:
@@ -64,10 +66,20 @@ def _run() -> int:
 
 
 def _complain(message: str) -> int:
+    print("ddoctor:", line(message), file=sys.stderr)
+    return 2
+
+
+def line(message: str) -> str:
+    """Return a message in one line, however long and strange the text in it is."""
+    from ddoctor.characters import tamed
     from ddoctor.evidence import redaction
 
-    print("ddoctor:", redaction.text(" ".join(message.split())), file=sys.stderr)
-    return 2
+    words = tamed(redaction.text(" ".join(message.split())))
+    if len(words) <= LONGEST:
+        return words
+    # What to do stands at the end.
+    return f"{words[: LONGEST // 2]} … {words[-LONGEST // 2 :]}"
 
 
 def _kept_traceback() -> str:

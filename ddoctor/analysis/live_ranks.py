@@ -235,8 +235,12 @@ def collects_by_itself(met: Activity) -> bool:
 
 
 def phase(activity: str) -> str:
-    """The phase of a step that an activity belongs to, as in PHASES."""
-    return PHASE_OF.get(activity, activity)
+    """The phase of a step that an activity belongs to, as in PHASES.
+
+    Another version of ddoctor may know activities that this one does not.
+    """
+    found = PHASE_OF.get(activity, activity)
+    return found if found in PHASES else "rest"
 
 
 # torch/distributed/c10d_logger.py wraps each collective in it.

@@ -12,6 +12,8 @@ from ddoctor.evidence.section import Part, ProbeSection
 class ClockOffset(Part, frozen=True, kw_only=True):
     """A host's clock compared with that of the first rank's host, in seconds."""
 
+    signed = frozenset({"offset"})
+
     host: str
     offset: float
     """Seconds; positive: this clock is ahead."""

@@ -37,6 +37,8 @@ class SampleUse(Part, frozen=True, kw_only=True):
 class RankHeadroom(Part, frozen=True, kw_only=True):
     """Memory of one rank, in bytes."""
 
+    signed = frozenset({"per_sample"})
+
     place: RankPlace
     total: int
     """Bytes of the device."""

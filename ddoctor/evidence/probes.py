@@ -39,6 +39,8 @@ class SweepPoint(Part, frozen=True, kw_only=True):
 class WrongValue(Part, frozen=True, kw_only=True):
     """A collective or matmul with a wrong result."""
 
+    signed = frozenset({"expected", "got"})
+
     rank: int
     bytes: int
     expected: float
@@ -133,6 +135,8 @@ class StorageRead(Section, frozen=True, kw_only=True):
 class RankState(Part, frozen=True, kw_only=True):
     """The last known state of a probe's rank, seen from outside."""
 
+    signed = frozenset({"exit_code"})
+
     rank: int
     host: str
     last: str
@@ -174,6 +178,8 @@ class ProbeRuns(Section, frozen=True, kw_only=True):
 
 class Burning(Part, frozen=True, kw_only=True):
     """One rank during the burn."""
+
+    signed = frozenset({"expected", "got"})
 
     place: RankPlace
     rates: tuple[float, ...]

@@ -20,6 +20,9 @@ def _kebab(name: str) -> str:
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a section. ``None`` in a field means "not seen", never zero."""
 
+    signed: ClassVar[frozenset[str]] = frozenset()
+    """The fields with numbers that may be below 0; no other may."""
+
 
 class Unseen(Part, frozen=True, kw_only=True):
     """A quantity that a collector could not read, and the reason."""

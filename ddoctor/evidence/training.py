@@ -50,6 +50,8 @@ class Frame(Part, frozen=True, kw_only=True):
 class RankEnding(Part, frozen=True, kw_only=True):
     """How one rank ended."""
 
+    signed = frozenset({"exit_code"})
+
     rank: int
     host: str
     pid: int

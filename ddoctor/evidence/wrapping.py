@@ -11,6 +11,8 @@ from ddoctor.evidence.section import Part, RunSection
 class Wrapper(Part, frozen=True, kw_only=True):
     """One parallel wrapper (or bare model) on one rank."""
 
+    signed = frozenset({"checksum"})
+
     rank: int
     kind: Literal["none", "ddp", "fsdp1", "fsdp2"]
     name: str

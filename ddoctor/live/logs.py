@@ -18,20 +18,20 @@ from ddoctor.live.source import LIBRARY
 # Only the end of a log that grows for weeks.
 MOST_BYTES = 64 * 2**20
 # torchrun (--tee) puts the role and the local rank before each line.
-ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d+)\]:")
+ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d{1,9})\]:")
 # torch puts the rank before an uncaught exception (torch/distributed, distributed_c10d),
 # srun (--label) the task before each line.
-NAMED = re.compile(r"\[rank(\d+)\]: ?| *(\d+): ")
+NAMED = re.compile(r"\[rank(\d{1,9})\]: ?| *(\d{1,9}): ")
 BEGINS = "Traceback (most recent call last):"
-FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
 # Python marks the place within the line.
 MARKS = re.compile(r"^[\s~^]*$")
 RAISED = re.compile(r"^(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 # No exception's message contains these: they begin a line of another writer.
 ANOTHER = re.compile(r"^\[[EWIF]\d{4} |^[EWIF]\d{4} ")
 # torch/distributed/elastic/multiprocessing/errors: the table that torchrun prints at the end.
-RANK = re.compile(r"^\s*rank\s*:\s*(\d+) ")
-EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9}) ")
+EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
 
 
 def last_words(

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ddoctor.characters import tamed
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Fix, Report
 from ddoctor.report import templates
-from ddoctor.report.wording import Grid, tamed
+from ddoctor.report.wording import Grid
 
 if TYPE_CHECKING:
     from markupsafe import Markup
