@@ -26,7 +26,8 @@ UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZE = r"(\d{1,15}(?:\.\d{1,15})? (?:bytes|[KMG]iB))"
 # Until 2.1 it was spelt capacty.
 NOW = re.compile(
-    rf"Tried to allocate {SIZE}\. GPU (\d{{1,9}}) has a total capaci?ty of {SIZE} of which {SIZE} is free"
+    rf"Tried to allocate {SIZE}\. GPU (\d{{1,9}}) has a total capaci?ty of {SIZE} of which "
+    rf"{SIZE} is free"
 )
 HELD = re.compile(
     rf"Of the allocated memory {SIZE} is allocated by PyTorch, .*?and {SIZE} is reserved", re.DOTALL
@@ -35,8 +36,9 @@ ALLOWED = re.compile(rf"{SIZE} allowed")
 ITSELF = re.compile(rf"this process has {SIZE} memory in use")
 PROCESS = re.compile(rf"Process (\d{{1,9}}) has {SIZE} memory in use")
 BEFORE = re.compile(
-    rf"Tried to allocate {SIZE} \(GPU (\d{{1,9}}); {SIZE} total capacity; {SIZE} already allocated; "
-    rf"{SIZE} free; (?:{SIZE} allowed; )?{SIZE} reserved in total by PyTorch\)"
+    rf"Tried to allocate {SIZE} \(GPU (\d{{1,9}}); {SIZE} total capacity; "
+    rf"{SIZE} already allocated; {SIZE} free; (?:{SIZE} allowed; )?"
+    rf"{SIZE} reserved in total by PyTorch\)"
 )
 
 # A process with only a context and torch's kernels takes about 1 GiB

@@ -47,7 +47,7 @@ def _wrong(value: Any, *, signed: bool) -> str:
     elif isinstance(value, str):
         if len(value) > LONGEST_TEXT:
             return f" has {len(value)} characters, and {LONGEST_TEXT} are possible"
-    elif isinstance(value, (int, float)):
+    elif isinstance(value, (int, float)) and not 0 <= value <= LARGEST:
         return _wrong_number(value, signed=signed)
     return ""
 
@@ -63,13 +63,8 @@ def _wrong_rows(value: tuple[Any, ...] | dict[Any, Any], *, signed: bool) -> str
 
 
 def _wrong_number(value: float, *, signed: bool) -> str:
-    if value < ROUNDING and not signed:
-        return f" is {_figure(value)}, and cannot be below 0"
-    if not -LARGEST <= value <= LARGEST:
-        return f" is {_figure(value)}, and {LARGEST:g} is possible at most"
-    return ""
-
-
-def _figure(value: float) -> str:
-    # A whole number may have thousands of digits, and be too large for a float.
-    return f"{value:g}" if isinstance(value, float) else str(value)[:24]
+    if value > LARGEST:
+        return f" is above {LARGEST:g}"
+    if value < -LARGEST:
+        return f" is below {-LARGEST:g}"
+    return f" is {value:g}, and cannot be below 0" if value < ROUNDING and not signed else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.section import Count, Part, Section
 
 
 class RankPlace(Part, frozen=True, kw_only=True):
@@ -173,7 +173,7 @@ class ProbeRuns(Section, frozen=True, kw_only=True):
 
     runs: tuple[ProbeRun, ...]
     backend: str = ""
-    world_size: int = 0
+    world_size: Count = 0
 
 
 class Burning(Part, frozen=True, kw_only=True):

@@ -65,6 +65,10 @@ class Wrapper(Part, frozen=True, kw_only=True):
     buffer_broadcast_seconds: tuple[float, ...] = ()
     """Seconds of DDP's buffer broadcast, in each judged step."""
 
+    def __post_init__(self) -> None:
+        if len(self.checksum) != len(self.checksum_scale):
+            raise ValueError("checksum and checksum_scale have different lengths")
+
 
 class Wrapping(RunSection, frozen=True, kw_only=True):
     """The models of all ranks."""

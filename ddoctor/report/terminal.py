@@ -22,7 +22,7 @@ from ddoctor.report.waits import wait_matrix
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
 NARROWEST = 20
-"""Characters for text beside a long name, which may leave none; the terminal wraps what is too long."""
+"""Characters for the text beside a long name, which may leave none."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -252,7 +252,9 @@ def _paragraph(
 def wrapped(text: str, width: int) -> list[str]:
     """Break lines at spaces, but not in `code`, so that a name or a command stays whole."""
     whole = CODE.sub(lambda code: code[0].replace(" ", NO_BREAK), text)
-    lines = textwrap.wrap(whole, max(width, NARROWEST), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        whole, max(width, NARROWEST), break_long_words=False, break_on_hyphens=False
+    )
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 

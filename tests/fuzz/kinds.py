@@ -25,7 +25,7 @@ OF_OTHERS = ("collect ", "probe ")
 """What the evidence itself says to have crashed; everything else in the list is a check."""
 
 
-class Broken(Exception):  # noqa: N818 - what was told, not what was raised
+class Broken(Exception):
     """A failure that ddoctor survives: a check that crashed, a part of a report that is missing."""
 
 

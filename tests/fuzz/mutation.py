@@ -113,7 +113,7 @@ def _change(holder: Json, key: Any, document: Json, random: Random) -> None:
     elif isinstance(value, str):
         holder[key] = random.choice(TEXTS) if random.random() < 0.7 else _word(value, random)
     elif isinstance(value, list):
-        holder[key] = _list(value, random)
+        holder[key] = _zeros(value) if chance > 0.9 else _list(value, random)
     elif isinstance(value, dict):
         holder[key] = random.choice(({}, None, [value], dict(list(value.items())[::2])))
     else:
@@ -124,6 +124,10 @@ def _word(value: str, random: Random) -> str:
     at = random.randrange(len(value) + 1)
     put = random.choice(("", " ", "0", "-", ".", "/", "%", "\n", ",", "x"))
     return value[:at] + put + value[at + 1 :]
+
+
+def _zeros(value: list[Json]) -> list[Json]:
+    return [0 if isinstance(one, (int, float)) else one for one in value]
 
 
 def _list(value: list[Json], random: Random) -> list[Json]:
