@@ -86,7 +86,6 @@ class Loader(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         of_one_length(wait_seconds=self.wait_seconds, wait_steps=self.wait_steps)
-        of_one_length(starts=self.starts, first_waits=self.first_waits)
 
     @property
     def item_seconds(self) -> float:

@@ -119,6 +119,9 @@ def text(given: str) -> str:
     Gone are known forms of keys, user information of URLs, values behind a name that says secret,
     and words above 32 characters that look random.
     """
+    if not given.isascii():
+        # A path may have bytes that are no UTF-8, and no bundle could hold them.
+        given = given.encode(errors="replace").decode()
     if len(given) < 6:
         return given
     told = FORMS.sub(HIDDEN, given)

@@ -16,7 +16,11 @@ from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.live.source import LIBRARY
 
 # Only the end of a log that grows for weeks.
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 32 * 2**20
+MOST_LINES = 1_000_000
+# Characters of a line, and of a message, which may have many lines.
+LONGEST = 4_000
+MOST_FRAMES = 200
 # torchrun (--tee) puts the role and the local rank before each line.
 ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d{1,9})\]:")
 # torch puts the rank before an uncaught exception (torch/distributed, distributed_c10d),
@@ -58,7 +62,8 @@ def _lines(path: Path) -> Sequence[str]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - MOST_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+            lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
+            return [line[:LONGEST] for line in lines[-MOST_LINES:]]
     except OSError as error:
         raise DoctorError(f"--log: {path} cannot be read: {error.strerror}") from None
 
@@ -110,7 +115,8 @@ def _exception(said: Sequence[str]) -> dict[str, object] | None:
                     break
                 message.append(more)
             name = raised["exception"].rpartition(".")[2]
-            return {"exception": name, "message": "\n".join(message), "stack": tuple(stack)}
+            told = "\n".join(message)[:LONGEST]
+            return {"exception": name, "message": told, "stack": tuple(stack[-MOST_FRAMES:])}
         else:
             return None
     return None

@@ -27,7 +27,7 @@ class Told:
     faults: dict[str, list[int]] = field(default_factory=dict)
     """The numbers of the inputs that met a fault, by what it was."""
     slowest: tuple[float, int] = (0.0, 0)
-    """Seconds, and the number of the input."""
+    """Seconds on a CPU, and the number of the input."""
     memory: int = 0
     """MiB at the peak of a process."""
 
@@ -48,9 +48,9 @@ def tried(kind: str, folder: Path, numbers: range) -> Told:
     """Try the inputs of these numbers."""
     told = Told(memory=_peak())
     for number in numbers:
-        began = time.perf_counter()
+        began = time.process_time()
         told.outcomes[_one(kind, folder, number, told)] += 1
-        told.slowest = max(told.slowest, (time.perf_counter() - began, number))
+        told.slowest = max(told.slowest, (time.process_time() - began, number))
         before, told.memory = told.memory, _peak()
         if told.memory > max(before, MOST_MIB):
             told.fault(f"more than {MOST_MIB} MiB", number)
@@ -68,13 +68,13 @@ def _one(kind: str, folder: Path, number: int, told: Told) -> str:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TimeoutError in what takes too long."""
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(MOST_SECONDS)
+    """Raise TimeoutError in what takes too long; the time of others on this machine is not its."""
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _too_long(*_: object) -> None:
