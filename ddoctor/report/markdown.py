@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
-SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
+SPECIAL = re.compile(r"([\\*<\[\]|~$#`]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
+"""What acts as Markdown, and what makes GitHub take a bare address for a link."""
+MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)")
+WORD_JOINER = "\N{WORD JOINER}"
 
 
 def render(report: Report, evidence: Evidence) -> str:
@@ -47,12 +50,16 @@ def _fenced(fix: Fix) -> Markup:
 
 
 def _text(value: object) -> str:
-    """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML."""
+    """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML.
+
+    Nor does anything become a link, an address of mail, or a mention of somebody.
+    """
     from markupsafe import Markup
 
     if isinstance(value, Markup):
         return value
     parts = CODE_SPAN.split(" ".join(str(value).split()))
     return "".join(
-        part if number % 2 else SPECIAL.sub(r"\\\1", part) for number, part in enumerate(parts)
+        part if number % 2 else SPECIAL.sub(r"\\\1", MENTION.sub(WORD_JOINER, part))
+        for number, part in enumerate(parts)
     )

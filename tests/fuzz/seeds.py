@@ -31,7 +31,13 @@ ARMS = ControlArms(
 @cache
 def bundles() -> dict[str, bytes]:
     """Each bundle by its name, as JSON."""
-    return {name: _document(evidence) for name, evidence in _evidence()}
+    return {name: _document(found) for name, found in evidence().items()}
+
+
+@cache
+def evidence() -> dict[str, Evidence]:
+    """The evidence of each bundle."""
+    return dict(_evidence())
 
 
 def _evidence() -> Iterator[tuple[str, Evidence]]:
@@ -42,12 +48,12 @@ def _evidence() -> Iterator[tuple[str, Evidence]]:
     yield "arms", healthy("probe").with_sections(ARMS)
 
 
-def _document(evidence: Evidence) -> bytes:
+def _document(found: Evidence) -> bytes:
     document: dict[str, Any] = {
         "schema": 1,
         "ddoctor": "0",
         "created": "2026-11-20T03:04:05+00:00",
-        "sections": list(evidence),
+        "sections": list(found),
     }
     return msgspec.json.encode(document)
 
