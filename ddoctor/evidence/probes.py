@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from ddoctor.evidence.section import Count, Part, Section
 
@@ -182,7 +184,7 @@ class Burning(Part, frozen=True, kw_only=True):
     signed = frozenset({"expected", "got"})
 
     place: RankPlace
-    rates: tuple[float, ...]
+    rates: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     """TFLOP/s in equal parts of the time."""
     products: int
     """Number of products that were compared with the first, bit by bit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
@@ -67,6 +69,8 @@ TARGETS: Mapping[str, Mapping[str, Make]] = {
     "SemanticSegmentation": {"labels": _masks},
 }
 """The targets of the loss, by the end of a class's name."""
+MOST_MODULES = 100_000
+"""Modules of a model: one of 94 layers with 128 experts each has 60,000."""
 MOST_BYTES = 16 * 2**20
 """Bytes of a config; those on the Hub have a thousandth."""
 # A usual length, if the model allows it.
@@ -236,9 +240,22 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 
     It is on the meta device, not on fake tensors: code that builds a model reads single values of
     CPU tensors (a schedule of drop rates), and fake tensors have no values.
+
+    Raises:
+        DoctorError: it has more than ``MOST_MODULES``, as by a slip in its number of layers.
     """
-    with torch.device("meta"):
-        return build().train()
+    count = itertools.count(1)
+
+    def counted(*_: object) -> None:
+        if next(count) > MOST_MODULES:
+            raise DoctorError(f"a model of more than {MOST_MODULES:,} modules cannot be planned")
+
+    watch = register_module_module_registration_hook(counted)
+    try:
+        with torch.device("meta"):
+            return build().train()
+    finally:
+        watch.remove()
 
 
 def said(error: Exception) -> str:
