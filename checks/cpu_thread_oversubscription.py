@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.cpu_contention import FOLLOWS, HELD_UP, median_wait
 from ddoctor.analysis.local_ranks import LocalRanks
+from ddoctor.analysis.parsing import whole
 from ddoctor.evidence.host import Cpus
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankHost, RankUse
@@ -34,14 +35,14 @@ def too_many_threads(
     if use is not None and cpus.host in use.by_host:
         return  # what was measured during the training is better evidence
     # OpenMP takes a list, one number for each level of nesting.
-    threads = (environment.get("OMP_NUM_THREADS") or "").partition(",")[0].strip()
-    if not threads.isdigit() or ranks.number is None:
+    threads = whole((environment.get("OMP_NUM_THREADS") or "").partition(",")[0].strip())
+    if threads is None or ranks.number is None:
         return
-    total = ranks.number * int(threads)
+    total = ranks.number * threads
     if total < TOO_MANY * cpus.usable:
         return
     fitting = max(1, int(cpus.usable / ranks.number))
-    if int(threads) <= fitting:
+    if threads <= fitting:
         return
     yield Finding(
         severity=Severity.WARNING,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from ddoctor.analysis import parsing
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.known_software import CudaBuilds
 from ddoctor.evidence.software import Software, Torch
@@ -40,11 +41,11 @@ def driver_too_old(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterato
     torch = software.torch
     if torch is None or not torch.cuda or not gpus.gpus:
         return
-    built_for = int(torch.cuda.partition(".")[0])
+    built_for = parsing.major(torch.cuda)
     major = _driver_major(gpus, known)
-    needed = known.minimum_driver(built_for)
-    if major is None or major >= built_for:
+    if built_for is None or major is None or major >= built_for:
         return
+    needed = known.minimum_driver(built_for)
     runs = "CUDA " + (".".join(map(str, gpus.cuda)) if gpus.cuda else f"{major}.x")
     drivers = f"driver {needed.minimum_driver} or newer" if needed else "a newer driver"
     yield _finding(
@@ -106,7 +107,7 @@ def _has_code(torch: Torch, gpu: Gpu) -> bool:
     if gpu.capability is None:
         return True
     for architecture in torch.architectures:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+        match = re.fullmatch(r"(sm|compute)_(\d{1,9})(\d)([af]?)", architecture)
         if match is None:
             return True  # unknown format: no finding
         kind, capability, specific = match[1], (int(match[2]), int(match[3])), match[4]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.environment_fixes import rewrite, unset
+from ddoctor.analysis.parsing import whole
 from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_software import KnownVariable, KnownVariables, within
@@ -161,11 +162,11 @@ def invisible_devices(environment: Environment, gpus: Gpus) -> Iterator[Finding]
     value = environment.get(VISIBLE)
     if not value or not gpus.gpus or any(gpu.mig for gpu in gpus.gpus):
         return
-    entries = [entry.strip() for entry in value.split(",")]
-    if not all(entry.isdigit() for entry in entries):
+    entries = [whole(entry.strip()) for entry in value.split(",")]
+    indices = [entry for entry in entries if entry is not None]
+    if len(indices) < len(entries):
         return
     count = len(gpus.gpus)
-    indices = [int(entry) for entry in entries]
     every = ",".join(map(str, range(count)))
     absent = next((index for index in indices if index >= count), None)
     repeated = next((index for index in indices if indices.count(index) > 1), None)

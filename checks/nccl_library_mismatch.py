@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from packaging.version import Version
-
+from ddoctor.analysis.parsing import is_older, major
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.software import Environment, NcclLibrary, Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -45,7 +44,7 @@ def not_the_one_built_with(
         return
     if library.version == torch.nccl:
         return
-    older = Version(library.version) < Version(torch.nccl)
+    older = is_older(library.version, torch.nccl)
     meaning = (
         "an older NCCL may lack functions that torch calls"
         if older
@@ -70,7 +69,8 @@ def built_for_a_newer_cuda(software: Software, gpus: Gpus) -> Iterator[Finding]:
     library = software.loaded_nccl
     if library is None or library.cuda is None or gpus.cuda is None:
         return
-    if int(library.cuda.partition(".")[0]) <= gpus.cuda[0]:
+    built_for = major(library.cuda)
+    if built_for is None or built_for <= gpus.cuda[0]:
         return
     runs = ".".join(map(str, gpus.cuda))
     yield Finding(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.analysis.interface_choice import matches, names_of
+from ddoctor.analysis.parsing import whole
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -84,13 +85,13 @@ def device_list(rdma: Rdma) -> Iterator[Finding]:
 
 
 def gid_index(rdma: Rdma) -> Iterator[Finding]:
-    value = rdma.nccl_ib_gid_index or ""
-    if not value.isdecimal():
+    value = whole(rdma.nccl_ib_gid_index or "")
+    if value is None:
         return
     for device, port in _ports(rdma.fabric, "Ethernet"):
         if port.state != "ACTIVE" or port.gids is None:
             continue
-        row = next((gid for gid in port.gids if gid.index == int(value)), None)
+        row = next((gid for gid in port.gids if gid.index == value), None)
         better = next((gid for gid in port.gids if gid.kind == "RoCE v2" and gid.ipv4), None)
         routed = row is not None and row.kind == "RoCE v2" and not row.gid.startswith("fe80:")
         if row is not None and (better is None or routed):

@@ -103,7 +103,7 @@ def _laggards(rates: Sequence[RankRate], what: str, unit: str) -> Iterator[Findi
     for rate, usual, peers in with_peers(
         rates, group=lambda rate: rate.place.device_name, value=lambda rate: rate.rate
     ):
-        behind = 1 - rate.rate / usual
+        behind = 1 - rate.rate / usual if usual else 0.0
         cpu = rate.place.device == "cpu"
         if cpu or behind < _enough(peers) or rate.rate + rate.spread >= usual:
             continue

@@ -11,6 +11,8 @@ from ddoctor.proc import interruption
 
 # What typer makes of Ctrl-C.
 TYPERS_INTERRUPTED = 130
+# Characters of a message; those that ddoctor itself writes have fewer.
+LONGEST = 1000
 
 
 def main() -> NoReturn:
@@ -69,10 +71,20 @@ def _interrupted() -> int:
 
 
 def _complain(message: str) -> int:
+    console.say(f"ddoctor: {line(message)}")
+    return 2
+
+
+def line(message: str) -> str:
+    """Return a message in one line, however long and strange the text in it is."""
+    from ddoctor.characters import tamed
     from ddoctor.evidence import redaction
 
-    console.say(redaction.text(f"ddoctor: {' '.join(message.split())}"))
-    return 2
+    words = tamed(redaction.text(" ".join(message.split())))
+    if len(words) <= LONGEST:
+        return words
+    # What to do stands at the end.
+    return f"{words[: LONGEST // 2]} … {words[-LONGEST // 2 :]}"
 
 
 if __name__ == "__main__":

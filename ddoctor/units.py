@@ -14,6 +14,9 @@ SIZES = {
     for power, prefix in enumerate(("K", "M", "G", "T"), 1)
     for unit in (prefix + suffix,)
 }
+LARGEST = 1e18
+"""An exabyte, and more parameters than any model has."""
+MOST_DIGITS = 100
 NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)")
 
 
@@ -30,14 +33,19 @@ def size(option: str, text: str) -> int:
 def product(option: str, text: str) -> int:
     """Say 45000, or 50x30x30; `DoctorError` unless all factors are whole and above zero."""
     factors = re.split(r"[x×*]", text.replace("_", ""))
-    if not all(one.strip().isdecimal() and int(one) for one in factors):
-        raise DoctorError(f"{option} {text}: give a whole number, or a product as 50x30x30")
-    return math.prod(map(int, factors))
+    # Python refuses to read thousands of digits.
+    if len(text) <= MOST_DIGITS and all(one.strip().isdecimal() and int(one) for one in factors):
+        found = math.prod(map(int, factors))
+        if found <= LARGEST:
+            return found
+    raise DoctorError(f"{option} {text}: give a whole number, or a product as 50x30x30")
 
 
 def _read(option: str, text: str, units: dict[str, float], examples: str) -> float:
     found = NUMBER.fullmatch(text.strip())
     known = {unit.lower(): factor for unit, factor in units.items()}
-    if found is None or found[2].lower() not in known or float(found[1]) <= 0:
-        raise DoctorError(f"{option} {text}: give it as {examples}")
-    return float(found[1]) * known[found[2].lower()]
+    if found is not None and found[2].lower() in known:
+        number = float(found[1]) * known[found[2].lower()]
+        if 0 < number <= LARGEST:
+            return number
+    raise DoctorError(f"{option} {text}: give it as {examples}")

@@ -14,7 +14,8 @@ from ddoctor.models import Confidence
 GLOO = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 # torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL
 FINGERPRINT = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)"
+    r"Rank (\d{1,9}) is running collective: "
+    r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)"
     r"(?:, TensorShape=\[([\d, ]*)\], TensorDtypes=(\w+))?"
 )
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL's operator<<

@@ -23,20 +23,22 @@ from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-SIZE = r"([\d.]+ (?:bytes|[KMG]iB))"
+SIZE = r"(\d{1,15}(?:\.\d{1,15})? (?:bytes|[KMG]iB))"
 # Until 2.1 it was spelt capacty.
 NOW = re.compile(
-    rf"Tried to allocate {SIZE}\. GPU (\d+) has a total capaci?ty of {SIZE} of which {SIZE} is free"
+    rf"Tried to allocate {SIZE}\. GPU (\d{{1,9}}) has a total capaci?ty of {SIZE} of which "
+    rf"{SIZE} is free"
 )
 HELD = re.compile(
     rf"Of the allocated memory {SIZE} is allocated by PyTorch, .*?and {SIZE} is reserved", re.DOTALL
 )
 ALLOWED = re.compile(rf"{SIZE} allowed")
 ITSELF = re.compile(rf"this process has {SIZE} memory in use")
-PROCESS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
+PROCESS = re.compile(rf"Process (\d{{1,9}}) has {SIZE} memory in use")
 BEFORE = re.compile(
-    rf"Tried to allocate {SIZE} \(GPU (\d+); {SIZE} total capacity; {SIZE} already allocated; "
-    rf"{SIZE} free; (?:{SIZE} allowed; )?{SIZE} reserved in total by PyTorch\)"
+    rf"Tried to allocate {SIZE} \(GPU (\d{{1,9}}); {SIZE} total capacity; "
+    rf"{SIZE} already allocated; {SIZE} free; (?:{SIZE} allowed; )?"
+    rf"{SIZE} reserved in total by PyTorch\)"
 )
 
 # A process with only a context and torch's kernels takes about 1 GiB

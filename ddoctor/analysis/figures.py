@@ -108,7 +108,7 @@ def _sweep(
 def _flows(pairs: Pairs) -> Iterator[tuple[Figure, MeasuredFigure]]:
     places = {end.place.rank: end.place for end in pairs.ends}
     one_each = len({place.host for place in places.values()}) == len(places)
-    for flow in pairs.flows:
+    for flow in (one for one in pairs.flows if one.rates):
         sender, receiver = places[flow.sender], places[flow.receiver]
         to = receiver.host if one_each else f"rank {receiver.rank}"
         figure = Figure(

@@ -129,7 +129,8 @@ class LiveRankState:
     def shares(self) -> Mapping[str, float]:
         """The share of the time in each phase of a step, 0 to 1, by the names of PHASES."""
         asleep = self.in_reduction_share
-        found = dict.fromkeys(PHASES, 0.0) | {"waiting": asleep, "backward": -asleep}
+        found: dict[str, float] = {**dict.fromkeys(PHASES, 0.0)}
+        found |= {"waiting": asleep, "backward": -asleep}
         for met in self.seen.activities:
             found[phase(met.name)] += met.samples / self.seen.samples
         return {phase: share for phase, share in found.items() if share > 0}
@@ -235,8 +236,12 @@ def collects_by_itself(met: Activity) -> bool:
 
 
 def phase(activity: str) -> str:
-    """The phase of a step that an activity belongs to, as in PHASES."""
-    return PHASE_OF.get(activity, activity)
+    """The phase of a step that an activity belongs to, as in PHASES.
+
+    Another version of ddoctor may know activities that this one does not.
+    """
+    found = PHASE_OF.get(activity, activity)
+    return found if found in PHASES else "rest"
 
 
 # torch/distributed/c10d_logger.py wraps each collective in it.

@@ -20,6 +20,8 @@ TOLERATED = 1.05
 ON_A_CPU = 0.5
 # The curve is only a guess beyond the numbers of workers tried; at most this many times them.
 BEYOND = 2
+# More than any host has CPUs.
+MOST_WORKERS = 4096
 # torch's own default (torch.utils.data.DataLoader).
 PREFETCH = 2
 
@@ -63,7 +65,8 @@ def advise(
     slower = max(1.0, feed.interval * _rate(rates, present, batch)) if present else 1.0
     wanted = feed.need * TOLERATED
     floor, cpus = _floor(feed, feeds, use)
-    tried = range(1, BEYOND * max(ceil(slower * batch / wanted), *rates, 1) + 1)
+    needed = min(slower * batch / wanted, MOST_WORKERS) if wanted else MOST_WORKERS
+    tried = range(1, BEYOND * max(ceil(needed), *rates, 1) + 1)
     gives = {n: max(slower / _rate(rates, n, batch), floor) for n in tried}
     best = min(gives.values())
     enough = best <= wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddoctor.analysis.derived import Derived
+from ddoctor.analysis.parsing import whole
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.joining import JoiningRank
 from ddoctor.evidence.probes import ProbeRuns
@@ -28,8 +29,8 @@ class LocalRanks(Derived):
     ) -> LocalRanks:
         """LOCAL_WORLD_SIZE, else one per visible GPU, else the number of the probes' ranks here."""
         local = environment.get("LOCAL_WORLD_SIZE") if environment is not None else None
-        if local is not None and local.isdigit() and int(local) > 0:
-            return cls(number=int(local), told_by="LOCAL_WORLD_SIZE")
+        if number := whole(local or ""):
+            return cls(number=number, told_by="LOCAL_WORLD_SIZE")
         if visible := visible_gpus(gpus, environment):
             return cls(number=len(visible), told_by="one per GPU", certain=False)
         if runs is not None and runs.host and runs.world_size:

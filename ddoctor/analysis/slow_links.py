@@ -97,7 +97,7 @@ class Analysis:
 def analyse(flows: Iterable[Flow], *, repeats: int = REPEATS) -> Analysis:
     """Find what is slow; each result needs at least ``repeats`` transfers."""
     rates: dict[Key, list[float]] = defaultdict(list)
-    for flow in flows:
+    for flow in (one for one in flows if one.rates):
         rates[flow.sender, flow.receiver] += flow.rates
     if not rates:
         return Analysis(slow=(), usual=0.0, floor=0.0)

@@ -43,7 +43,7 @@ def analyse(flows: Iterable[Flow], ends: Sequence[End]) -> Analysis:
     found = [_whole(members[rail]) for rail in sorted(whole)]
     sound = {rail: one for rail, one in rails.items() if rail not in whole}
     found += _together(sound, {end.place.rank: end.place.host for end in ends})
-    share = min(one.floor / one.usual for one in rails.values())
+    share = min((one.floor / one.usual for one in rails.values() if one.usual), default=0.0)
     return Analysis(slow=tuple(found), usual=usual, floor=usual * share)
 
 

@@ -141,12 +141,14 @@ def holds(known: KnownVariables, name: str, value: str | None, values: tuple[str
 
 def c_integer(text: str) -> tuple[int, str]:
     """What C's ``strtoll(text, &rest, 0)`` returns, and the rest."""
-    number = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)
+    number = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
     if number is None:
         return 0, text
     digits = number[2].lower()
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
-    return int(number[1] + digits, base), text[number.end() :]
+    # Of more digits, Python refuses to read thousands; the value is the limit of 64 bits anyway.
+    value = min(int(digits[:64], base), 2**63 - 1)
+    return -value if number[1] == "-" else value, text[number.end() :]
 
 
 @cache

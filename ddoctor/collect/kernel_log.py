@@ -20,7 +20,7 @@ RECORD_BYTES = 16 * 1024
 
 JOURNAL_LIMIT_SECONDS = 10
 
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,9}),?\s*(.*)")
 PCIE = re.compile(
     r"\S+ ([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:AER: )?PCIe Bus Error: "
     r"severity=(Correct|Uncorrect)\w+(?: \((Non-Fatal|Fatal)\))?"

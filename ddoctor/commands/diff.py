@@ -19,10 +19,10 @@ def diff(
 
     Shows lower speeds, changed settings and new findings. Exits with 1 if NEW is worse.
     """
+    from ddoctor.characters import tamed
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report import difference
     from ddoctor.report.output import STDOUT, Outputs, put
-    from ddoctor.report.wording import tamed
 
     Outputs(json=json)
     found = difference.compare(bundles.read(old), bundles.read(new))

@@ -16,6 +16,7 @@ import msgspec
 
 from ddoctor import evidence
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import limits
 from ddoctor.evidence.section import (
     AttachSection,
     Evidence,
@@ -26,6 +27,8 @@ from ddoctor.evidence.section import (
 )
 
 SCHEMA = 1
+DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises; the last one of lists within lists within lists."""
 
 
 def section_types() -> tuple[type[Section], ...]:
@@ -84,15 +87,13 @@ def read(path: Path) -> Evidence:
     """Read a bundle; unknown fields are ignored.
 
     Raises:
-        DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema.
+        DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema, or holds
+            what cannot be (``limits``).
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise DoctorError(f"cannot read {path}: {error.strerror}") from error
+    text = _bytes(path)
     try:
         header = msgspec.json.decode(text, type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DAMAGE as error:
         raise DoctorError(
             f"{path} is not a whole evidence bundle ({error}); "
             "write one with `ddoctor doctor --bundle PATH`"
@@ -103,9 +104,27 @@ def read(path: Path) -> Evidence:
             f"upgrade ddoctor to at least {header.ddoctor}"
         )
     try:
-        return Evidence(_decoder().decode(text).sections)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        sections = _decoder().decode(text).sections
+    except DAMAGE as error:
         raise DoctorError(f"{path} is a damaged evidence bundle: {error}") from error
+    for wrong in filter(None, map(limits.impossible, sections)):
+        raise DoctorError(f"{path} is a damaged evidence bundle: {wrong}")
+    return Evidence(sections)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(limits.MOST_BYTES + 1)
+    except OSError as error:
+        raise DoctorError(f"cannot read {path}: {error.strerror}") from error
+    values = text.count(b",")
+    if len(text) > limits.MOST_BYTES or values > limits.MOST_VALUES:
+        raise DoctorError(
+            f"{path} is too large for a bundle: it may have {limits.MOST_BYTES >> 20} MiB and "
+            f"{limits.MOST_VALUES} values"
+        )
+    return text
 
 
 def read_all(paths: list[Path]) -> Evidence:

@@ -6,11 +6,13 @@ from statistics import median
 from typing import Literal
 
 from ddoctor.evidence.probes import RankPlace, SweepPoint, WrongValue
-from ddoctor.evidence.section import Part, ProbeSection
+from ddoctor.evidence.section import Part, ProbeSection, of_one_length
 
 
 class ClockOffset(Part, frozen=True, kw_only=True):
     """A host's clock compared with that of the first rank's host, in seconds."""
+
+    signed = frozenset({"offset"})
 
     host: str
     offset: float
@@ -112,6 +114,9 @@ class LocalWork(Part, frozen=True, kw_only=True):
     queued: tuple[float, ...] = ()
     """Share of each repeat spent in the kernel's run queue, 0 to 1; empty: not known."""
 
+    def __post_init__(self) -> None:
+        of_one_length(seconds=self.seconds, cpu=self.cpu, queued=self.queued)
+
 
 class Pairs(ProbeSection, frozen=True, kw_only=True):
     """Transfers between disjoint pairs, one direction at a time, and the work of each rank."""
@@ -126,6 +131,12 @@ class Pairs(ProbeSection, frozen=True, kw_only=True):
     work: tuple[LocalWork, ...] = ()
     rounds: int = 0
     """Number of rounds; in each of them every rank has at most one partner."""
+
+    def __post_init__(self) -> None:
+        known = {end.place.rank for end in self.ends}
+        strange = {rank for flow in self.flows for rank in (flow.sender, flow.receiver)} - known
+        if strange:
+            raise ValueError(f"flows of rank {min(strange)}, which is no end")
 
 
 # A published detector asks for 10 % before it believes a change (GREYHOUND, ATC'25).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddoctor.evidence.section import Part, Section
+from ddoctor.evidence.section import Count, Part, Section
 
 
 class NumaNode(Part, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Cpus(Section, frozen=True, kw_only=True):
     commands = ("doctor", "probe", "run")
 
     model: str = ""
-    logical: int
+    logical: Count
     """Number of logical CPUs of the host."""
     allowed: tuple[int, ...]
     """Affinity mask of this process: indices of logical CPUs."""

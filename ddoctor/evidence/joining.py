@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddoctor.evidence.section import Part, ProbeSection
+from ddoctor.evidence.section import Count, Part, ProbeSection
 
 
 class JoiningRank(Part, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class JoiningRank(Part, frozen=True, kw_only=True):
     """Host name; empty: neither the rank nor torchrun reported it."""
     pid: int = 0
     local_rank: int | None = None
-    world_size: int | None = None
+    world_size: Count | None = None
     """WORLD_SIZE from its own launcher."""
     address: str = ""
     """Its own address on the route to the store."""
@@ -42,11 +42,11 @@ class Joining(ProbeSection, frozen=True, kw_only=True):
     """HOST:PORT of the store that connects the ranks."""
     limit: float
     """Seconds that the ranks waited for each other."""
-    world_size: int
+    world_size: Count
     """WORLD_SIZE of rank 0."""
     ranks: tuple[JoiningRank, ...]
     """At least one row per rank; several if processes share a rank."""
-    launched: int | None = None
+    launched: Count | None = None
     """Number of processes that the scheduler started; None: it does not say."""
     launched_by: str = ""
     """The variable with that number, say SLURM_NTASKS."""
@@ -79,7 +79,7 @@ class HostCaller(Part, frozen=True, kw_only=True):
     host: str
     node_rank: int | None = None
     """Its ``--node-rank``; None: not set."""
-    expected: int
+    expected: Count
     """Its ``--nnodes``."""
     address: str = ""
     """Its own address on the route to the endpoint; empty: no route."""
@@ -95,10 +95,10 @@ class HostJoining(ProbeSection, frozen=True, kw_only=True):
     endpoint: str
     limit: float
     """Seconds that this host waited."""
-    expected: int
+    expected: Count
     """Number of hosts by this host's ``--nnodes``."""
     came: tuple[str, ...] = ()
-    expected_elsewhere: tuple[int, ...] = ()
+    expected_elsewhere: tuple[Count, ...] = ()
     """``--nnodes`` of the hosts that arrived, where it differs."""
     way: Attempt | None = None
     """The last attempt to reach the endpoint; None: the store is on this host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ddoctor.evidence.section import AttachSection, Known, Part
+from ddoctor.evidence.section import AttachSection, Count, Known, Part
 from ddoctor.evidence.training import Frame
 
 
@@ -159,7 +159,7 @@ class LiveLook(AttachSection, frozen=True, kw_only=True):
     """The sampled ranks of one job on one host."""
 
     job: str
-    world: int
+    world: Count
     """Number of ranks of the whole job."""
     seconds: float
     """Duration of the sampling."""

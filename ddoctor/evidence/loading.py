@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddoctor.evidence.section import Part, RunSection
+from ddoctor.evidence.section import Count, Part, RunSection, of_one_length
 
 
 class WorkerRandomness(Part, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Loader(Part, frozen=True, kw_only=True):
     batch_size: int | None
     batches: int | None
     """Length of the loader; None: it has none."""
-    num_workers: int
+    num_workers: Count
     prefetch_factor: int | None
     pin_memory: bool
     persistent_workers: bool
@@ -84,6 +84,9 @@ class Loader(Part, frozen=True, kw_only=True):
     """Bytes of the tensors of a batch."""
     randomness: tuple[WorkerRandomness, ...] = ()
 
+    def __post_init__(self) -> None:
+        of_one_length(wait_seconds=self.wait_seconds, wait_steps=self.wait_steps)
+
     @property
     def item_seconds(self) -> float:
         """Seconds to fetch one item; 0: not timed."""
@@ -120,7 +123,7 @@ class CurvePoint(Part, frozen=True, kw_only=True):
     rank: int
     name: str
     """The line that creates the loader: file:line."""
-    num_workers: int
+    num_workers: Count
     seconds_per_batch: float
     """Median interval between batches after the workers have started, in seconds."""
     batches: int
@@ -150,6 +153,9 @@ class FirstBatches(Part, frozen=True, kw_only=True):
     """The worker that made each batch; empty: the main process."""
     taken: int | None = None
     """Number of batches that the script took in this epoch while recorded; None: not counted."""
+
+    def __post_init__(self) -> None:
+        of_one_length(batches=self.batches, workers=self.workers)
 
 
 class DataSeen(RunSection, frozen=True, kw_only=True):

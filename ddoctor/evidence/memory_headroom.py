@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, Section
@@ -36,6 +38,8 @@ class SampleUse(Part, frozen=True, kw_only=True):
 
 class RankHeadroom(Part, frozen=True, kw_only=True):
     """Memory of one rank, in bytes."""
+
+    signed = frozenset({"per_sample"})
 
     place: RankPlace
     total: int
@@ -122,7 +126,7 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
     foretold: int | None = None
     """The largest micro-batch by extrapolation, where the search stopped early."""
     trials: tuple[MemoryTrial, ...] = ()
-    ranks: tuple[RankHeadroom, ...]
+    ranks: Annotated[tuple[RankHeadroom, ...], msgspec.Meta(min_length=1)]
     rates: tuple[StepRate, ...] = ()
     sharded: bool = False
     """Whether FSDP shards over several ranks; otherwise DDP, or the script's own strategy."""
@@ -133,7 +137,9 @@ class MemoryHeadroom(Section, frozen=True, kw_only=True):
         """Samples per second of all ranks together; None: not measured."""
         found = (one for one in self.rates if one.micro_batch == micro_batch)
         rate = next(found, None)
-        return None if rate is None else len(self.ranks) * micro_batch / rate.seconds
+        if rate is None or not rate.seconds:
+            return None
+        return len(self.ranks) * micro_batch / rate.seconds
 
     @property
     def tightest(self) -> RankHeadroom:

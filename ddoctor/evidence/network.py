@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Literal
 
 from ddoctor.evidence.section import Part, Section
@@ -27,6 +27,9 @@ class Address(Part, frozen=True, kw_only=True):
 
     address: str
     prefix: int
+
+    def __post_init__(self) -> None:
+        ip_interface(f"{self.address}/{self.prefix}")
 
 
 class Interface(Part, frozen=True, kw_only=True):
@@ -79,6 +82,10 @@ class ResolvedName(Part, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     error: str = ""
     """The resolver's error message; empty: it resolved."""
+
+    def __post_init__(self) -> None:
+        for address in self.addresses:
+            ip_address(address)
 
 
 class Network(Section, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -99,14 +99,14 @@ class StepTime(Part, frozen=True, kw_only=True):
     @property
     def efficiency(self) -> float | None:
         """Share of the step that computes, 0 to 1; None: not known."""
-        return None if self.exposed is None else self.compute / self.seconds
+        return self.compute / self.seconds if self.exposed is not None and self.seconds else None
 
 
 class PlanRow(Part, frozen=True, kw_only=True):
     """One strategy on one number of GPUs."""
 
     strategy: Strategy
-    gpus: int
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     parts: MemoryParts
     fit: Fit
     host: int = 0
@@ -186,6 +186,10 @@ class Plan(Section, frozen=True, kw_only=True):
     checkpoint_bf16: int | None = None
     """The same in bfloat16, if smaller; in bytes."""
 
+    def __post_init__(self) -> None:
+        if self.chosen is not None and not 0 <= self.chosen < len(self.rows):
+            raise ValueError(f"there is no row {self.chosen} to recommend")
+
     @property
     def recommended(self) -> PlanRow | None:
         """The recommended row; None: no row fits."""
@@ -193,6 +197,6 @@ class Plan(Section, frozen=True, kw_only=True):
 
     def samples_per_second(self, row: PlanRow) -> float | None:
         """Samples per second on all GPUs of a row; None: its step has no time."""
-        if row.step is None or self.micro_batch is None:
+        if row.step is None or self.micro_batch is None or not row.step.seconds:
             return None
         return self.micro_batch * row.gpus * row.accumulation / row.step.seconds

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from typing import Literal
+from typing import Annotated, Literal
 
-from ddoctor.evidence.section import Part, Section
+import msgspec
+
+from ddoctor.evidence.section import Count, Part, Section
 
 
 class RankPlace(Part, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class SweepPoint(Part, frozen=True, kw_only=True):
 
 class WrongValue(Part, frozen=True, kw_only=True):
     """A collective or matmul with a wrong result."""
+
+    signed = frozenset({"expected", "got"})
 
     rank: int
     bytes: int
@@ -133,6 +137,8 @@ class StorageRead(Section, frozen=True, kw_only=True):
 class RankState(Part, frozen=True, kw_only=True):
     """The last known state of a probe's rank, seen from outside."""
 
+    signed = frozenset({"exit_code"})
+
     rank: int
     host: str
     last: str
@@ -169,14 +175,16 @@ class ProbeRuns(Section, frozen=True, kw_only=True):
 
     runs: tuple[ProbeRun, ...]
     backend: str = ""
-    world_size: int = 0
+    world_size: Count = 0
 
 
 class Burning(Part, frozen=True, kw_only=True):
     """One rank during the burn."""
 
+    signed = frozenset({"expected", "got"})
+
     place: RankPlace
-    rates: tuple[float, ...]
+    rates: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     """TFLOP/s in equal parts of the time."""
     products: int
     """Number of products that were compared with the first, bit by bit."""

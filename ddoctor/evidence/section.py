@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from ddoctor.evidence.redaction import redact
 from ddoctor.models import Command
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+"""A number of ranks, hosts or processes. Such numbers are counted through, so they have a limit."""
+
+
+def of_one_length(**lists: Sized) -> None:
+    """Check lists that have an entry each for the same things; an empty one was not seen.
+
+    Raises:
+        ValueError: their lengths differ.
+    """
+    lengths = {name: len(rows) for name, rows in lists.items() if rows}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ValueError(f"lists of one length differ: {told} entries")
 
 
 def _kebab(name: str) -> str:
@@ -19,6 +34,9 @@ def _kebab(name: str) -> str:
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a section. ``None`` in a field means "not seen", never zero."""
+
+    signed: ClassVar[frozenset[str]] = frozenset()
+    """The fields with numbers that may be below 0; no other may."""
 
 
 class Unseen(Part, frozen=True, kw_only=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from statistics import fmean, median
-from typing import Literal
+from typing import Literal, get_args
 
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.section import Part, RunSection
+from ddoctor.evidence.section import Part, RunSection, of_one_length
 
-PHASES = (
+PhaseName = Literal[
     "loader",
     "to-device",
     "forward",
@@ -22,7 +22,8 @@ PHASES = (
     "evaluation",
     "gc",
     "rest",
-)
+]
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 """The phases of a step, in drawing order. ``waiting`` is the time in collectives until the last
 rank arrives, ``transfer`` the time in them after that."""
 
@@ -33,9 +34,7 @@ BETWEEN_RANKS = ("waiting", "transfer")
 class Phase(Part, frozen=True, kw_only=True):
     """One phase of one rank: seconds in each step, without nested phases."""
 
-    name: str
-    """loader, to-device, forward, backward, optimizer, waiting, transfer, checkpoint, evaluation,
-    gc or rest (``PHASES``)."""
+    name: PhaseName
     seconds: tuple[float, ...]
 
 
@@ -58,6 +57,25 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
     """Backward passes in which DDP reduced the gradients, for each step."""
     optimizer_steps: tuple[int, ...] = ()
     """Number of optimizer steps, of any optimizer, for each step; empty: not seen."""
+
+    def __post_init__(self) -> None:
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise ValueError(f"a phase of rank {self.place.rank} appears twice")
+        if len({len(phase.seconds) for phase in self.phases}) > 1:
+            raise ValueError(f"the phases of rank {self.place.rank} have different lengths")
+        if self.seconds and sum(self.seconds) <= 0:
+            raise ValueError(f"the steps of rank {self.place.rank} take no time")
+        of_one_length(
+            phases=self.phases[0].seconds if self.phases else (),
+            cpu=self.cpu,
+            samples=self.samples,
+            elements=self.elements,
+            forwards=self.forwards,
+            backwards=self.backwards,
+            synced_backwards=self.synced_backwards,
+            optimizer_steps=self.optimizer_steps,
+        )
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[float, ...]]:
@@ -111,6 +129,10 @@ class Steps(RunSection, frozen=True, kw_only=True, dict=True):
     clock: Literal["host", "cuda"] = "host"
     """Clock of the times: the main thread's, or the GPU stream's."""
     waits: tuple[Wait, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({len(phase.seconds) for rank in self.ranks for phase in rank.phases[:1]}) > 1:
+            raise ValueError("the ranks have different numbers of steps")
 
     @property
     def count(self) -> int:
@@ -209,6 +231,16 @@ class Growth(Part, frozen=True, kw_only=True):
     graph_depth: int | None = None
     """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None
+
+    def __post_init__(self) -> None:
+        of_one_length(
+            times=self.times,
+            steps=self.steps,
+            resident=self.resident,
+            malloc_free=self.malloc_free,
+            workers=self.workers,
+            device=self.device,
+        )
 
     @property
     def used(self) -> tuple[float, ...]:

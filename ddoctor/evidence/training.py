@@ -9,7 +9,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Literal
 
-from ddoctor.evidence.section import Part, RunSection, Section
+from ddoctor.evidence.section import Count, Part, RunSection, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
 
 # How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
@@ -49,6 +49,8 @@ class Frame(Part, frozen=True, kw_only=True):
 
 class RankEnding(Part, frozen=True, kw_only=True):
     """How one rank ended."""
+
+    signed = frozenset({"exit_code"})
 
     rank: int
     host: str
@@ -136,7 +138,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     ranks: tuple[RankEnding, ...]
     limit: str = ""
     """Why it stopped before the requested number of steps, say ``600 s were over``."""
-    world: int = 0
+    world: Count = 0
     """Number of ranks in the script's own process group; 0: not known."""
     optimizers: tuple[str, ...] = ()
     """Classes of the optimizers that took steps, most frequent first."""
@@ -213,7 +215,7 @@ class RankHost(Part, frozen=True, kw_only=True):
 
     rank: int
     host: str
-    local_ranks: int
+    local_ranks: Count
     """Number of ranks on its host."""
     threads: int
     """torch.get_num_threads() in the main process; sampled from outside: its computing threads."""
@@ -224,7 +226,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     host_cpus: int
     quota: float | None = None
     """CPUs that the cgroup grants; None: unlimited."""
-    workers: int = 0
+    workers: Count = 0
     worker_affinity: tuple[int, ...] = ()
     """Indices of the CPUs that its workers may use together; empty: no separate mask."""
     throttled_periods: int | None = None

@@ -11,6 +11,8 @@ from ddoctor.evidence.section import Part, RunSection
 class Wrapper(Part, frozen=True, kw_only=True):
     """One parallel wrapper (or bare model) on one rank."""
 
+    signed = frozenset({"checksum"})
+
     rank: int
     kind: Literal["none", "ddp", "fsdp1", "fsdp2"]
     name: str
@@ -62,6 +64,10 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Seconds of the graph traversal for find_unused_parameters, in each judged step."""
     buffer_broadcast_seconds: tuple[float, ...] = ()
     """Seconds of DDP's buffer broadcast, in each judged step."""
+
+    def __post_init__(self) -> None:
+        if len(self.checksum) != len(self.checksum_scale):
+            raise ValueError("checksum and checksum_scale have different lengths")
 
 
 class Wrapping(RunSection, frozen=True, kw_only=True):

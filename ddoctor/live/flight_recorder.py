@@ -5,36 +5,45 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 
 from ddoctor.evidence.flight_records import Call, GroupCalls
 from ddoctor.evidence.training import Frame
 
+# Bytes of a dump: 2,000 calls with 50 frames each take a tenth.
+MOST_BYTES = 64 * 2**20
+# Frames and shapes of all calls: a few bytes of a pickle can name one list many times.
+MOST_PARTS = 1_000_000
 # Calls of each group before and after the first open one: they show where ranks diverge.
 FEW = 16
 Placed = Callable[[str, int, str], Frame]
 """Makes a frame from file, line and function."""
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+_Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+
+
 class _RecordedFrame(msgspec.Struct):
-    name: str
-    filename: str
-    line: int
+    name: _Text
+    filename: _Text
+    line: _Size
 
 
 class _Entry(msgspec.Struct):
-    collective_seq_id: int
-    process_group: tuple[str, str]
-    profiling_name: str
-    state: str
-    time_created_ns: int
+    collective_seq_id: _Size
+    process_group: tuple[_Text, _Text]
+    profiling_name: _Text
+    state: _Text
+    time_created_ns: _Number
     is_p2p: bool = False
     retired: bool = False
-    input_sizes: list[tuple[int, ...]] = []
-    input_dtypes: list[str] = []
+    input_sizes: list[tuple[_Size, ...]] = []
+    input_dtypes: list[_Text] = []
     frames: list[_RecordedFrame] = []
 
 
@@ -42,8 +51,11 @@ class _Trace(msgspec.Struct):
     entries: list[_Entry] = []
 
 
-class _Plain(pickle.Unpickler):
-    """Unpickles only numbers, strings and containers, which is all that torch writes there."""
+class _Plain(pickle._Unpickler):
+    """Unpickles only numbers, strings and containers, which is all that torch writes there.
+
+    In Python, not in C: there, five bytes can ask for a table of 4 billion entries.
+    """
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name} is not written by torch")
@@ -59,7 +71,11 @@ class Trace:
             ValueError: it is neither, or incomplete.
         """
         try:
+            if len(raw) > MOST_BYTES:
+                raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
             value = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
+            if sum(map(_parts, value.get("entries", ()))) > MOST_PARTS:
+                raise ValueError(f"more than {MOST_PARTS} frames and shapes")
             self._trace = msgspec.convert(value, _Trace)
         except Exception as error:  # a damaged pickle may raise anything
             raise ValueError(f"no records of torch's flight recorder: {error}") from error
@@ -88,6 +104,11 @@ class Trace:
                 group=f"{library} {name}{about}",
                 calls=tuple(_call(one, placed) for one in _few(list(rows.values()))),
             )
+
+
+def _parts(entry: Mapping[str, Any]) -> int:
+    lists = (entry.get("frames", ()), entry.get("input_sizes", ()), entry.get("input_dtypes", ()))
+    return sum(map(len, lists)) + sum(map(len, lists[1]))
 
 
 def _few(rows: Sequence[_Entry]) -> Sequence[_Entry]:

@@ -16,22 +16,26 @@ from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.live.source import LIBRARY
 
 # Only the end of a log that grows for weeks.
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 32 * 2**20
+MOST_LINES = 1_000_000
+# Characters of a line, and of a message, which may have many lines.
+LONGEST = 4_000
+MOST_FRAMES = 200
 # torchrun (--tee) puts the role and the local rank before each line.
-ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d+)\]:")
+ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d{1,9})\]:")
 # torch puts the rank before an uncaught exception (torch/distributed, distributed_c10d),
 # srun (--label) the task before each line.
-NAMED = re.compile(r"\[rank(\d+)\]: ?| *(\d+): ")
+NAMED = re.compile(r"\[rank(\d{1,9})\]: ?| *(\d{1,9}): ")
 BEGINS = "Traceback (most recent call last):"
-FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
 # Python marks the place within the line.
 MARKS = re.compile(r"^[\s~^]*$")
 RAISED = re.compile(r"^(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 # No exception's message contains these: they begin a line of another writer.
 ANOTHER = re.compile(r"^\[[EWIF]\d{4} |^[EWIF]\d{4} ")
 # torch/distributed/elastic/multiprocessing/errors: the table that torchrun prints at the end.
-RANK = re.compile(r"^\s*rank\s*:\s*(\d+) ")
-EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9}) ")
+EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
 
 
 def last_words(
@@ -58,7 +62,8 @@ def _lines(path: Path) -> Sequence[str]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - MOST_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+            lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
+            return [line[:LONGEST] for line in lines[-MOST_LINES:]]
     except OSError as error:
         raise DoctorError(f"--log: {path} cannot be read: {error.strerror}") from None
 
@@ -110,7 +115,8 @@ def _exception(said: Sequence[str]) -> dict[str, object] | None:
                     break
                 message.append(more)
             name = raised["exception"].rpartition(".")[2]
-            return {"exception": name, "message": "\n".join(message), "stack": tuple(stack)}
+            told = "\n".join(message)[:LONGEST]
+            return {"exception": name, "message": told, "stack": tuple(stack[-MOST_FRAMES:])}
         else:
             return None
     return None

@@ -25,7 +25,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import ras
-from ddoctor.live.flight_recorder import Trace
+from ddoctor.live.flight_recorder import MOST_BYTES, Trace
 from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
 
@@ -109,7 +109,7 @@ def _dumped(
                     return [Trace(raw)], written(path)
         if before >= began:
             with suppress(OSError, ValueError):
-                return [Trace(path.read_bytes())], before
+                return [Trace(_content(path))], before
     return [], 0.0
 
 
@@ -158,8 +158,13 @@ def coming(path: Path, before: float) -> Iterator[bytes]:
     while time.monotonic() < deadline:
         if written(path) not in (0.0, before):
             with suppress(OSError):
-                yield path.read_bytes()
+                yield _content(path)
         time.sleep(EVERY_SECONDS)
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
 
 
 class _Connection(HTTPConnection):
@@ -198,6 +203,6 @@ def _answer(path: Path, pid: int, method: str, name: str) -> bytes:
     connection = _Connection(path, pid)
     try:
         connection.request(method, f"/handler/{name}")
-        return connection.getresponse().read()
+        return connection.getresponse().read(MOST_BYTES + 1)
     finally:
         connection.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,7 +12,7 @@ from ddoctor.report.step_breakdown import LETTERS, Slice, StepBreakdown, percent
 SHORTEST = 16
 """Letters of the longest bar, however narrow the terminal is."""
 
-COLOURS = {
+COLOURS: Mapping[str, str] = {
     "loader": "black on #e0954a",
     "to-device": "black on #ecca6c",
     "forward": "black on #7db0ee",
@@ -46,7 +46,7 @@ def letters(slices: Sequence[Slice], length: float) -> Iterator[tuple[str, str]]
     """Return whole letters, split where the phases' edges fall."""
     whole = sum(one.seconds for one in slices)
     reached, drawn = 0.0, 0
-    for one in slices:
+    for one in slices if whole else ():
         reached += one.seconds
         edge = round(reached / whole * length)
         yield LETTERS[one.phase] * (edge - drawn), COLOURS[one.phase]

@@ -149,7 +149,7 @@ def _network(evidence: Evidence) -> Iterator[tuple[str, str]]:
         slowest = (f"{name} {quantity(min(tried.of(name)), 'GB/s')}" for name in names)
         connections = counted(len(tried.rates) // max(1, len(names)), "connection")
         yield "plain TCP", f"{', '.join(slowest)}; slowest of {connections} each"
-    for clocks in evidence.all(ClockOffsets):
+    for clocks in (one for one in evidence.all(ClockOffsets) if one.offsets):
         first = min(clocks.offsets, key=lambda one: one.offset)
         last = max(clocks.offsets, key=lambda one: one.offset)
         apart = quantity((last.offset - first.offset) * 1e3, "ms")
@@ -233,10 +233,12 @@ def _sizes(swept: MemoryHeadroom) -> str:
         most = f"{swept.largest} fit; {STOPPED.get(swept.stopped, '')}{foretold}"
     else:
         of_it = (one for one in swept.trials if one.micro_batch == swept.too_large)
-        short = next(one for one in of_it if one.outcome != "fits")
-        why = "make the allocator thrash" if short.outcome == "thrashes" else "do not fit"
+        short = next((one for one in of_it if one.outcome != "fits"), None)
+        thrashes = short is not None and short.outcome == "thrashes"
+        why = "make the allocator thrash" if thrashes else "do not fit"
         fit = "at most" if swept.too_large == swept.largest + 1 else "fit"
-        most = f"{swept.largest} {fit}, {swept.too_large} {why} {ranks(short.ranks)}"
+        on = ranks(short.ranks) if short is not None else ""
+        most = f"{swept.largest} {fit}, {swept.too_large} {why} {on}".rstrip()
     return f"{most}; {swept.safe} leave {MARGIN:.0%}{now}{trials}"
 
 

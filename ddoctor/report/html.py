@@ -6,9 +6,10 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from ddoctor.characters import tamed
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
-from ddoctor.report import details, templates, wording
+from ddoctor.report import details, templates
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -26,7 +27,7 @@ def render(report: Report, evidence: Evidence) -> str:
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         details=details.by_title(report, evidence),
     )
-    return wording.tamed(page)
+    return tamed(page)
 
 
 def _prose(text: str) -> Markup:

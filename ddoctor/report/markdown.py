@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ddoctor.characters import tamed
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Fix, Report
 from ddoctor.report import templates
-from ddoctor.report.wording import Grid, tamed
+from ddoctor.report.wording import Grid
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
-SPECIAL = re.compile(r"([\\*<\[\]|~$#]|(?<!\w)_|_(?!\w))")
+SPECIAL = re.compile(r"([\\*<\[\]|~$#`]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
+"""What acts as Markdown, and what makes GitHub take a bare address for a link."""
+MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)")
+WORD_JOINER = "\N{WORD JOINER}"
 
 
 def render(report: Report, evidence: Evidence) -> str:
@@ -46,12 +50,16 @@ def _fenced(fix: Fix) -> Markup:
 
 
 def _text(value: object) -> str:
-    """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML."""
+    """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML.
+
+    Nor does anything become a link, an address of mail, or a mention of somebody.
+    """
     from markupsafe import Markup
 
     if isinstance(value, Markup):
         return value
     parts = CODE_SPAN.split(" ".join(str(value).split()))
     return "".join(
-        part if number % 2 else SPECIAL.sub(r"\\\1", part) for number, part in enumerate(parts)
+        part if number % 2 else SPECIAL.sub(r"\\\1", MENTION.sub(WORD_JOINER, part))
+        for number, part in enumerate(parts)
     )

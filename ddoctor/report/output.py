@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddoctor import console
+from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
@@ -111,9 +112,11 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("starting") as status:
-        yield status.update
+        # A string would be taken for rich's markup.
+        yield lambda text: status.update(Text(tamed(text)))
 
 
 def _settle_writable(path: Path) -> None:

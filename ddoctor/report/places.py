@@ -62,7 +62,7 @@ def _series(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
     numbers: dict[tuple[str, str, int], list[int]] = {}
     series: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        found = re.fullmatch(r"(.*?)(\d+)(\D*)", name)
+        found = re.fullmatch(r"(.*?)([0-9]{1,18})(\D*)", name)
         if found is None:
             series[name, ""] = []
         else:

@@ -37,6 +37,9 @@ NARROW = {
 }
 TAKEN = "← this"
 UNKNOWN = "?"
+MOST_DECIMALS = 9
+LONGEST_SECONDS = 1000 * 365 * 86_400.0
+"""Beyond, a plan's numbers are not meant."""
 DERIVED = "~"
 """Marks a step time that is derived from one on other GPUs."""
 
@@ -202,6 +205,8 @@ def _time(one: Schedule) -> str:
         return ""
     about = "" if one.source in (None, "as measured") else "about "
     source = "" if one.source is None else f" {one.source}"
+    if one.seconds > LONGEST_SECONDS:
+        return f", {about}more than a thousand years{source}"
     return f", {about}{timedelta(seconds=round(one.seconds))}{source}"
 
 
@@ -209,7 +214,8 @@ def _three(value: float | None) -> str:
     """Return the value with three significant digits."""
     if value is None:
         return UNKNOWN
-    return f"{value:,.{max(0, 2 - floor(log10(value)))}f}"
+    decimals = 2 - floor(log10(value)) if value > 0 else 0
+    return f"{value:,.{min(max(0, decimals), MOST_DECIMALS)}f}"
 
 
 def _gib(size: int) -> str:

@@ -31,7 +31,7 @@ BARS, LATEST = 32, 8
 LINES = 3
 """At most this many lines of a phase are shown."""
 
-LETTERS = {phase: "d" if phase == "to-device" else phase[0] for phase in PHASES}
+LETTERS: dict[str, str] = {phase: "d" if phase == "to-device" else phase[0] for phase in PHASES}
 """One letter for each phase, for narrow output."""
 
 

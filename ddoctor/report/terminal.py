@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from ddoctor import characters
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Report, Severity
@@ -22,6 +23,8 @@ from ddoctor.report.waits import wait_matrix
 NARROWEST = 20
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
+NARROWEST = 20
+"""Characters for the text beside a long name, which may leave none."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -38,7 +41,7 @@ def render(report: Report, evidence: Evidence, console: Console) -> None:
 def tamed(lines: Iterable[Text]) -> Iterator[Text]:
     """Yield lines without control characters."""
     for line in lines:
-        line.plain = wording.tamed(line.plain)
+        line.plain = characters.tamed(line.plain)
         yield line
 
 
@@ -251,7 +254,9 @@ def _paragraph(
 def wrapped(text: str, width: int) -> list[str]:
     """Break lines at spaces, but not in `code`, so that a name or a command stays whole."""
     whole = CODE.sub(lambda code: code[0].replace(" ", NO_BREAK), text)
-    lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        whole, max(width, NARROWEST), break_long_words=False, break_on_hyphens=False
+    )
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 

@@ -45,14 +45,7 @@ class Grid:
         return replace(self, head=head, rows=tuple(rows))
 
 
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, those that change the writing direction, and what UTF-8 cannot encode."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def tamed(text: str) -> str:
-    """Replace control characters, so that no machine's text controls the terminal or page."""
-    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def serious(report: Report) -> tuple[Finding, ...]:

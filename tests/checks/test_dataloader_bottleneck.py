@@ -9,7 +9,7 @@ from ddoctor import check_catalog, engine
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
+from ddoctor.evidence.steps import HotLine, Lines, Phase, PhaseName, RankLines, RankSteps, Steps
 from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -369,7 +369,8 @@ def test_quiet_about_a_few_steps(findings: Findings) -> None:
 
 
 def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None:
-    seconds = {"loader": 0.0, "forward": 0.07, "backward": 0.009, "waiting": 0.0, "transfer": 0.001}
+    seconds: dict[PhaseName, float] = {"loader": 0.0, "forward": 0.07, "backward": 0.009}
+    seconds |= {"waiting": 0.0, "transfer": 0.001}
     first, second = loaded(0.001, 0.06).ranks
     phases = tuple(Phase(name=name, seconds=(length,) * COUNT) for name, length in seconds.items())
     steps = Steps(warm_up=5, ranks=(msgspec.structs.replace(first, phases=phases), second))

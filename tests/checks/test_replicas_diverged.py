@@ -119,7 +119,12 @@ def test_quiet_where_ranks_hold_parts_of_a_model(findings: Findings) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"kind": "fsdp2"}, {"comm_hook": "post_localSGD_hook"}, {"checksum": ()}]
+    "options",
+    [
+        {"kind": "fsdp2"},
+        {"comm_hook": "post_localSGD_hook"},
+        {"checksum": (), "checksum_scale": ()},
+    ],
 )
 def test_quiet_where_they_need_not_be_equal(findings: Findings, options: dict[str, Any]) -> None:
     rows = [wrapper(0, *SUMS), wrapper(1, *parted(9.0))]

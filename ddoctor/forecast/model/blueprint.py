@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
@@ -67,6 +69,10 @@ TARGETS: Mapping[str, Mapping[str, Make]] = {
     "SemanticSegmentation": {"labels": _masks},
 }
 """The targets of the loss, by the end of a class's name."""
+MOST_MODULES = 100_000
+"""Modules of a model: one of 94 layers with 128 experts each has 60,000."""
+MOST_BYTES = 16 * 2**20
+"""Bytes of a config; those on the Hub have a thousandth."""
 # A usual length, if the model allows it.
 USUAL_LENGTH = 2048
 LONGEST = ("max_position_embeddings", "max_target_positions")
@@ -132,12 +138,15 @@ def from_config(source: str) -> Blueprint:
         raise DoctorError(f"--model needs transformers: {install}") from None
     path = Path(source)
     place = path.parent if path.is_file() and path.name == "config.json" else path
+    _check_size(source, place)
     try:
-        config = transformers.AutoConfig.from_pretrained(str(place))
+        # Otherwise it asks on the terminal whether to run code that lies beside the config.
+        config = transformers.AutoConfig.from_pretrained(str(place), trust_remote_code=False)
     except Exception as error:  # each kind of config validates itself and raises any type
         raise DoctorError(f"--model {source}: {said(error)}") from None
-    names = getattr(config, "architectures", None) or ()
-    kind = next((found for name in names if (found := getattr(transformers, name, None))), None)
+    names = map(str, getattr(config, "architectures", None) or ())
+    found = (getattr(transformers, name, None) for name in names)
+    kind = next((one for one in found if _is_model(one)), None)
     if kind is None:
         raise DoctorError(
             f"--model {source}: its config names no architecture that transformers knows: "
@@ -147,12 +156,28 @@ def from_config(source: str) -> Blueprint:
     senses = getattr(kind, "input_modalities", "text")
     deaf = kind.main_input_name == "input_ids" and set(senses) > {"text"}
     of_text = config.get_text_config(decoder=True)
+    lengths = (getattr(of_text, name) for name in LONGEST if hasattr(of_text, name))
+    longest = next(lengths, None)
+    if longest is not None and not (isinstance(longest, int) and longest > 0):
+        raise DoctorError(f"--model {source}: its longest sequence is no number above 0: {longest}")
     return Blueprint(
         name=kind.__name__ + (" (on text alone)" if deaf else ""),
         build=lambda: kind(config),
         batch=_feeder(source, kind, config),
-        longest=next((getattr(of_text, name) for name in LONGEST if hasattr(of_text, name)), None),
+        longest=longest,
     )
+
+
+def _check_size(source: str, place: Path) -> None:
+    file = place / "config.json" if place.is_dir() else place
+    if file.is_file() and file.stat().st_size > MOST_BYTES:
+        raise DoctorError(f"--model {source}: a config has at most {MOST_BYTES >> 20} MiB")
+
+
+def _is_model(found: Any) -> bool:
+    import transformers
+
+    return isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
 
 
 def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
@@ -215,9 +240,22 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 
     It is on the meta device, not on fake tensors: code that builds a model reads single values of
     CPU tensors (a schedule of drop rates), and fake tensors have no values.
+
+    Raises:
+        DoctorError: it has more than ``MOST_MODULES``, as by a slip in its number of layers.
     """
-    with torch.device("meta"):
-        return build().train()
+    count = itertools.count(1)
+
+    def counted(*_: object) -> None:
+        if next(count) > MOST_MODULES:
+            raise DoctorError(f"a model of more than {MOST_MODULES:,} modules cannot be planned")
+
+    watch = register_module_module_registration_hook(counted)
+    try:
+        with torch.device("meta"):
+            return build().train()
+    finally:
+        watch.remove()
 
 
 def said(error: Exception) -> str:
