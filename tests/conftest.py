@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,9 +19,18 @@ import pytest
 from ddoctor import check_catalog, engine
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.models import Finding
+from ddoctor.proc import interruption
 from tests.driver import PlayedDriver
 
 Findings = Callable[..., tuple[Finding, ...]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_the_foreground() -> None:
+    """Of tests in the background, the shell has every process ignore Ctrl-C."""
+    for number in interruption.ENDING:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture

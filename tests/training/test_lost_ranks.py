@@ -40,8 +40,8 @@ SCRIPT = """
         sgd.zero_grad()
 """
 NEAR_PORTS = 8
-# Signals to the launcher, and to the supervisor of a rank.
-TOLD_SECONDS = 10
+# It takes 1 to 8 s on an idle machine; after 30 s, torchrun kills its ranks.
+TOLD_SECONDS = 25
 # A rank that vanishes without a launcher that notices.
 LOST_SECONDS = 35
 Ranks = list["subprocess.Popen[str]"]
