@@ -13,7 +13,7 @@ from ddoctor.recorder.tape import StepRow
 SILENT_SECONDS = 20.0
 
 UNRECORDED = 0
-"""In place of the step at which to stop: all scripts continue to their end without a record."""
+"""Instead of the step at which to stop: all scripts continue to their end without a record."""
 
 
 class Unrecorded(Exception):
