@@ -32,7 +32,7 @@ RELAUNCH_SECONDS = 10.0
 GRACE_SECONDS = 2.0
 
 TAG = "DDOCTOR_GPU_USERS"
-"""Environment variable that identifies the process that looks at the GPUs."""
+"""Environment variable of the process that finds the usable GPUs."""
 
 RANKS_WITHOUT_GPU = 2
 # Device files of NVIDIA, NVIDIA in WSL, and AMD: torch sees no GPU if all are missing.

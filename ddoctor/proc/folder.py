@@ -1,7 +1,7 @@
 """Temporary folders that do not outlast their use, even if ddoctor is killed.
 
-The owner of a folder holds a lock as long as it lives. Whoever makes or removes a folder also
-removes those of the same user whose lock is free, and whose processes have ended.
+The owner of a folder holds a lock as long as it lives. A process that makes or removes a folder
+also removes those of the same user whose lock is free, and whose processes have ended.
 """
 
 from __future__ import annotations
