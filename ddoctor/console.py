@@ -1,4 +1,4 @@
-"""What ddoctor says on stderr, whatever stdout and stderr are, and of an error of its own."""
+"""What ddoctor says on stderr, also about an internal error, whatever stdout and stderr are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def accept_any() -> None:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr at once, if that can be written: on a full disk, the work goes on."""
+    """Write a line to stderr at once, if that can be written: a full disk must not end the work."""
     # What stays in Python's buffer would fail again at its exit, and change the exit code.
     with suppress(OSError):
         sys.stderr.flush()

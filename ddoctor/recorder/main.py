@@ -105,7 +105,7 @@ def main(before: Collection[str]) -> None:
 
 
 class _Recording:
-    """Everything that looks at the script, from before its first line to its end."""
+    """All that records the script, from before its first line to its end."""
 
     def __init__(self, folder: Path) -> None:
         _keep_sockets(folder)

@@ -10,7 +10,7 @@ from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
 
 UNRECORDED = 0
-"""In place of the step at which to stop: all scripts continue to their end without a record."""
+"""Instead of the step at which to stop: all scripts continue to their end without a record."""
 
 
 class Unrecorded(Exception):

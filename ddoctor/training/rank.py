@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "torchrun … -m ddoctor.probe run"
 JOIN_SECONDS = 300.0
+FEWEST_DESCRIPTORS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +84,12 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
 
     interruption.handle(FORWARDED, forward)
     try:
+        _check_descriptors()
         child = new_child(0, TurnOrder())
     except OSError as error:
         console.say(
-            f"ddoctor: rank {launched.rank}: no process for the script: {error.strerror}; "
-            "the script runs in this one, and is not recorded"
+            f"ddoctor: rank {launched.rank}: {error.strerror}; "
+            "the script continues, and is not recorded"
         )
         sys.stdout.flush()
         os.execv(sys.executable, recorder_command("", command))
@@ -96,6 +100,17 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     finally:
         current[0].end(sample=False)
     return _like(code)
+
+
+def _check_descriptors() -> None:
+    """Check that the store finds free descriptors: without one, it aborts the process.
+
+    Raises:
+        OSError: the limit is too low.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < FEWEST_DESCRIPTORS:
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (ulimit -n {limit})")
 
 
 def _place() -> LaunchedRank:

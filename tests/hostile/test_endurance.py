@@ -81,9 +81,9 @@ def test_a_training_that_is_looked_at_computes_the_same(tmp_path: Path) -> None:
         with suppress(DoctorError):  # not yet, or no longer
             look(looked_at.pid, LOOK_SECONDS)
             looks += 1
-    assert (looked_at.wait(), looks > 2) == (0, True)
-    assert looked_at.stdout is not None
-    results = (alone.stdout, looked_at.stdout.read())
+    output, _ = looked_at.communicate()
+    assert (looked_at.returncode, looks > 2) == (0, True)
+    results = (alone.stdout, output)
     weights = [[word for word in one.split() if "." in word] for one in results]
     assert len(weights[0]) == 2
     assert set(weights[0]) == set(weights[1])
