@@ -24,6 +24,7 @@ EXPLAINS = ("replicas-diverged",)
 OF_MACHINE = True
 
 FEW = 4
+NO_NUMBER = "no number"
 """The most hosts that get a separate fix."""
 
 
@@ -95,13 +96,13 @@ def _wrong(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"{what} returned {first.got:g} instead of {first.expected:g} at {first.bytes} bytes; "
+            f"{what} returned {_told(first)} instead of {first.expected:g} at {first.bytes} bytes; "
             f"wrong values on {devices}"
         ),
         evidence=tuple(
             Observation(
                 name=f"rank {value.rank}, {value.bytes} bytes",
-                value=value.got,
+                value=NO_NUMBER if value.got is None else value.got,
                 expected=value.expected,
                 source="exact sum of whole numbers",
             )
@@ -110,6 +111,10 @@ def _wrong(
         where=where(places),
         fixes=(*fixes, *_exclusion(ranks, places)),
     )
+
+
+def _told(value: WrongValue) -> str:
+    return NO_NUMBER if value.got is None else f"{value.got:g}"
 
 
 def _exclusion(ranks: Sequence[RankPlace], bad: Sequence[RankPlace]) -> Iterator[Fix]:

@@ -189,6 +189,17 @@ def test_a_damaged_bundle_gets_one_line(tmp_path: Path) -> None:
     assert "b.json is not a whole evidence bundle" in refused("diagnose", path)
 
 
+def test_a_message_about_strange_text_is_one_short_line(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    section = {"type": "\x1b[31m\x07\u202e" + "x" * 5_000}
+    path.write_text(json.dumps({"schema": 1, "ddoctor": "", "created": "", "sections": [section]}))
+    done = ddoctor("diagnose", str(path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.rstrip("\n").isprintable()
+    assert len(done.stderr) < 1_100
+
+
 def test_a_bundle_of_a_newer_schema_gets_one_line(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     path.write_text('{"schema": 9, "ddoctor": "3.0", "created": "", "sections": []}')

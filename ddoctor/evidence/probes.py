@@ -46,7 +46,8 @@ class WrongValue(Part, frozen=True, kw_only=True):
     rank: int
     bytes: int
     expected: float
-    got: float
+    got: float | None
+    """None: not a number, or infinite, which no JSON can hold."""
 
 
 class AllReduce(Section, frozen=True, kw_only=True):

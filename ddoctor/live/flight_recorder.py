@@ -13,7 +13,7 @@ import msgspec
 from ddoctor.evidence.flight_records import Call, GroupCalls
 from ddoctor.evidence.training import Frame
 
-# Bytes of a dump: 2,000 calls with 50 frames each take a tenth.
+# Bytes of a dump: 2,000 calls with 50 frames each take 2 MiB.
 MOST_BYTES = 64 * 2**20
 # Frames and shapes of all calls: a few bytes of a pickle can name one list many times.
 MOST_PARTS = 1_000_000

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,7 +175,12 @@ class ProbeWorld:
         """
         names = range(self.size) if ranks is None else ranks
         return tuple(
-            WrongValue(rank=rank, bytes=size, expected=found[0], got=found[1])
+            WrongValue(
+                rank=rank,
+                bytes=size,
+                expected=found[0],
+                got=found[1] if isfinite(found[1]) else None,
+            )
             for rank, found in zip(names, self.gather(mine), strict=True)
             if found is not None
         )

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from ddoctor.evidence import bundle
 from ddoctor.evidence.cluster_probes import Collectives, Sweep
 from ddoctor.evidence.probes import AllReduce, Matmul, RankPlace, RankRate, WrongValue
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.healthy.probes import sweep
@@ -38,6 +42,14 @@ def test_a_wrong_sum_names_rank_device_and_values(findings: Findings) -> None:
     assert finding.where.devices == ("cuda:2",)
     assert "NCCL_P2P_DISABLE=1" in finding.fixes[0].paste
     assert finding.fixes[1].paste == "export CUDA_VISIBLE_DEVICES=0,1,3"
+
+
+def test_what_is_no_number_survives_the_bundle(findings: Findings, tmp_path: Path) -> None:
+    section = all_reduce((WrongValue(rank=2, bytes=4096, expected=10.0, got=None),))
+    bundle.write(tmp_path / "b.json", Evidence([section]))
+    (read,) = bundle.read(tmp_path / "b.json")
+    (finding,) = findings(CAUSE, read)
+    assert "no number instead of 10 at 4096 bytes" in finding.because
 
 
 def test_a_wrong_product_names_its_own_device(findings: Findings) -> None:

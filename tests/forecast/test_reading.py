@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.closed_form import ForecastRow
+from ddoctor.forecast.model import blueprint
 from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.memory_tracking.blocks import rows
@@ -168,6 +169,35 @@ def test_no_longer_than_its_positions(tmp_path: Path) -> None:
     assert blueprint.length(None) == 512
     with pytest.raises(DoctorError, match="allows at most 512"):
         blueprint.length(513)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"architectures": ["Trainer"]}, "names no architecture"),
+        ({"architectures": [5, "pipeline"]}, "names no architecture"),
+        ({"max_position_embeddings": "many"}, "longest sequence|max_position_embeddings"),
+        ({"max_position_embeddings": 0}, "longest sequence"),
+        ({"num_hidden_layers": 10**9}, "more than 500 modules"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, "--model"),
+    ],
+)
+def test_a_config_that_makes_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], words: str
+) -> None:
+    monkeypatch.setattr(blueprint, "MOST_MODULES", 500)
+    path = Path(written(tmp_path)) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    (tmp_path / "mine.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(DoctorError, match=words):
+        from_config(str(path)).read("fp32", "adamw")
+
+
+def test_a_config_that_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(" " * (17 * 2**20))
+    with pytest.raises(DoctorError, match="at most 16 MiB"):
+        from_config(str(path))
 
 
 def test_halves_take_less_than_floats(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_in_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (section,) = measured("wrong_products", tmp_path, monkeypatch).all(Matmul)
     (value,) = section.wrong
     assert value.rank == 1
+    assert value.got is not None
     assert abs(value.got - value.expected) == 1
 
 

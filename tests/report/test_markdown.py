@@ -54,6 +54,16 @@ def test_nothing_that_a_machine_says_acts_as_markdown() -> None:
     assert "`a|b`" in outside
 
 
+def test_github_makes_no_link_of_plain_words() -> None:
+    told = markdown._text("https://x.example www.x.example me@x.example @somebody issue #12 `lone")
+    joiner = "\N{WORD JOINER}"
+    assert told == (
+        rf"https:\//x.example www\.x.example me@{joiner}x.example @{joiner}somebody "
+        rf"issue \#{joiner}12 \`lone"
+    )
+    assert markdown._text("`https://x.example`") == "`https://x.example`"
+
+
 def test_two_hosts_have_a_table() -> None:
     assert "| host | system | CPUs | memory | GPUs | software | /dev/shm |" in text("two-hosts")
     assert "## Hosts" not in text("sick")
