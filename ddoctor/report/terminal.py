@@ -22,7 +22,7 @@ from ddoctor.report.waits import wait_matrix
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
 NARROWEST = 20
-"""Characters for the text beside a long name, which may leave none."""
+"""Characters for the text next to a long name, which may leave none."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
