@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 MOST_DIGITS = 18
-"""This number fits into 64 bits; Python refuses to read thousands of digits."""
+"""A number of 18 digits fits into 64 bits; Python refuses to read thousands of digits."""
 
 
 def whole(text: str) -> int | None:

@@ -52,7 +52,7 @@ def _fenced(fix: Fix) -> Markup:
 def _text(value: object) -> str:
     """Escape plain text, but not code spans, so that nothing in it acts as Markdown or HTML.
 
-    Nor does anything become a link, an address of mail, or a mention of a user.
+    Nor does anything become a link, an e-mail address, or a mention of a user.
     """
     from markupsafe import Markup
 
