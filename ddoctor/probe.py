@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from pathlib import Path
+
+# torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
+if __name__ == "__main__" and os.path.realpath(sys.path[0] or os.curdir) == os.getcwd():
+    del sys.path[0]
 
 from ddoctor.proc import interruption
+
+if __name__ == "__main__":
+    # Until its signals are handled: Ctrl-C ends it without a traceback.
+    interruption.end_at_once()
+
+import signal
+
+from ddoctor import console
+from ddoctor.errors import DoctorError
+from ddoctor.proc.parent import end_with_parent
 
 LOCAL_RANK = ("--local-rank=", "--local_rank=")
 
 
 def main() -> int:
     """Run one rank: measure, or record a script; a wrong option prints one line and returns 2."""
-    # Until its signals are handled: Ctrl-C ends it without a traceback.
-    interruption.end_at_once()
-    # torchrun -m puts the user's folder first: a queue.py there would replace Python's own.
-    if sys.path and Path(sys.path[0] or os.curdir).resolve() == Path.cwd():
-        del sys.path[0]
-    from ddoctor import console
-    from ddoctor.errors import DoctorError
-    from ddoctor.proc.parent import end_with_parent
-
     console.accept_any()
     words = sys.argv[1:]
     # torch.distributed.launch puts --local-rank=N first, also before `run`.
@@ -56,7 +59,6 @@ def main() -> int:
 
 
 def _complain(message: str) -> int:
-    from ddoctor import console
     from ddoctor.cluster.launcher_environment import explain_failure
     from ddoctor.evidence import redaction
 

@@ -18,7 +18,7 @@ from tests.training.conftest import TORCHRUN, MakeTraining
 
 STATE = Path(__file__).parent / "state.py"
 PYTHON = (sys.executable,)
-UNDER = ("-m", "ddoctor", "run", "--no-prove", "--")
+UNDER = (str(Path(sys.executable).with_name("ddoctor")), "run", "--no-prove", "--")
 
 
 def script(folder: Path) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def test_the_script_is_as_without(
     if launcher[-1] == words[0] == "-m":
         words = words[1:]
     told = []
-    for name, before in (("bare", ()), ("under", (*PYTHON, *UNDER))):
+    for name, before in (("bare", ()), ("under", UNDER)):
         with run.started(*before, *launcher, *words, name, "23") as process:
             told.append(run.outcome(process))
     bare, under = told
@@ -132,6 +132,17 @@ def without(found: Mapping[str, str], *names: str) -> dict[str, str]:
 def test_what_the_shell_opened_is_there(training: MakeTraining, tmp_path: Path) -> None:
     """`train.py <(make-config)` names a descriptor that the script inherits."""
     run = training("import sys; print('read', open(sys.argv[1]).read())")
-    command = shlex.join([*PYTHON, *UNDER, *PYTHON, "train.py"])
+    command = shlex.join([*UNDER, *PYTHON, "train.py"])
     with run.started("bash", "-c", f"{command} <(echo lr: 0.1)") as process:
         assert "read lr: 0.1\n" in run.outcome(process).stdout
+
+
+def test_the_users_own_modules_are_not_ddoctors(training: MakeTraining, tmp_path: Path) -> None:
+    names = ("pathlib", "queue", "resource", "signal", "statistics", "token")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    run = training(f"import {', '.join(names)}\nprint('mine', statistics.MINE, signal.MINE)")
+    with run.started(*UNDER, *PYTHON, "train.py") as process:
+        ran = run.outcome(process)
+    assert "mine True True\n" in ran.stdout, ran.stderr
+    assert "Traceback" not in ran.stderr
