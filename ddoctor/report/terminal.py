@@ -19,12 +19,10 @@ from ddoctor.report.facts import facts
 from ddoctor.report.step_breakdown import ALL, step_breakdown
 from ddoctor.report.waits import wait_matrix
 
-# COLUMNS=0 is set by some programs without a terminal.
-NARROWEST = 20
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
+# A long name may leave no more for the text next to it, and some programs set COLUMNS=0.
 NARROWEST = 20
-"""Characters for the text next to a long name, which may leave none."""
 INDENT = 3
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
