@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddoctor.recorder import recorded
+
 MARK = "DDOCTOR_TEST_MARK"
 
 # Receives a signal in native code, which may turn KeyboardInterrupt into an error of its own.
@@ -200,12 +202,15 @@ def catches_ctrl_c(pid: int) -> bool:
     return bool(int(mask, 16) >> (signal.SIGINT - 1) & 1)
 
 
-@pytest.mark.parametrize("module", ["ddoctor.recorder", "ddoctor.probe"])
-def test_ctrl_c_while_a_rank_starts_shows_no_traceback(tmp_path: Path, module: str) -> None:
+@pytest.mark.parametrize(
+    "words", [("-c", recorded.START, "."), ("-m", "ddoctor.probe", "run")], ids=["script", "rank"]
+)
+def test_ctrl_c_while_a_rank_starts_shows_no_traceback(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(100)")
-    words = {"ddoctor.recorder": [str(tmp_path), "train.py"], "ddoctor.probe": ["run", "train.py"]}
     with subprocess.Popen(
-        [sys.executable, "-m", module, *words[module]],
+        [sys.executable, *words, "train.py"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,

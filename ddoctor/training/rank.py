@@ -71,7 +71,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
 
     def forward(number: int, frame: FrameType | None) -> None:
         if launched.agent_store and os.getppid() != launcher:
-            raise DoctorError("the launcher has ended, and this rank ends with it")
+            raise DoctorError(f"rank {launched.rank} ends (has the launcher been killed?)")
         if current:
             current[0].forward(number)
         else:
@@ -203,6 +203,8 @@ def _supervise(
             raise DoctorError(f"{why} (has the launcher been killed?)") from error
         return _unrecorded(child, why)
     except Exception as error:
+        if launched.agent_store and os.getppid() != launcher:
+            raise  # by the signal of its end: `forward`
         failure = 2 if child.over else 0
         why = f"rank {launched.rank}: {console.internal_error(error)}"
         return _unrecorded(child, why) or failure

@@ -51,7 +51,7 @@ def test_a_path_that_is_no_utf_8_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     bundle.write(path, Evidence([Software(host="a", python="/home/\udcff/bin/python")]))
     (told,) = bundle.read(path).all(Software)
-    assert told.python == "/home/?/bin/python"
+    assert told.python == r"/home/\xff/bin/python"
 
 
 def test_only_named_fields_may_be_negative() -> None:

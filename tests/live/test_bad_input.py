@@ -141,7 +141,7 @@ def test_ctrl_c_in_the_middle(start: StartLive, looked: int, words: tuple[str, .
         # Whether so little was enough to judge by or not.
         assert re.search(r"2 of 2 ranks, for [3-6] s", output)
     else:
-        assert (process.returncode, errors) == (2, "ddoctor: interrupted\n")
+        assert (process.returncode, errors) == (130, "ddoctor: interrupted\n")
     # Nobody was left stopped.
     live.wait_for(live.step(0) + 3)
 
