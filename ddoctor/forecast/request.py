@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan
 from ddoctor.forecast import devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
@@ -66,8 +67,12 @@ def _check(wanted: PlanRequest) -> None:
     if wanted.loading is not None and wanted.step is None:
         raise DoctorError("--loading goes with --step: it adds to that time")
     step = 1.0 if wanted.step is None else wanted.step
-    if wanted.epochs <= 0 or (wanted.loading or 0.0) < 0 or step <= 0:
-        raise DoctorError("--epochs and --step must be above 0, --loading must not be negative")
+    positive = 0 < wanted.epochs <= LARGEST and 0 < step <= LARGEST
+    if not (positive and 0 <= (wanted.loading or 0.0) <= LARGEST):
+        raise DoctorError(
+            "--epochs and --step must be above 0, --loading must not be negative, "
+            f"and none above {LARGEST:g}"
+        )
     in_numbers = wanted.model is None and wanted.workload is None
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
     for option in without:

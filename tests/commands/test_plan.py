@@ -245,6 +245,8 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--params", "1B", "--gpu", "h100", "--samples", "9"), "--micro-batch"),
         (("--params", "1B", "--gpu", "h100", "--epochs", "0"), "--epochs"),
         (("--params", "1B", "--gpu", "h100", "--loading", "0.1"), "--loading goes with --step"),
+        (("--params", "1B", "--gpu", "h100", "--epochs", "1e300"), "none above 1e+18"),
+        (("--params", "1B", "--gpu", "h100", "--epochs", "nan"), "--epochs and --step must be"),
         (("--params", "1B", "--gpu", "h100", "--step", "1", "--measured", "x"), "in one way"),
         (("--params", "1B", "--gpu", "h100", "--measured", "/no/run.json"), "cannot read /no/run"),
         (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
