@@ -49,7 +49,8 @@ def collect(
     every = collectors() if chosen is None else chosen
     for task in [_Task(collector, limit) for collector in every]:
         waiting_for(task.label)
-        task.join(max(0.0, deadline - time.monotonic()))
+        if task.is_alive():
+            task.join(max(0.0, deadline - time.monotonic()))
         outcome = task.outcome
         if isinstance(outcome, Section):
             outcome = msgspec.structs.replace(outcome, host=host)
@@ -76,7 +77,10 @@ class _Task(Thread):
             crashed=True,
         )
         super().__init__(name=f"collect {self.label}", daemon=True)
-        self.start()
+        try:
+            self.start()
+        except RuntimeError:  # the user may start no more threads
+            self.run()
 
     def run(self) -> None:
         try:

@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import STEERING
 
 LIMIT_SECONDS = 240
+READ = "dac_read_search"
 NOBODY = 65534
 NOTHING_SET: Mapping[str, str] = {}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -131,8 +132,14 @@ def tmpfs(folder: Path | str, size: str) -> str:
 
 
 def nobody() -> Within:
-    """What executes its arguments as a user without rights."""
-    within = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    """What executes its arguments as a user without rights, but to read: Python may be root's."""
+    user = (
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        "--bounding-set=-all,+" + READ,
+    )
+    within = ("setpriv", *user, f"--inh-caps=+{READ}", f"--ambient-caps=+{READ}")
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root becomes another user, by setpriv")
     if subprocess.run([*within, sys.executable, "-c", ""], cwd="/").returncode:

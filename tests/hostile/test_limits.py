@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.surroundings import (
+    NOBODY,
     RUN,
     TOGETHER,
     TORCHRUN,
@@ -75,20 +75,20 @@ def test_doctor_with_few_descriptors(files: int) -> None:
 def test_a_user_who_may_start_few_processes(tmp_path: Path, processes: int) -> None:
     """Root has no such limit. What the script itself cannot start, it does not start either way."""
     within = ("prlimit", f"--nproc={processes}", *nobody())
-    # As root becomes that user, its first Python may lie where no further one can be started.
-    code = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
-    if subprocess.run(
-        [*nobody(), sys.executable, "-c", code], stderr=subprocess.DEVNULL
-    ).returncode:
-        pytest.skip("no other user may start this Python")
     tmp_path.chmod(0o777)
-    source = "print('the end', flush=True)\nraise SystemExit(3)\n"
-    path = Path(tmp_path, "train.py")
-    path.write_text(source)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    ran = run(*RUN, sys.executable, str(path), within=within, folder=tmp_path, internal=True)
+    path = script(tmp_path, "print('the end', flush=True)\nraise SystemExit(3)\n")
+    ran = run(*RUN, sys.executable, str(path), within=within, folder=tmp_path)
     assert (ran.code, ran.ends) == (3, 1), ran.stderr
+
+
+@pytest.mark.ward
+def test_a_user_without_rights(tmp_path: Path) -> None:
+    within = nobody()
+    tmp_path.chmod(0o777)
+    words = (*RUN, "--json", "report.json", *TORCHRUN, "2", str(script(tmp_path, TOGETHER)))
+    ran = run(*words, within=within, folder=tmp_path, environment={"HOME": "/nonexistent"})
+    assert (ran.ends, ran.said) == (2, []), ran.stderr
+    assert (tmp_path / "report.json").stat().st_uid == NOBODY
 
 
 @pytest.fixture
