@@ -245,7 +245,10 @@ def test_attach(tmp_path: Path, seed: int) -> None:
     "words",
     [
         ("ddoctor", "doctor", "--no-probes"),
-        ("torch.distributed.run", "--standalone", "-m", "ddoctor.probe", "--quick"),
+        pytest.param(
+            ("torch.distributed.run", "--standalone", "-m", "ddoctor.probe", "--quick"),
+            marks=pytest.mark.ward,
+        ),
     ],
     ids=["doctor", "probe"],
 )

@@ -74,6 +74,7 @@ def within(group: Path) -> tuple[str, ...]:
     return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group))
 
 
+@pytest.mark.ward
 def test_a_rank_that_the_kernel_kills_for_memory(
     training: MakeTraining, little_memory: Path
 ) -> None:

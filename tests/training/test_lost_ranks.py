@@ -93,6 +93,7 @@ def taken(*ports: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.ward
 def test_a_port_that_is_taken_is_passed_over(training: MakeTraining) -> None:
     port = free_port()
     script = training(SCRIPT)

@@ -49,7 +49,8 @@ TRAIN = """
 """
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(0, marks=pytest.mark.ward)])
+@pytest.mark.ward
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_tokeniser_in_the_training_loop(training: MakeTraining, workers: int) -> None:
     trained = training(TRAIN, "loop", str(workers)).recorded("--no-prove", "--steps=40")
     found = [one for one in trained.told["findings"] if one["cause"] == "collate-bottleneck"]

@@ -58,7 +58,12 @@ WARD = pytest.mark.ward
 Place = Callable[[Path], tuple[str, ...]]
 WAYS = [
     pytest.param(PYTHON, script, id="script"),
-    pytest.param((*PYTHON, "-u", "-W", "error::UserWarning", "-X", "utf8"), far_away, id="options"),
+    pytest.param(
+        (*PYTHON, "-u", "-W", "error::UserWarning", "-X", "utf8"),
+        far_away,
+        id="options",
+        marks=WARD,
+    ),
     pytest.param((*PYTHON, "-I"), script, id="isolated", marks=WARD),
     pytest.param((*PYTHON, "-P"), module, id="safe path, no module", marks=WARD),
     pytest.param(PYTHON, link, id="link", marks=WARD),
