@@ -232,6 +232,8 @@ class Child:
             self._tape.head[STOP_AT] = 0
         while not self.over:
             self.watch(TICK_SECONDS)
+        if self._stderr:
+            self._stderr.ended()
         return int(self._process.wait())
 
     def _end_rest(self) -> None:
@@ -262,7 +264,7 @@ class Child:
         found = memory()
         ending = recorded.read(self.folder, recorded.ENDING, Ending) or Ending()
         native = self._process.returncode and not ending.exception
-        printed = self._stderr.last() if self._stderr else ""
+        printed = self._stderr.ended() if self._stderr else ""
         over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,

@@ -7,6 +7,7 @@ terminal keeps it, because it may test for a terminal.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import threading
 from collections import deque
@@ -35,8 +36,11 @@ class Stderr:
     def __init__(self) -> None:
         read, self.end = os.pipe()
         self._pipe = os.fdopen(read, "rb", buffering=0)
+        # The forwarding thread stops once the second end of this pipe is closed.
+        stopped, going = os.pipe()
+        self._stopped = os.fdopen(stopped, "rb", buffering=0)
+        self._going = os.fdopen(going, "wb", buffering=0)
         self._kept: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
-        self._handed_over = False
         self._thread = threading.Thread(target=self._pass_on, name="stderr", daemon=True)
         self._thread.start()
 
@@ -44,21 +48,30 @@ class Stderr:
         """Leave the pipe's end to the script, which has started."""
         os.close(self.end)
 
-    def last(self) -> str:
-        """The last lines, once all processes have closed the pipe, or soon after the script.
-
-        A process that the script leaves running may write on when this one has ended.
-        """
+    def ended(self) -> str:
+        """The last lines of a script that has ended, as far as they come soon after its end."""
         self._thread.join(END_SECONDS)
-        if self._thread.is_alive() and not self._handed_over:
-            self._handed_over = True
-            with suppress(OSError):
-                subprocess.Popen(["cat"], stdin=self._pipe, stdout=STDERR, start_new_session=True)
+        if self._thread.is_alive():
+            self._hand_over()
         return b"".join(tuple(self._kept)).decode(errors="replace")[-KEPT_CHARACTERS:]
 
+    def _hand_over(self) -> None:
+        """Leave the pipe to a process that outlives this one, as one of the script's may do.
+
+        The thread stops first: what it reads while the interpreter ends is lost.
+        """
+        self._going.close()
+        self._thread.join(END_SECONDS)
+        with suppress(OSError), self._pipe:
+            subprocess.Popen(["cat"], stdin=self._pipe, stdout=STDERR, start_new_session=True)
+
     def _pass_on(self) -> None:
-        with self._pipe:
-            while chunk := os.read(self._pipe.fileno(), CHUNK_BYTES):
+        with self._stopped, self._going:
+            while self._stopped not in select.select([self._pipe, self._stopped], [], [])[0]:
+                chunk = self._pipe.read(CHUNK_BYTES)
+                if not chunk:
+                    self._pipe.close()
+                    return
                 self._kept.append(chunk)
                 # If ddoctor's stderr is closed, the script must still not block.
                 with suppress(OSError):
