@@ -76,7 +76,8 @@ class Feed:
     @property
     def mostly_collate(self) -> bool:
         """Whether collate takes far longer than fetching the items."""
-        return self.loader.collate_seconds > FAR_LONGER * self.loader.fetch_seconds
+        loader = self.loader
+        return bool(loader.collated) and loader.collate_seconds > FAR_LONGER * loader.fetch_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,7 @@ def _rate(rates: dict[int, float], workers: int, batch: float) -> float:
     )
     if workers > high:
         return fast + max(0.0, (fast - slow) / (high - low)) * (workers - high)
-    return slow + (fast - slow) * (workers - low) / (high - low)
+    return (slow * (high - workers) + fast * (workers - low)) / (high - low)
 
 
 def _floor(feed: Feed, feeds: Sequence[Feed], use: RankUse | None) -> tuple[float, float]:

@@ -83,7 +83,12 @@ class _Modules(ModTracker):
     @property
     def innermost(self) -> str:
         """Return the last entered running module: some never report the end of their gradients."""
-        return next((name for name in reversed(self._entered) if name in self.parents), "")
+        while self._entered:
+            last = next(reversed(self._entered))
+            if last in self.parents:
+                return last
+            del self._entered[last]
+        return ""
 
     def _get_append_fn(self, w_mod: Any, name: str, is_bw: bool) -> Callable[..., None]:
         enter = super()._get_append_fn(w_mod, name, is_bw)  # type: ignore[no-untyped-call]

@@ -132,6 +132,8 @@ def test_copies_from_pageable_memory(findings: Findings) -> None:
         (loader(num_workers=4, collate_in_main=0.003), 0.003),
         # The workers are fast enough, and something else takes the time.
         (loader(num_workers=12, fetch=0.001, collate=0.05), 0.02),
+        # Seconds of no batch at all: a damaged bundle.
+        (loader(collated=0), 0.06),
         # The process's own part is the smaller one.
         (loader(num_workers=2, fetch=0.3, collate=0.02, collate_in_main=0.02), 0.08),
         # Nothing was timed.

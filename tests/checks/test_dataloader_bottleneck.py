@@ -166,6 +166,8 @@ def test_batches_of_a_step_that_accumulates(findings: Findings) -> None:
         ({2: 0.035, 5: 0.0125}, 4),
         # What was tried is not enough, and it still grows.
         ({1: 0.09, 2: 0.046}, 5),
+        # With more workers, it made nothing at all.
+        ({2: 0.035, 5: 0.0125, 6: 1e18}, 4),
     ],
 )
 def test_a_measured_curve_wins(
