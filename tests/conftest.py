@@ -20,6 +20,7 @@ from ddoctor import check_catalog, engine
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.models import Finding
 from ddoctor.proc import interruption
+from tests import control_group
 from tests.driver import PlayedDriver
 
 Findings = Callable[..., tuple[Finding, ...]]
@@ -126,19 +127,5 @@ def played_driver(tmp_path_factory: pytest.TempPathFactory) -> PlayedDriver:
 @pytest.fixture
 def part_of_a_cpu() -> Iterator[Path]:
     """The list of processes of a cgroup that gets two fifths of a CPU."""
-    v1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
-    group = Path("/sys/fs/cgroup/cpu" if v1 else "/sys/fs/cgroup") / f"ddoctor-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"may not make a cgroup: {error}")
-    try:
-        if v1:
-            (group / "cpu.cfs_quota_us").write_text("40000")
-        else:
-            (group / "cpu.max").write_text("40000 100000")
-        yield group / "cgroup.procs"
-    except OSError as error:
-        pytest.skip(f"may not set a CPU quota: {error}")
-    finally:
-        group.rmdir()
+    with control_group.group(*control_group.cpu_share(0.4)) as folder:
+        yield folder / "cgroup.procs"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import control_group
 from tests.hostile.surroundings import (
     NOBODY,
     RUN,
@@ -94,19 +94,8 @@ def test_a_user_without_rights(tmp_path: Path) -> None:
 @pytest.fixture
 def one_gib() -> Iterator[Path]:
     """The list of processes of a cgroup with 1 GiB of memory."""
-    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
-    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"hostile-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"may not make a cgroup: {error}")
-    try:
-        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(GIB))
-        yield group / "cgroup.procs"
-    except OSError as error:
-        pytest.skip(f"may not limit memory: {error}")
-    finally:
-        group.rmdir()
+    with control_group.group(*control_group.memory(GIB)) as folder:
+        yield folder / "cgroup.procs"
 
 
 @pytest.mark.ward

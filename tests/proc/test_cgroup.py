@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from ddoctor.collect.host import cpus, memory
 from ddoctor.evidence.host import Cpus
 from ddoctor.proc import cgroup
+from tests import control_group
 
 GIB = 2**30
 HYBRID_MOUNTS = """\
@@ -175,22 +175,8 @@ def test_a_limit_above_the_machine_is_none(tree: Tree) -> None:
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A new cgroup with a tenth of a CPU: a busy process gets more even where others are busy."""
-    v1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
-    folder = Path("/sys/fs/cgroup/cpu" if v1 else "/sys/fs/cgroup") / f"ddoctor-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"may not make a cgroup: {error}")
-    try:
-        if v1:
-            (folder / "cpu.cfs_quota_us").write_text("10000")
-        else:
-            (folder / "cpu.max").write_text("10000 100000")
+    with control_group.group(*control_group.cpu_share(0.1)) as folder:
         yield folder
-    except OSError as error:
-        pytest.skip(f"may not set a CPU quota: {error}")
-    finally:
-        folder.rmdir()
 
 
 def test_a_real_quota_and_its_throttling(group: Path) -> None:

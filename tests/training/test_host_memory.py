@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ddoctor.evidence.host import Memory
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
+from tests import control_group
 from tests.training.conftest import MakeTraining
 
 LIMIT_MIB = 1500
@@ -50,23 +50,8 @@ TRAIN = """
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
     """The list of processes of a cgroup with a memory limit."""
-    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
-    top = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup")
-    group = top / f"ddoctor-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"may not make a cgroup: {error}")
-    try:
-        limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
-        limit.write_text(str(LIMIT_MIB * 2**20))
-        if not v1:
-            (group / "memory.swap.max").write_text("0")
-        yield group / "cgroup.procs"
-    except OSError as error:
-        pytest.skip(f"may not set a memory limit: {error}")
-    finally:
-        group.rmdir()
+    with control_group.group(*control_group.memory(LIMIT_MIB * 2**20)) as folder:
+        yield folder / "cgroup.procs"
 
 
 def within(group: Path) -> tuple[str, ...]:
