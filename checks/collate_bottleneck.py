@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.analysis import endings, live_data_starvation, live_ranks
+from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
@@ -100,6 +100,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             f"{live_ranks.named(rows)}: the main thread is in its DataLoader {share:.0%} of the "
             f"time, and {f'the {workers} workers' if workers else 'it'} mostly "
             f"{'collate' if workers else 'collates'} batches, {where}, instead of reading items"
+            + live_data_starvation.turns(live)
         ),
         evidence=(
             Observation(name="at the loader", value=round(100 * share), unit="% of time"),
@@ -108,6 +109,26 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         where=Where.of(rows),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(_less(frame.function, endings.place(live_data_starvation.line(rows))),),
+    )
+
+
+def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
+    work = live_loop.preparing(live)
+    if work is None:
+        return
+    line = work.lines[0]
+    who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
+    workers = len(live.ranks[0].seen.workers)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{who} {work.share:.0%} of the time on the batch between the loader and the model, "
+            f"mostly at {endings.place(line)}{endings.quoted(line)}"
+        ),
+        evidence=live_ranks.shares("work on the batch", work.shares),
+        cost=Cost(value=round(work.share, 2), unit="share of step"),
+        fixes=(_in_the_workers(workers, endings.place(line)),),
     )
 
 
@@ -132,19 +153,20 @@ def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -
         evidence=(_share("work of the training process on batches", worst, worst.in_main),),
         where=throughput.where(late),
         cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="move this work into the workers, and transfer few large tensors",
-                paste=(
-                    "def collate(items):  # runs in the workers: all work on a batch\n"
-                    "    return torch.utils.data.default_collate(items)\n"
-                    "\n"
-                    f"DataLoader(…, num_workers={loader.num_workers or FEW_WORKERS}, "
-                    f"collate_fn=collate)  # {loader.name}"
-                ),
-                caution="each tensor of a batch opens a file in /dev/shm: stack small tensors",
-            ),
+        fixes=(_in_the_workers(loader.num_workers, loader.name),),
+    )
+
+
+def _in_the_workers(workers: int, place: str) -> Fix:
+    return Fix.python(
+        summary="move this work into the workers, and transfer few large tensors",
+        paste=(
+            "def collate(items):  # runs in the workers: all work on a batch\n"
+            "    return torch.utils.data.default_collate(items)\n"
+            "\n"
+            f"DataLoader(…, num_workers={workers or FEW_WORKERS}, collate_fn=collate)  # {place}"
         ),
+        caution="each tensor of a batch opens a file in /dev/shm: stack small tensors",
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
+from ddoctor.analysis import live_data_starvation
 from ddoctor.analysis.cpu_contention import have_their_cpus
 from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
@@ -81,14 +82,18 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     share = live.together
-    if not share:
+    # Ranks whose loaders are late in turns wait for each other as long.
+    if not share or live_data_starvation.hungry(live):
         return
+    # Nothing is between them but memory, and they share their CPUs.
+    together = len(live.looks) == 1 and not any(rank.seen.on_gpu for rank in live.ranks)
     yield Finding(
-        severity=Severity.WARNING,
+        severity=Severity.NOTE if together else Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"all {len(live.ranks)} ranks are in collectives for at least {share:.0%} of the time, "
             "and none of them is a straggler"
+            + ("; all are on the CPUs of one host, without a network" if together else "")
         ),
         evidence=shares("in collectives", {rank: rank.waiting for rank in live.ranks}),
         cost=Cost(value=round(share, 2), unit="share of step"),

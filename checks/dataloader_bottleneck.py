@@ -87,7 +87,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not rows or live_data_starvation.collating(rows) is not None:
         return
     share = live_data_starvation.at_the_loader(rows[0])
-    lost, meanwhile = min(map(live_data_starvation.at_the_loader, rows)), ""
+    lost = min(map(live_data_starvation.at_the_loader, rows))
+    meanwhile = live_data_starvation.turns(live)
     if live.straggler is not None:
         lost, meanwhile = live.straggler.lost, f" {live.straggler.others_wait}"
     at = endings.at(live_data_starvation.line(rows))

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.analysis.stragglers import PARTS, Stragglers, own_line
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
@@ -53,8 +54,13 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live.straggler
     if found is None or not found.extra_work:
         return
-    line = found.line
+    line = found.begin or found.line
     what = "works outside the model" if found.activity == "rest" else f"is in {found.activity}"
+    fix = (
+        _SPREAD
+        if found.activity in (*IN_MODEL, "evaluation")
+        else _in_the_background(f"{line.file.rpartition('/')[2]}:{line.line}" if line else "")
+    )
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
@@ -67,7 +73,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         where=Where.of([found.rank]),
         cost=Cost(value=round(found.lost, 2), unit="share of step"),
         fixes=(
-            _in_the_background(f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""),
+            fix,
             *(way_there(found.rank, found.calls) if found.calls else ()),
         ),
     )

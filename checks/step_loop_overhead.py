@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import AGAIN, IN_COLLECTION, shares
+from ddoctor.analysis import endings, live_loop
+from ddoctor.analysis.live_ranks import IN_COLLECTION, shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
 from ddoctor.evidence.live import Activity
@@ -47,8 +47,6 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 # Lines with less than half of the samples do not explain most of the time.
 MOST = 0.5
 FEW = 3
-# Share of the samples of an attach: twice the share that counts if each step is recorded.
-NOTABLE = 0.2
 
 
 def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
@@ -93,24 +91,27 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    if not live.moves:
+    work = live_loop.around(live, _extra)
+    if work is None:
         return
-    extra = {rank: rank.share(_extra) for rank in live.ranks}
-    share = min(extra.values(), default=0.0)
-    # Of a rank that is nearly always there, the samples do not show how often it gets there.
-    if share < NOTABLE or max(one.seen.visits("rest") for one in live.ranks) < AGAIN:
-        return
-    met = live.ranks[0].seen.activities
-    lines = [row.line for row in met if _extra(row) and row.line is not None][:FEW]
-    places = ", ".join(f"{endings.place(line)} `{line.text}` ({_does(line)})" for line in lines)
+    lines = work.lines[:FEW]
+    who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
-        because=f"all ranks spend {share:.0%} of the time in the loop around the model: {places}",
-        evidence=shares("time at these lines", extra),
-        cost=Cost(value=round(share, 2), unit="share of step"),
-        fixes=(_seldom(lines[0], share),),
+        because=(
+            f"{who} {work.share:.0%} of the time in the loop around the model: "
+            + ", ".join(map(_told, lines))
+        ),
+        evidence=shares("time at these lines", work.shares),
+        cost=Cost(value=round(work.share, 2), unit="share of step"),
+        fixes=(_seldom(lines[0], work.share),),
     )
+
+
+def _told(line: Frame) -> str:
+    does = _does(line)
+    return f"{endings.place(line)}{endings.quoted(line)}" + (f" ({does})" if does else "")
 
 
 def _extra(met: Activity) -> bool:
@@ -168,8 +169,10 @@ def _seldom(line: HotLine | Frame, share: float) -> Fix:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif _does(line) == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    else:
+    elif _does(line):
         summary = "do it in one step of a hundred, and read values back only there"
+    else:
+        summary = "if not each step needs this, do it in one step of a hundred"
     # A line that does more may also do the training itself.
     text = line.text if _alone(line) else f"...  # of {line.file}:{line.line} what can wait"
     return Fix.python(

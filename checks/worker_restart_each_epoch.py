@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import AGAIN, named, shares
+from ddoctor.analysis.live_data_starvation import line, restarting
+from ddoctor.analysis.live_ranks import named, shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE as NOTABLE_LIVE
 from ddoctor.analysis.loader_throughput import (
@@ -32,7 +33,6 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-ran
 
 # The first epoch pays for one-time work; two more with the same cost are no accident.
 EPOCHS = 3
-STARTING = "loader-start"
 CAUTION = "the workers then do not see what the script changes in the dataset between epochs"
 
 
@@ -95,23 +95,20 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.moves:
         return
-    often = [rank for rank in live.ranks if rank.seen.visits(STARTING) >= AGAIN]
-    starting = {
-        rank: share for rank in often if (share := rank.seen.share(STARTING)) >= NOTABLE_LIVE
-    }
+    starting = {rank: share for rank in live.ranks if (share := restarting(rank)) >= NOTABLE_LIVE}
     if not starting:
         return
-    first = max(starting, key=lambda rank: starting[rank])
-    rows, share, calls = list(starting), starting[first], first.seen.calls(STARTING)
-    at = endings.place(calls[-1]) if calls else ""
+    rows, share = list(starting), max(starting.values())
+    at = endings.place(line(rows))
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{named(rows)}: the main thread restarts DataLoader workers repeatedly"
-            f"{f' at {at}' if at else ''}, {share:.0%} of the time"
+            f"{f' at {at}' if at else ''}, and waits {share:.0%} of the time for that and for "
+            "their first batch"
         ),
-        evidence=shares("starting workers", starting),
+        evidence=shares("starting workers, and their first batch", starting),
         where=Where.of(rows, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(

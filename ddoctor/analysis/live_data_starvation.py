@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.evidence.training import Frame
 
-# Share of the samples: a loader that keeps up takes far less than half of the time.
-STARVED = 0.5
-LOADING = ("loader", "loader-wait")
+# Share of the samples. A host that drives a GPU runs ahead of it, and has time to wait for data.
+STARVED_ON_GPU = 0.5
+# If all ranks wait less, but in turns, the others lose that time, too: the loaders of all ranks
+# together explain most of the time that each waits for the others.
+IN_TURNS, EXPLAINED = 0.1, 0.6
+STARTING = "loader-start"
+LOADING = ("loader", "loader-wait", STARTING)
+# Workers were all replaced this often: an epoch has ended, and it was not the last.
+EPOCHS = 2
+# One in the start, one in the wait for the first batch, and one or two among the others.
+VISITS_AT_A_RESTART = 3
 # torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
 FETCH = "torch/utils/data/_utils/fetch.py"
 OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
@@ -24,15 +34,51 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
     workers = [one.seen.workers for one in live.ranks if one.seen.workers]
     if not live.moves or not all(any(row.stack for row in rows) for rows in workers):
         return ()
-    found = live.straggler
+    found, rows = live.straggler, live.ranks
     if found is not None:
-        return (found.rank,) if found.activity in LOADING else ()
-    return live.ranks if all(at_the_loader(one) >= STARVED for one in live.ranks) else ()
+        rows = (found.rank,)
+    waits = _all_wait(live) if found is None else found.activity in LOADING
+    # worker-restart-each-epoch
+    restarts = any(2 * restarting(one) >= at_the_loader(one) for one in rows)
+    return rows if waits and not restarts else ()
+
+
+def _all_wait(live: LiveState) -> bool:
+    shares = [at_the_loader(one) for one in live.ranks]
+    least = STARVED_ON_GPU if any(one.seen.on_gpu for one in live.ranks) else NOTABLE
+    # Each is known to a few percent only.
+    return min(shares) >= IN_TURNS and (fmean(shares) >= least or in_turns(live) > 0)
+
+
+def in_turns(live: LiveState) -> float:
+    """The share of the time, 0 to 1, that ranks wait for each other's loaders; 0: not notable."""
+    wait = min(one.waiting for one in live.ranks)
+    whole = sum(map(at_the_loader, live.ranks))
+    return wait if wait >= NOTABLE and whole >= EXPLAINED * wait else 0.0
+
+
+def restarting(one: LiveRankState) -> float:
+    """The share of the time, 0 to 1, in which it starts workers and waits for their first batch.
+
+    0: its workers were hardly ever replaced, or it also waits for most other batches.
+    """
+    started = one.seen.visits(STARTING)
+    if one.seen.restarts < EPOCHS and started < AGAIN:
+        return 0.0
+    reached = sum(one.seen.visits(name) for name in LOADING)
+    few = reached <= VISITS_AT_A_RESTART * max(one.seen.restarts, started)
+    return at_the_loader(one) if few else one.seen.share(STARTING)
 
 
 def at_the_loader(one: LiveRankState) -> float:
     """The share of the time that it waited for a batch or made one itself, 0 to 1."""
     return sum(one.seen.share(name) for name in LOADING)
+
+
+def turns(live: LiveState) -> str:
+    """What ranks without a straggler lose by each other's loaders, to follow a sentence."""
+    lost = in_turns(live) if live.straggler is None and len(live.ranks) > 1 else 0.0
+    return f"; alternately, each is the last, and waits {lost:.0%} of the time" if lost else ""
 
 
 def line(rows: Sequence[LiveRankState]) -> Frame | None:

@@ -131,7 +131,7 @@ class LiveRankState:
         asleep = self.in_reduction_share
         found: dict[str, float] = {**dict.fromkeys(PHASES, 0.0)}
         found |= {"waiting": asleep, "backward": -asleep}
-        for met in self.seen.activities:
+        for met in self.seen.activities if self.seen.samples else ():
             found[phase(met.name)] += met.samples / self.seen.samples
         return {phase: share for phase, share in found.items() if share > 0}
 

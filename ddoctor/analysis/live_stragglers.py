@@ -49,6 +49,8 @@ class LiveStraggler:
     """The user's frames with the most samples beyond those of the others; the innermost last."""
     line: Frame | None
     """The innermost of these frames that the others hardly run; else the last one."""
+    begin: Frame | None = None
+    """The line from which it enters the activity, if the others never reach it."""
 
     @property
     def at(self) -> str:
@@ -75,8 +77,12 @@ class LiveStraggler:
 
     @property
     def extra_work(self) -> bool:
-        """Whether it is rank 0 with work that no other rank does, again and again."""
-        return self.rank.rank == 0 and self.activity in OUTSIDE_THE_STEP and self.again
+        """Whether it is rank 0 with work that no other rank does, again and again.
+
+        It may call the model at a line that the others never reach, as for an evaluation.
+        """
+        apart = self.activity in IN_MODEL and self.begin is not None
+        return self.rank.rank == 0 and self.again and (self.activity in OUTSIDE_THE_STEP or apart)
 
     @property
     def collects_by_itself(self) -> bool:
@@ -119,7 +125,8 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         for name in names
     }
     activity = max(more, key=lambda name: more[name], default="")
-    calls = _beyond(others, least, activity)
+    calls, entered = _beyond(others, least, activity)
+    own = _own(others, least, calls)
     return LiveStraggler(
         rank=least,
         others=others,
@@ -127,14 +134,34 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         activity=activity if more.get(activity, 0.0) >= NOTABLE / 2 else IN_ENGINE,
         share=more.get(activity, 0.0),
         calls=calls,
-        line=_parting(others, least, calls),
+        line=own[-1] if own else calls[-1] if calls else None,
+        begin=_begin(others, least, activity, [one for one in calls[:entered] if one in own]),
     )
 
 
-def _parting(
-    others: Sequence[LiveRankState], late: LiveRankState, calls: Sequence[Frame]
+def _begin(
+    others: Sequence[LiveRankState], late: LiveRankState, activity: str, own: Sequence[Frame]
 ) -> Frame | None:
-    """The frame at which the straggler leaves the path of the others."""
+    """The first of these frames that the others never reach; None: there is none.
+
+    In the model, all must also have been sampled at one line that calls it: else a rank whose model
+    is slow would look the same.
+    """
+
+    def calling(one: LiveRankState) -> set[Frame]:
+        met = (row for row in one.seen.activities if row.name == activity and row.entered)
+        return {row.calls[row.entered - 1] for row in met}
+
+    if activity in IN_MODEL and not calling(late).intersection(*map(calling, others)):
+        return None
+    reached = {frame for one in others for row in one.seen.activities for frame in row.calls}
+    return next((frame for frame in own if frame not in reached), None)
+
+
+def _own(
+    others: Sequence[LiveRankState], late: LiveRankState, calls: Sequence[Frame]
+) -> Sequence[Frame]:
+    """The frames at which the straggler has left the path of the others."""
 
     def share(one: LiveRankState, frame: Frame) -> float:
         return one.share(lambda row: frame in row.calls)
@@ -142,26 +169,31 @@ def _parting(
     usual = {frame: median(share(one, frame) for one in others) for frame in calls}
     # Deeper frames may be in functions that all ranks call.
     least = min(usual.values(), default=0.0) + NEVER
-    for frame in reversed(calls):
-        if usual[frame] <= least and OWN_LINE * usual[frame] <= share(late, frame):
-            return frame
-    return calls[-1] if calls else None
+    return [
+        frame
+        for frame in calls
+        if usual[frame] <= least and OWN_LINE * usual[frame] <= share(late, frame)
+    ]
 
 
 def _beyond(
     others: Sequence[LiveRankState], late: LiveRankState, activity: str
-) -> tuple[Frame, ...]:
-    """The frames where the straggler spends more of the time in this activity than the others."""
+) -> tuple[tuple[Frame, ...], int]:
+    """The frames where the straggler spends more of the time in this activity than the others.
+
+    And how many of them lead into the activity.
+    """
 
     def share(one: LiveRankState, calls: tuple[Frame, ...]) -> float:
         return one.share(lambda row: (row.name, row.calls) == (activity, calls))
 
     more = {
-        row.calls: share(late, row.calls) - median(share(one, row.calls) for one in others)
+        (row.calls, row.entered): share(late, row.calls)
+        - median(share(one, row.calls) for one in others)
         for row in late.seen.activities
         if row.name == activity
     }
-    return max(more, key=lambda calls: more[calls], default=())
+    return max(more, key=lambda way: more[way], default=((), 0))
 
 
 def longer_limit() -> Fix:

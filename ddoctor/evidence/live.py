@@ -30,6 +30,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """Number of times it was entered, at any line; once: it may or may not repeat."""
     calls: tuple[Frame, ...] = ()
     """The user's frames, innermost last."""
+    entered: Count = 0
+    """How many of these frames lead into the activity; the others are within it."""
     within: tuple[Block, ...] = ()
     """Loops and branches around that line and its callers, innermost last."""
     before_skip: str = ""
@@ -121,6 +123,8 @@ class LiveRank(Part, frozen=True, kw_only=True):
     turns: tuple[Turn, ...] = ()
     """The same in order of time."""
     workers: tuple[LiveWorker, ...] = ()
+    restarts: Count = 0
+    """Number of times that all its DataLoader workers were replaced, checked twice a second."""
     unseen: str = ""
     """Why there are no stacks; empty: there are."""
 

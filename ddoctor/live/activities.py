@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines
@@ -29,22 +30,50 @@ def activities(
 
     ``on_gpu``: its process has the CUDA driver loaded.
     """
-    names = [activity(stack, on_gpu=on_gpu) for stack in stacks]
-    visits = Counter(name for name, _ in groupby(names))
-    calls_of = (tuple(frame for frame in stack if frame.of_user) for stack in stacks)
+    seen = [Met.of(stack, on_gpu=on_gpu) for stack in stacks]
+    visits = Counter(name for name, _ in groupby(one.name for one in seen))
     return tuple(
         Activity(
-            name=name,
+            name=one.name,
             samples=samples,
-            visits=visits[name],
-            calls=calls,
-            within=source.blocks(calls),
-            before_skip=source.skip(calls),
+            visits=visits[one.name],
+            calls=one.calls,
+            entered=one.entered,
+            within=source.blocks(one.calls),
+            before_skip=source.skip(one.calls),
         )
-        for (name, calls), samples in Counter(zip(names, calls_of, strict=True)).most_common(
-            MOST_ACTIVITIES
-        )
+        for one, samples in _few(Counter(seen)).most_common()
     )
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a sample shows: an activity, the user's frames, and how many of these lead into it."""
+
+    name: str
+    calls: tuple[Frame, ...]
+    entered: int
+
+    @classmethod
+    def of(cls, stack: tuple[Frame, ...], *, on_gpu: bool) -> Met:
+        """What this stack shows."""
+        name, depth = _known(stack, on_gpu=on_gpu)
+        calls = tuple(frame for frame in stack if frame.of_user)
+        return cls(name, calls, sum(frame.of_user for frame in stack[:depth]))
+
+
+def _few(met: Counter[Met]) -> Counter[Met]:
+    """Merge the rare ones of an activity: they keep the frames that they have in common."""
+    kept = Counter(dict(met.most_common(MOST_ACTIVITIES)))
+    rare: dict[str, list[Met]] = {}
+    for one in met.keys() - kept.keys():
+        rare.setdefault(one.name, []).append(one)
+    for name, rows in rare.items():
+        ways = zip(*(one.calls for one in rows), strict=False)
+        calls = tuple(same[0] for same in takewhile(lambda frames: len({*frames}) == 1, ways))
+        entered = min(len(calls), *(one.entered for one in rows))
+        kept[Met(name, calls, entered)] += sum(met[one] for one in rows)
+    return kept
 
 
 def turns(stacks: Sequence[tuple[Frame, ...]], *, on_gpu: bool = False) -> tuple[Turn, ...]:
@@ -53,22 +82,29 @@ def turns(stacks: Sequence[tuple[Frame, ...]], *, on_gpu: bool = False) -> tuple
     return tuple(Turn(name=name, samples=sum(1 for _ in met)) for name, met in rows)
 
 
-# The same stacks are sampled again and again, and each is looked up twice.
-@lru_cache(MOST_STACKS)
 def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:
     """Return the activity of the first row of the table with a frame on the stack.
 
     Without such a row, on a GPU, the user's own line decides: CUDA calls are native code
     without frames.
     """
+    return _known(stack, on_gpu=on_gpu)[0]
+
+
+# The same stacks are sampled again and again, and each is looked up several times.
+@lru_cache(MOST_STACKS)
+def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
+    """The activity, and the number of frames that lead to the outermost frame of the row."""
     if stack and stack[-1].of_user and WAIT.search(stack[-1].text):
-        return COLLECTIVE
+        return COLLECTIVE, len(stack)
     table: KnownFrames = knowledge.load(KnownFrames)
     for row in table.frame:
-        for frame in stack[-1:] if row.innermost else stack:
+        for depth, frame in enumerate(stack):
+            if row.innermost and depth < len(stack) - 1:
+                continue
             # py-spy names methods with their class.
             if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
-                return row.activity
+                return row.activity, depth
     if on_gpu and gpu_lines.waits(stack):
-        return gpu_lines.AT_GPU
-    return gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST
+        return gpu_lines.AT_GPU, len(stack)
+    return (gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST), len(stack)

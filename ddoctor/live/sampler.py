@@ -21,6 +21,7 @@ from ddoctor.live.sampling_rate import SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Stack
+from ddoctor.proc import usage
 from ddoctor.proc.folder import TemporaryFolder
 from ddoctor.proc.memory import held, swapped
 from ddoctor.proc.usage import HostUse
@@ -43,6 +44,8 @@ class _SampledRank:
         self._held: list[tuple[float, float]] = []
         """Repeatedly: MiB that it has, and that its workers have together."""
         self._sleep = Sleep()
+        self._workers = frozenset(one.pid for one in self.one.workers)
+        self._restarts = 0
         self._in_disk: set[bool] = set()
         """Whether it was sampled in a read or write: always, at times, never."""
 
@@ -52,7 +55,7 @@ class _SampledRank:
         return self.one.process, *self.one.workers
 
     def sample_state(self) -> None:
-        """Sample its state, whether it woke up, and its memory."""
+        """Sample its state, whether it woke up, its memory, and which workers it has."""
         own = process_state(self.pid)
         if own is not None:
             self._sleep.look(own.sleeps)
@@ -60,6 +63,9 @@ class _SampledRank:
             workers = sum(held(worker.pid) or 0.0 for worker in self.one.workers)
             if own.held_mib is not None:
                 self._held.append((own.held_mib, workers))
+        if now := frozenset(usage.data_workers(self.pid)):
+            self._restarts += bool(self._workers) and self._workers.isdisjoint(now)
+            self._workers = now
 
     def let_go(self, spy: Spy) -> None:
         """Stop py-spy, and resume processes that it stopped for native frames and left stopped."""
@@ -104,6 +110,7 @@ class _SampledRank:
             workers=tuple(
                 self._worker(one.pid, last, stacks_of.get(one.pid, ())) for one in self.one.workers
             ),
+            restarts=self._restarts,
             unseen=self.unseen or ("" if stacks else "its main thread was not sampled"),
         )
         asked = self.one.environment.get("OMP_NUM_THREADS", "")

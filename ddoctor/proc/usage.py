@@ -130,6 +130,11 @@ def stopped(pid: int) -> bool:
     return text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].lstrip()[:1] == "T"
 
 
+def data_workers(pid: int) -> tuple[int, ...]:
+    """The DataLoader workers of a process that have begun to work."""
+    return tuple(filter(_loads_data, _children(pid)))
+
+
 def _children(pid: int) -> tuple[int, ...]:
     return tuple(map(int, text(Path(f"/proc/{pid}/task/{pid}/children")).split()))
 

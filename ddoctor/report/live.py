@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_time
 from ddoctor.analysis.live_ranks import LiveRankState, named, phase, places
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
@@ -138,6 +138,23 @@ def _state(rows: Sequence[LiveRankState]) -> str:
     busy = [min(one.seen.main_cpu_seconds / one.seconds, 1.0) for one in rows if one.seconds]
     low, high = f"{min(busy, default=0.0):.0%}", f"{max(busy, default=0.0):.0%}"
     return f"{low}{f' to {high}' if low != high else ''} on a CPU"
+
+
+def time(evidence: Evidence) -> Grid:
+    """Return where the time of a run goes that moves: how much, on what, at which line, where."""
+    looks = evidence.all(LiveLook)
+    live = LiveState.derive(looks) if looks else None
+    found = live_time.spent(live) if live is not None else ()
+    rows = tuple(
+        (
+            f"{row.share:.0%}",
+            "waiting for each other, or for the network" if row.phase == "waiting" else row.phase,
+            "all ranks" if live is not None and len(row.ranks) == live.world else _names(row.ranks),
+            endings.place(row.line) + endings.quoted(row.line),
+        )
+        for row in found
+    )
+    return Grid(head=("time", "spent on", "by", "at"), rows=rows, title="where the time goes")
 
 
 def waits(evidence: Evidence) -> Grid:

@@ -107,6 +107,14 @@ def _live(evidence: Evidence, width: int) -> Iterator[Text]:
         bar = [("▏", "dim"), *bars.letters(row.slices, bars.SHORTEST), ("▕ ", "dim")]
         lead = Text.assemble(f"  {row.rank}".ljust(column), *(bar if row.slices else ()))
         yield from _after(lead, f"{row.doing} ({row.state})", width)
+    found = live.time(evidence)
+    if found.rows:
+        yield Text()
+        yield Text(found.title, style="bold")
+        for share, what, who, at in found.rows:
+            yield from _after(
+                Text(f"  {share:>4}  "), f"{what}, {who}" + (f", at {at}" if at else ""), width
+            )
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:

@@ -126,8 +126,17 @@ SENDING = {"backward-or-wait": 85, "forward": 10, "optimizer": 5}
 def test_a_live_run_that_is_in_collectives_most_of_the_time(findings: Findings) -> None:
     live = look(*(moving(rank, SENDING, asleep=0.8) for rank in range(3)))
     (finding,) = findings(CAUSE, live)
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.NOTE
     assert "all 3 ranks are in collectives for at least 80% of the time" in finding.because
+    assert "on the CPUs of one host" in finding.because
+
+
+def test_a_live_run_that_is_in_collectives_between_hosts(findings: Findings) -> None:
+    every = [moving(rank, SENDING, asleep=0.8) for rank in range(2)]
+    looks = (look(one, host=f"node-{one.rank}") for one in every)
+    (finding,) = findings(CAUSE, *(msgspec.structs.replace(one, world=2) for one in looks))
+    assert finding.severity is Severity.WARNING
+    assert "of one host" not in finding.because
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
     live = look(*(moving(rank, LOGGING, line=VALUE) for rank in range(2)))
     (finding,) = findings(CAUSE, live)
     assert finding.severity is Severity.WARNING
-    assert "train.py:52 in train `print(step, loss.item(), flush=True)`" in finding.because
+    assert "train.py:52 in train (`print(step, loss.item(), flush=True)`)" in finding.because
     assert "if step % 100 == 0:\n    print(" in finding.fixes[0].paste
 
 

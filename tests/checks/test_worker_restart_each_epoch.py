@@ -127,7 +127,7 @@ STARTING = {"loader-start": 35, "loader-wait": 15, "forward": 20, "backward-or-w
 def test_a_live_run_that_starts_its_workers_again_and_again(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(*(moving(one, STARTING, workers=4) for one in (0, 1))))
     assert finding.where.ranks == ()
-    assert "35% of the time" in finding.because
+    assert "waits 50% of the time" in finding.because
     assert "persistent_workers=True" in finding.fixes[0].paste
 
 

@@ -63,6 +63,7 @@ class Model(nn.Module):
 
     def forward(self, value):
 {forward}
+        busy(0.01)
         return Passed.apply(self.layers(value))
 
 
@@ -103,7 +104,6 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        busy(0.01)
         with open(f"step{{rank}}.new", "w") as file:
             file.write(str(step))
         os.replace(f"step{{rank}}.new", f"step{{rank}}")
