@@ -10,6 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean
 
 from ddoctor.analysis import gpu_lines
@@ -87,19 +88,18 @@ def _placed(one: LiveRankState, row: Activity, wanted: int) -> Frame | None:
 
 def _compared(row: Activity, step: Activity) -> tuple[int, Frame] | None:
     """Where the ways to both part: the order of the two lines in a loop, and the first of them."""
-    for here, there in zip(row.calls, step.calls, strict=False):
-        if here != there:
-            alike = (here.file, here.function) == (there.file, there.function)
-            if alike and any(_contains(block, here) for block in step.within):
-                return (BEFORE if here.line < there.line else AFTER), here
-            break
-    shared = [here for here, there in zip(row.calls, step.calls, strict=False) if here == there]
-    if len(shared) == len(row.calls):
-        return WITHIN, shared[-1]
+    pairs = list(zip(row.calls, step.calls, strict=False))
+    shared = [here for here, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    if len(shared) < len(pairs):
+        here, there = pairs[len(shared)]
+        alike = (here.file, here.function) == (there.file, there.function)
+        if alike and any(_contains(block, here) for block in step.within):
+            return (BEFORE if here.line < there.line else AFTER), here
+    if not shared:
+        return None
     # The same line calls both: what stands inside of another call's brackets runs first.
-    if shared and _passes(shared[-1], row.calls[len(shared)]):
-        return BEFORE, shared[-1]
-    return None
+    first = len(shared) < len(row.calls) and _passes(shared[-1], row.calls[len(shared)])
+    return (BEFORE if first else WITHIN), shared[-1]
 
 
 def _contains(block: Block, line: Frame) -> bool:

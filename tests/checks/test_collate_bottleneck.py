@@ -7,6 +7,8 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.models import Severity
+from tests.analysis.test_live_loop import at, rank
 from tests.conftest import Findings
 from tests.live_look import (
     COLLATING,
@@ -19,7 +21,7 @@ from tests.live_look import (
     standing,
 )
 from tests.training_loaders import loader_with
-from tests.training_run import library
+from tests.training_run import library, user
 from tests.training_steps import lines
 
 CAUSE = "collate-bottleneck"
@@ -174,6 +176,15 @@ def test_live_workers_that_stack(findings: Findings) -> None:
     live = look(*(moving(one, STARVED, workers=2, makes=makes) for one in (0, 1)))
     (finding,) = findings(CAUSE, live)
     assert "less to stack" in finding.fixes[0].summary
+
+
+def test_live_ranks_that_work_on_each_batch(findings: Findings) -> None:
+    texts = (*at(15, "ids = tokenise(texts)"), user(3, "row.append(word)", "tokenise"))
+    (finding,) = findings(CAUSE, look(*(rank(one, (42, texts)) for one in (0, 1))))
+    assert finding.severity is Severity.WARNING
+    assert "42% of the time on the batch between the loader and the model" in finding.because
+    assert "train.py:15 in train (`ids = tokenise(texts)`)" in finding.because
+    assert "into the workers" in finding.fixes[0].summary
 
 
 def test_one_live_rank_whose_worker_puts_batches_together(findings: Findings) -> None:

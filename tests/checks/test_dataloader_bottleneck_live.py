@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import (
@@ -47,10 +49,44 @@ def test_one_batch_that_takes_all_of_the_look_is_a_note(findings: Findings) -> N
     assert finding.severity is Severity.WARNING
 
 
+ALTERNATELY = {"loader-wait": 35, "backward-or-wait": 50, "forward": 10, "optimizer": 5}
+LITTLE = {"loader-wait": 12, "backward-or-wait": 75, "forward": 10, "optimizer": 3}
+
+
+def test_all_live_ranks_wait_for_a_part_of_the_time(findings: Findings) -> None:
+    part = {"loader-wait": 27, "forward": 40, "backward-or-wait": 33}
+    (finding,) = findings(CAUSE, look(*(moving(one, part, workers=1) for one in (0, 1))))
+    assert finding.severity is Severity.WARNING
+    assert "alternately" not in finding.because
+
+
+@pytest.mark.parametrize(("met", "ranks"), [(ALTERNATELY, 2), (LITTLE, 6)])
+def test_live_ranks_that_wait_alternately(
+    findings: Findings, met: Mapping[str, int], ranks: int
+) -> None:
+    live = look(*(moving(one, met, workers=1, asleep=0.9) for one in range(ranks)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.where.ranks == tuple(range(ranks))
+    assert "alternately, each is the last" in finding.because
+
+
+def on_gpu(one: LiveRank) -> LiveRank:
+    return msgspec.structs.replace(one, on_gpu=True)
+
+
 @pytest.mark.parametrize(
     "live",
     [
         look(moving(0), moving(1)),
+        # A host that drives a GPU has time to wait; the transfers take the time; restarts do.
+        look(*(on_gpu(moving(one, ALTERNATELY, workers=1)) for one in (0, 1))),
+        look(*(moving(one, LITTLE, workers=1, asleep=0.9) for one in (0, 1))),
+        look(
+            *(
+                msgspec.structs.replace(moving(one, STARVED, workers=1, visits=3), restarts=3)
+                for one in (0, 1)
+            )
+        ),
         look(moving(0, TRAINING, workers=4)),
         look(moving(0, WAITING, asleep=0.7), moving(1, {"forward": 80, "loader": 20})),
         # Putting the batches together is what takes the time.

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.live import LiveLook, LiveRank
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving
@@ -98,6 +101,35 @@ def test_a_live_run_that_waits_for_what_rank_0_does_beside_it(
     assert finding.fixes[0].summary.startswith(
         "evaluate on all ranks" if activity == "evaluation" else "move train.py:55"
     )
+
+
+CALLS = user(20, "loss = model(inputs)", "train")
+CHECKS = user(50, "check(model)", "train")
+IN_CHECK = user(70, "right += model(inputs)", "check")
+IN_MODEL = user(5, "return self.body(x)", "Net.forward")
+
+
+def forward(one: LiveRank, rows: Sequence[tuple[int, tuple[Frame, ...], int]]) -> LiveRank:
+    """A rank that is in the model at these lines: samples, frames, frames that lead there."""
+    beside = [row for row in one.activities if row.name != "forward"]
+    model = [
+        Activity(name="forward", samples=samples, visits=20, calls=calls, entered=entered)
+        for samples, calls, entered in rows
+    ]
+    return msgspec.structs.replace(one, activities=(*model, *beside))
+
+
+def test_a_rank_0_that_calls_the_model_where_the_others_never_do(findings: Findings) -> None:
+    own = [(50, (CHECKS, IN_CHECK, IN_MODEL), 2), (15, (CALLS, IN_MODEL), 1)]
+    first = forward(moving(0, {"forward": 65, "backward-or-wait": 25, "optimizer": 10}), own)
+    second = forward(moving(1, WAITING, asleep=0.6), [(20, (CALLS, IN_MODEL), 1)])
+    (finding,) = findings(CAUSE, look(first, second))
+    assert "mostly at train.py:50 in train (`check(model)`)" in finding.because
+    assert "evaluate on all ranks" in finding.fixes[0].summary
+    # It is slow within the model; or nothing shows that all train with another line.
+    slow = [(50, (CALLS, user(6, "busy()", "Net.forward")), 1), (15, (CALLS, IN_MODEL), 1)]
+    assert findings(CAUSE, look(forward(first, slow), second)) == ()
+    assert findings(CAUSE, look(forward(first, own[:1]), second)) == ()
 
 
 NEARLY_ALL = {"rest": 97, "forward": 3}

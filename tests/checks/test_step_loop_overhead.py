@@ -6,6 +6,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
+from tests.analysis.test_live_loop import at, rank
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving
 from tests.training_run import user
@@ -120,6 +121,16 @@ def test_quiet_where_python_itself_collects(findings: Findings) -> None:
 
 
 LOGGING = {"rest": 40, "forward": 25, "backward-or-wait": 30, "optimizer": 5}
+AFTER = (*at(35, "history = summarise(values)"), user(7, "table[value] += 1", "summarise"))
+
+
+def test_a_live_run_that_works_after_the_step(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(rank(one, (42, AFTER)) for one in (0, 1))))
+    assert finding.severity is Severity.WARNING
+    assert "42% of the time in the loop around the model: train.py:35 in train" in finding.because
+    assert finding.fixes[0].summary.startswith("if not each step needs this")
+
+
 VALUE = user(52, "print(step, loss.item(), flush=True)", "train")
 
 

@@ -131,6 +131,23 @@ def test_a_live_run_that_starts_its_workers_again_and_again(findings: Findings) 
     assert "persistent_workers=True" in finding.fixes[0].paste
 
 
+EPOCHS = {"loader-wait": 30, "forward": 40, "backward-or-wait": 30}
+
+
+def restarted(times: int, visits: int) -> LiveLook:
+    """Ranks whose workers were replaced so often, and that were sampled so often at the loader."""
+    ranks = (moving(one, EPOCHS, workers=4, visits=visits) for one in (0, 1))
+    return look(*(msgspec.structs.replace(one, restarts=times) for one in ranks))
+
+
+def test_workers_of_a_live_run_that_are_replaced(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, restarted(times=2, visits=2))
+    assert "waits 30% of the time" in finding.because
+    # An epoch ended once; it waits for most batches, not for the first ones.
+    assert findings(CAUSE, restarted(times=1, visits=2)) == ()
+    assert findings(CAUSE, restarted(times=4, visits=40)) == ()
+
+
 def test_one_rank_of_a_live_run_that_does(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(moving(0, TRAINING), moving(1, STARTING)))
     assert finding.where.ranks == (1,)

@@ -1,0 +1,131 @@
+"""Work of the training loop in a live run, told by where its line stands in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from ddoctor.analysis import live_loop
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Activity, LiveRank
+from ddoctor.evidence.training import Frame
+from tests.live_look import SECONDS, block, look
+from tests.training_run import user
+
+LOOP = block(10, 40, "for texts in loader:")
+MAIN = user(60, "train()", "<module>")
+FORWARD = user(20, "logits = model(ids)", "train")
+BACKWARD = user(30, "loss.backward()", "train")
+STEP: tuple[tuple[str, int, tuple[Frame, ...]], ...] = (
+    ("forward", 20, (MAIN, FORWARD, user(5, "return self.body(x)", "Net.forward"))),
+    ("backward", 30, (MAIN, BACKWARD)),
+    ("optimizer", 8, (MAIN, user(31, "optimizer.step()", "train"))),
+)
+"""A step of a loop: activities, their samples and the user's frames."""
+
+
+def rank(
+    number: int,
+    *work: tuple[int, tuple[Frame, ...]],
+    visits: int = 20,
+    step: Sequence[tuple[str, int, tuple[Frame, ...]]] = STEP,
+) -> LiveRank:
+    """A rank that trains, and works at these lines outside the model."""
+    rows = (*step, *(("rest", samples, calls) for samples, calls in work))
+    return LiveRank(
+        rank=number,
+        pid=100 + number,
+        state="running",
+        age_seconds=600.0,
+        cpu_seconds=9.0,
+        main_cpu_seconds=SECONDS,
+        asleep=0.0,
+        resident=900.0,
+        samples=sum(samples for _, samples, _ in rows),
+        stack=(MAIN, FORWARD),
+        activities=tuple(
+            Activity(
+                name=name,
+                samples=samples,
+                visits=visits,
+                calls=calls,
+                entered=min(2, len(calls)),
+                within=(LOOP,),
+            )
+            for name, samples, calls in rows
+        ),
+    )
+
+
+def at(line: int, text: str, *inner: Frame) -> tuple[Frame, ...]:
+    return (MAIN, user(line, text, "train"), *inner)
+
+
+INNER = user(3, "row.append(table[word])", "tokenise")
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        at(15, "ids = tokenise(texts)", INNER),
+        at(15, "ids = torch.tensor([table[word] for word in texts])"),
+        # At the head of the loop.
+        at(10, "for texts in batches():", user(3, "yield tokenise(texts)", "batches")),
+    ],
+)
+def test_before_the_model(calls: tuple[Frame, ...]) -> None:
+    live = LiveState.derive((look(*(rank(one, (42, calls)) for one in (0, 1))),))
+    work = live_loop.preparing(live)
+    assert work is not None
+    assert work.share == pytest.approx(0.42)
+    assert work.lines == [calls[1]]
+    assert live_loop.around(live, lambda row: False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("logits = model(tokenise(texts))", 0.42),
+        ("loss = criterion(model(ids), targets=tokenise(texts))", 0.42),
+        # It may run after the model.
+        ("logits, ids = model(ids), tokenise(texts)", None),
+        ("loss = tokenise(model(texts))", None),
+        ("with torch.autocast('cpu'): (", None),
+    ],
+)
+def test_in_the_line_that_calls_the_model(text: str, share: float | None) -> None:
+    line = user(20, text, "train")
+    step = (("forward", 20, (MAIN, line, user(5, "return x", "Net.forward"))), *STEP[1:])
+    live = LiveState.derive((look(rank(0, (42, (MAIN, line, INNER)), step=step)),))
+    work = live_loop.preparing(live)
+    assert (work.share if work is not None else None) == share
+
+
+def test_after_the_step() -> None:
+    calls = at(35, "history = summarise(values)", user(7, "table[value] += 1", "summarise"))
+    live = LiveState.derive((look(*(rank(one, (42, calls)) for one in (0, 1))),))
+    work = live_loop.around(live, lambda row: False)
+    assert work is not None
+    assert work.lines == [calls[1]]
+    assert live_loop.preparing(live) is None
+
+
+def quiet() -> Iterator[tuple[LiveRank, ...]]:
+    prepares = at(15, "ids = tokenise(texts)", INNER)
+    # The loss, between the model and the backward pass; a line of the step itself.
+    yield (rank(0, (42, at(25, "loss = contrast(logits)", user(8, "total += a * b", "contrast")))),)
+    yield (rank(0, (42, (MAIN, BACKWARD))),)
+    # Outside of the loop; another function; once; too little; on one rank only.
+    yield (rank(0, (42, (MAIN, user(5, "ids = tokenise(texts)", "train")))),)
+    yield (rank(0, (42, (user(70, "serve()", "<module>"), INNER))),)
+    yield (rank(0, (42, prepares), visits=1),)
+    yield (rank(0, (8, prepares)), rank(1, (8, prepares)))
+    yield (rank(0, (42, prepares)), rank(1))
+
+
+@pytest.mark.parametrize("ranks", [*quiet()])
+def test_quiet(ranks: tuple[LiveRank, ...]) -> None:
+    live = LiveState.derive((look(*ranks),))
+    assert live_loop.preparing(live) is None
+    assert live_loop.around(live, lambda row: False) is None
