@@ -57,7 +57,7 @@ def screen(
     top = _cut(Text("".join(job), style="bold"), width - 22).append(
         f"  {clock}", style="not bold dim"
     )
-    ending = list(_verdict(report, width))[: height // 2]
+    ending = [*_time(evidence, width), *_verdict(report, width)][: height // 2]
     room = height - 3 - len(ending)
     rows = list(_rows(evidence, history, width))
     if len(rows) > room:
@@ -77,6 +77,14 @@ def _rows(evidence: Evidence, history: History, width: int) -> Iterator[Text]:
     for row in rows:
         line = Text.assemble(row.rank.ljust(column), "▕", *history.of(row.first), "▏ ")
         yield _cut(line.append(f"{row.doing} ({row.state})"), width)
+
+
+def _time(evidence: Evidence, width: int) -> Iterator[Text]:
+    rows = live.time(evidence).rows
+    if rows:
+        told = (f"{share} {what}" + (f" at {at}" if at else "") for share, what, _, at in rows)
+        yield _cut(Text(f"time: {', '.join(told)}"), width)
+        yield Text()
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:

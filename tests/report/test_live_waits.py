@@ -4,7 +4,7 @@ import pytest
 
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.section import Evidence
-from ddoctor.report.live import waits
+from ddoctor.report.live import time, waits
 from tests.live_look import (
     READING,
     WAITING,
@@ -83,3 +83,14 @@ def test_nobody(live: LiveLook) -> None:
 
 def test_nothing_was_seen() -> None:
     assert waits(Evidence([])).rows == ()
+
+
+def test_where_the_time_of_a_run_goes() -> None:
+    late = {"rest": 60, "forward": 15, "backward-or-wait": 20, "optimizer": 5}
+    seen = look(moving(0, late), moving(1, WAITING, asleep=0.8))
+    rows = time(Evidence([seen])).rows
+    assert rows[0] == ("60%", "rest", "rank 0", "")
+    every = time(Evidence([look(moving(0), moving(1))])).rows
+    assert every[0] == ("35%", "backward", "all ranks", "")
+    assert ("10%", "waiting for each other, or for the network", "all ranks", "") in every
+    assert time(Evidence([])).rows == ()

@@ -34,6 +34,12 @@ def test_what_is_to_be_fixed() -> None:
     assert any(line.startswith("healthy") for line in shown(SOUND))
 
 
+def test_where_the_time_goes() -> None:
+    (line,) = [line for line in shown(SOUND, width=200) if line.startswith("time: ")]
+    assert line.startswith("time: 35% backward, 30% forward")
+    assert not any(line.startswith("time: ") for line in shown(STUCK))
+
+
 def test_no_more_than_fits() -> None:
     ranks = [standing(rank, "rest", user(30 + rank)) for rank in range(40)]
     for width, height in ((80, 24), (60, 16), (200, 50)):
