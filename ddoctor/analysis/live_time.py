@@ -33,7 +33,7 @@ class Spent:
     phase: str
     """Of a step; ``waiting``: for each other, or for the network."""
     line: Frame | None
-    """The user's line that begins it; None: the model, or not known."""
+    """The user's line where the loop leaves the way to the model; None: the model, or not known."""
 
 
 def spent(live: LiveState) -> tuple[Spent, ...]:
@@ -64,7 +64,10 @@ def _parts(one: LiveRankState) -> Iterator[tuple[tuple[str, Frame | None], float
     asleep = one.in_reduction_share
     yield ("waiting", None), asleep
     yield ("backward", None), -asleep
+    model = [row for row in one.seen.activities if row.name in OF_THE_MODEL]
+    on_the_way = {frame for row in model for frame in row.calls}
     for row in one.seen.activities:
-        of_the_model = row.name in (*OF_THE_MODEL, *FOR_OTHERS)
-        line = None if of_the_model or not row.entered else row.calls[row.entered - 1]
+        line = None
+        if row.name not in (*OF_THE_MODEL, *FOR_OTHERS):
+            line = next((frame for frame in row.calls if frame not in on_the_way), row.line)
         yield (phase(row.name), line), row.samples / one.seen.samples

@@ -9,6 +9,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import LiveLook
 from tests.analysis.test_live_loop import at, rank
 from tests.live_look import WAITING, in_reduction, look, moving
+from tests.training_run import user
 
 PREPARES = at(15, "ids = tokenise(texts)")
 
@@ -28,6 +29,12 @@ def test_of_all_ranks() -> None:
         ("backward", 0, [0, 1]),
         ("forward", 0, [0, 1]),
     ]
+
+
+def test_all_lines_of_a_function_count_for_the_line_that_calls_it() -> None:
+    inner = [user(line, "row.append(word)", "tokenise") for line in range(1, 7)]
+    work = [(7, (*PREPARES, one)) for one in inner]
+    assert ("rest", 15, [0]) in spent(look(rank(0, *work)))
 
 
 def test_of_one_rank_only() -> None:
