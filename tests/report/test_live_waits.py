@@ -89,7 +89,7 @@ def test_where_the_time_of_a_run_goes() -> None:
     late = {"rest": 60, "forward": 15, "backward-or-wait": 20, "optimizer": 5}
     seen = look(moving(0, late), moving(1, WAITING, asleep=0.8))
     rows = time(Evidence([seen])).rows
-    assert rows[0] == ("60%", "rest", "rank 0", "")
+    assert rows[0] == ("60%", "rest", "rank 0", "train.py:40 in train (`loss.backward()`)")
     every = time(Evidence([look(moving(0), moving(1))])).rows
     assert every[0] == ("35%", "backward", "all ranks", "")
     assert ("10%", "waiting for each other, or for the network", "all ranks", "") in every
