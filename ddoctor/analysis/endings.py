@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Sized
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import PHASES
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import TRACEBACK, Frame, RankEnding, TrainingRun
+from ddoctor.models import Confidence
 
 # torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
 TAKES = "_try_get_data"
@@ -67,6 +68,50 @@ def stood(one: RankEnding) -> str:
     return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
 
 
+def failed_alike(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """All ranks, earliest first, if each failed in the same way by itself; empty: they did not.
+
+    A signal comes from outside of the script. A log shows only the ranks that it names.
+    """
+    failed = run.failures
+    if run.log or not failed or len(failed) < len(run.ranks):
+        return ()
+    first = failed[0]
+    alike = first.outcome == "failed" and all(_alike(first, one) for one in failed)
+    return failed if alike else ()
+
+
+def _alike(one: RankEnding, other: RankEnding) -> bool:
+    if (one.exception, one.exit_code) != (other.exception, other.exit_code):
+        return False
+    # A message may hold the rank, or a value of its data.
+    return _where(one) == _where(other) if one.place and other.place else one.words == other.words
+
+
+def _where(one: RankEnding) -> list[tuple[str, int]]:
+    return [(frame.file, frame.line) for frame in one.stack if frame.of_user]
+
+
+def went_wrong(one: RankEnding) -> str:
+    """What it did, as a predicate: what it raised or how it exited, and where."""
+    here = f"{at(one.place)}{quoted(one.place)}"
+    code = f"exit code {one.exit_code}"
+    if not one.exception:
+        said = f", its last output '{one.words}'," if one.words else ""
+        return f"ended with {code}{here}{said}"
+    if one.source == "exit":
+        return f"raised {one.words}{here}, caught it and ended with {code}"
+    if one.source:
+        where = "on stderr" if one.source == "stderr" else f"in {one.source}"
+        return f"ended with {code}; the last traceback {where} is {one.words}{here},"
+    return f"raised {one.words}{here}"
+
+
+def confidence(one: RankEnding) -> Confidence:
+    """How sure it is that its exception ended it: a text may be that of another process."""
+    return Confidence.CERTAIN if one.source in ("", "exit") else Confidence.LIKELY
+
+
 def others(run: TrainingRun, named_before: Collection[RankEnding]) -> str:
     """What the other ranks did, to follow a sentence; empty: no other ranks, or not known."""
     groups: dict[str, list[int]] = {}
@@ -87,7 +132,9 @@ def _state(one: RankEnding) -> str:
 
 def traceback(one: RankEnding) -> str:
     """The traceback as Python prints it, the innermost frame last."""
-    last = f"{one.exception}: {one.message}" if one.exception else one.words
+    # The stack holds what another process has handed on in a message.
+    whole = one.exception and TRACEBACK not in one.message
+    last = f"{one.exception}: {one.message}" if whole else one.words
     return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
 
 

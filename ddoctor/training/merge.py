@@ -120,7 +120,7 @@ def _outcome(run: Run, record: Record) -> Outcome:
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = replace(record.ending, outcome=_outcome(run, record))
     state = run.hang_states.get(record.rank)
-    if state is None or state.over:
+    if state is None or state.over or ending.outcome != "hung":
         return ending
     return replace(ending, doing=state.doing, doing_seconds=state.age)
 
