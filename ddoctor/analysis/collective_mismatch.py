@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
+from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
@@ -77,18 +78,27 @@ def mismatch(run: TrainingRun) -> Mismatch | None:
         return Mismatch(brought=rows, told_by="TORCH_DISTRIBUTED_DEBUG=DETAIL")
     for one in failed:
         if size := GLOO.search(f"{one.message} {one.printed}"):
+            rows = _last_called(run)
+            calls, places = {row.operation for row in rows}, {row.place for row in rows}
             return Mismatch(
-                # The collective that each rank was in at the end.
-                brought=tuple(
-                    Brought(ranks=(row.rank,), operation=row.doing, place=endings.place(row.place))
-                    for row in run.ranks
-                    if row.waits and row.doing
-                ),
+                brought=rows,
                 told_by="gloo",
-                confidence=Confidence.LIKELY,
+                # The recorded call and the line of the stack agree.
+                confidence=Confidence.CERTAIN
+                if len(calls) > 1 and len(places) > 1 and "" not in places
+                else Confidence.LIKELY,
                 detail=f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most",
             )
     return _by_watchdog(failed)
+
+
+def _last_called(run: TrainingRun) -> tuple[Brought, ...]:
+    """The collective that each rank was in at the end; ranks without a known one are left out."""
+    rows = [one for one in run.ranks if one.waits and one.doing and one.doing not in PHASES]
+    ways = endings.ways(rows)
+    return tuple(
+        Brought(ranks=(one.rank,), operation=one.doing, place=ways[one.rank]) for one in rows
+    )
 
 
 def _fingerprints(failed: Sequence[RankEnding]) -> tuple[Brought, ...]:

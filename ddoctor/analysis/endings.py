@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import takewhile
 
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.loading import Loading
@@ -57,12 +58,12 @@ def quoted(frame: Frame | None) -> str:
     return f" (`{frame.text}`)" if frame is not None and frame.text else ""
 
 
-def stood(one: RankEnding) -> str:
-    """Where it was last: the operation or phase, and the line."""
+def stood(one: RankEnding, way: str = "") -> str:
+    """Where it was last: the operation or phase, and the line, or one of ``ways``."""
     doing = f"{one.doing}" if one.doing and one.doing not in ("waiting", "transfer", "rest") else ""
     if one.doing in PHASES and doing:
         doing = f"the phase {doing}"
-    line = place(one.place)
+    line = way or place(one.place)
     if doing and line:
         return f"in {doing} at {line}"
     return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
@@ -85,11 +86,8 @@ def _alike(one: RankEnding, other: RankEnding) -> bool:
     if (one.exception, one.exit_code) != (other.exception, other.exit_code):
         return False
     # A message may hold the rank, or a value of its data.
-    return _where(one) == _where(other) if one.place and other.place else one.words == other.words
-
-
-def _where(one: RankEnding) -> list[tuple[str, int]]:
-    return [(frame.file, frame.line) for frame in one.stack if frame.of_user]
+    ways_there = [[*map(_line, _path(each))] for each in (one, other)]
+    return ways_there[0] == ways_there[1] if all(ways_there) else one.words == other.words
 
 
 def went_wrong(one: RankEnding) -> str:
@@ -100,7 +98,7 @@ def went_wrong(one: RankEnding) -> str:
         said = f", its last output '{one.words}'," if one.words else ""
         return f"ended with {code}{here}{said}"
     if one.source == "exit":
-        return f"raised {one.words}{here}, caught it and ended with {code}"
+        return f"raised {one.words}{here}, which was caught, and ended with {code}"
     if one.source:
         where = "on stderr" if one.source == "stderr" else f"in {one.source}"
         return f"ended with {code}; the last traceback {where} is {one.words}{here},"
@@ -110,6 +108,29 @@ def went_wrong(one: RankEnding) -> str:
 def confidence(one: RankEnding) -> Confidence:
     """How sure it is that its exception ended it: a text may be that of another process."""
     return Confidence.CERTAIN if one.source in ("", "exit") else Confidence.LIKELY
+
+
+def ways(rows: Sequence[RankEnding]) -> Mapping[int, str]:
+    """The line of each rank, and the call that led only there: helpers may be called from many.
+
+    Ranks that took the same way have the same text. Empty: not known.
+    """
+    paths = {one.rank: path for one in rows if (path := _path(one))}
+    together = zip(*paths.values(), strict=False)
+    common = len([*takewhile(lambda frames: len({*map(_line, frames)}) == 1, together)])
+    return {one.rank: _way(one, paths.get(one.rank, ())[common:-1]) for one in rows}
+
+
+def _way(one: RankEnding, apart: Sequence[Frame]) -> str:
+    return place(one.place) + (f", called at {place(apart[0])}" if apart else "")
+
+
+def _path(one: RankEnding) -> list[Frame]:
+    return [frame for frame in one.stack if frame.of_user]
+
+
+def _line(frame: Frame) -> tuple[str, int]:
+    return frame.file, frame.line
 
 
 def others(run: TrainingRun, named_before: Collection[RankEnding]) -> str:

@@ -47,6 +47,13 @@ def watchdog(number: int, elements: int, operation: str = "ALLREDUCE") -> str:
     )
 
 
+def test_a_rank_whose_collective_is_not_known_counts_for_nothing(findings: Findings) -> None:
+    """Between two steps the tape has no collective; the stack alone says that it waited."""
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
+    (finding,) = findings(CAUSE, run(aborted, echoing(1, doing="rest")))
+    assert "rest" not in finding.because
+
+
 def test_what_gloo_says_before_it_aborts(findings: Findings) -> None:
     aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
     (finding,) = findings(CAUSE, run(aborted, echoing(1)))
