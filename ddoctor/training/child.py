@@ -66,6 +66,7 @@ KEPT_CHARACTERS = 4000
 FUNCTIONS = OPERATIONS[FIRST_FUNCTION:]
 # torch/nn/parallel/distributed.py
 SYNC_BUFFERS = "_sync_buffers"
+FATAL = "Fatal Python error: "
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
 """Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
@@ -294,7 +295,7 @@ class Child:
                 message=ending.message,
                 then=ending.then,
                 source=ending.source,
-                stack=self.stack or self._crash() or ending.stack,
+                stack=self.stack or self._crash(printed if native else "") or ending.stack,
                 time=over_at - self._began,
                 doing=_raised_in(ending) or self._doing,
                 doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
@@ -336,12 +337,13 @@ class Child:
         phase = int(head[PHASE])
         return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
 
-    def _crash(self) -> tuple[Frame, ...]:
+    def _crash(self, printed: str) -> tuple[Frame, ...]:
         """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
-        try:
+        text = ""
+        with suppress(OSError):
             text = (self.folder / recorded.CRASH).read_text(errors="replace")
-        except OSError:
-            return ()
+        # A script that enables it, as torchelastic's ``record`` does, has it write to stderr.
+        text = text or printed.partition(FATAL)[2]
         # Each thread has its innermost frame first. The one that crashed may be of native code,
         # such as gloo's; then the script was where the main thread was, which comes last.
         current = FAULT.findall(text.partition("Current thread")[2].partition("\n\n")[0])
