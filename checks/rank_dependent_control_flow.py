@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.collective_mismatch import mismatch
+from ddoctor.analysis.collective_mismatch import have_passed, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
@@ -43,7 +43,11 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
     )
     longest = max(one.doing_seconds for one in hung)
     # The recorded call and the line of the stack agree.
-    agree = len({one.doing for one in hung}) > 1 and len({*ways.values()} - {""}) > 1
+    agree = (
+        len({one.doing for one in hung}) > 1
+        and len({*ways.values()} - {""}) > 1
+        and not any(have_passed(waiting, one) for one in waiting)
+    )
     yield _finding(
         f"all ranks wait, {groups}; nothing moved for {longest:.0f} s",
         Confidence.CERTAIN if agree else Confidence.LIKELY,

@@ -86,6 +86,8 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """Seconds in that phase."""
     collectives: int = 0
     """Number of collectives that it called from Python."""
+    recent: tuple[str, ...] = ()
+    """The last of them that it has left, oldest first."""
     children_seconds: float = 0.0
     """CPU seconds of Python processes started before the first step, if above its own."""
     printed: str = ""

@@ -63,6 +63,8 @@ STACK_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
 MOST_ROWS = 2000
 KEPT_CHARACTERS = 4000
+RECENT = 32
+"""The number of a rank's last collectives that show whether the ranks called the same."""
 FUNCTIONS = OPERATIONS[FIRST_FUNCTION:]
 # torch/nn/parallel/distributed.py
 SYNC_BUFFERS = "_sync_buffers"
@@ -279,6 +281,7 @@ class Child:
         printed = self._stderr.ended() if self._stderr else ""
         ending = last_words.added(self._read_ending() or Ending(), code, printed, self._began_at)
         native = code and not ending.exception
+        raised_in = _raised_in(ending)
         over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,
@@ -297,9 +300,10 @@ class Child:
                 source=ending.source,
                 stack=self.stack or self._crash(printed if native else "") or ending.stack,
                 time=over_at - self._began,
-                doing=_raised_in(ending) or self._doing,
+                doing=raised_in or self._doing,
                 doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
                 collectives=int(head[CALLS]),
+                recent=self._recent(raised_in),
                 children_seconds=0.0 if self.done else self.use.children_seconds,
                 printed=printed[-KEPT_CHARACTERS:] if native else "",
             ),
@@ -336,6 +340,13 @@ class Child:
         head = self._tape.head
         phase = int(head[PHASE])
         return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
+
+    def _recent(self, raised_in: str) -> tuple[str, ...]:
+        """The collectives that it called and left; ``raised_in``: one that raised is not left."""
+        # DDP's reduction is not called from Python.
+        ended = [one for one in self._tape.operations(RECENT) if one != DDP_REDUCE]
+        names = tuple(OPERATIONS[one] for one in ended)
+        return names[:-1] if raised_in and raised_in in names[-1:] else names
 
     def _crash(self, printed: str) -> tuple[Frame, ...]:
         """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
