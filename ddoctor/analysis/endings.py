@@ -11,6 +11,7 @@ from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import TRACEBACK, Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
+MOST_CALLERS = 3
 # torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
 TAKES = "_try_get_data"
 
@@ -92,7 +93,7 @@ def _alike(one: RankEnding, other: RankEnding) -> bool:
 
 def went_wrong(one: RankEnding) -> str:
     """What it did, as a predicate: what it raised or how it exited, and where."""
-    here = f"{at(one.place)}{quoted(one.place)}"
+    here = f"{at(one.place)}{quoted(one.place)}{_called(one)}"
     code = f"exit code {one.exit_code}"
     if not one.exception:
         said = f", its last output '{one.words}'," if one.words else ""
@@ -103,6 +104,12 @@ def went_wrong(one: RankEnding) -> str:
         where = "on stderr" if one.source == "stderr" else f"in {one.source}"
         return f"ended with {code}; the last traceback {where} is {one.words}{here},"
     return f"raised {one.words}{here}"
+
+
+def _called(one: RankEnding) -> str:
+    """The calls that led to its line, innermost first: evaluation begins in the loop, say."""
+    callers = [place(frame) for frame in _path(one)[-2::-1]][:MOST_CALLERS]
+    return f", called at {', '.join(callers)}" if callers else ""
 
 
 def confidence(one: RankEnding) -> Confidence:

@@ -42,6 +42,17 @@ def test_the_only_process_of_a_run(findings: Findings) -> None:
     assert finding.because.startswith("the only process of the run raised ValueError: bad shape")
 
 
+def test_the_line_of_the_loop_is_named_where_evaluation_fails(findings: Findings) -> None:
+    frames = [("<module>", 90), ("main", 80), ("train", 60), ("evaluate", 40), ("forward", 6)]
+    stack = tuple(user(line, function=name) for name, line in frames)
+    rows = [raised(rank, "ValueError", stack=stack) for rank in (0, 1)]
+    (finding,) = findings(CAUSE, run(*rows))
+    assert (
+        "at train.py:6 in forward, called at train.py:40 in evaluate, train.py:60 in train, "
+        "train.py:80 in main after 40 steps"
+    ) in finding.because
+
+
 def test_a_long_message_is_cut_in_the_title(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(raised(0, "ValueError", "x" * 500)))
     assert len(finding.title) < 150
