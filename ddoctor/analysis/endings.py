@@ -162,7 +162,7 @@ def traceback(one: RankEnding) -> str:
     """The traceback as Python prints it, the innermost frame last."""
     # The stack holds what another process has handed on in a message.
     whole = one.exception and TRACEBACK not in one.message
-    last = f"{one.exception}: {one.message}" if whole else one.words
+    last = f"{one.exception}: {one.message}".removesuffix(": ") if whole else one.words
     return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
 
 

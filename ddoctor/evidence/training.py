@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from statistics import median
 from typing import Literal
@@ -107,13 +107,13 @@ class RankEnding(Part, frozen=True, kw_only=True):
     def words(self) -> str:
         """Its failure in words: the exception in one line, else its last printed line."""
         lines = (self.message or self.printed).strip().splitlines() or [""]
-        first = lines[0].strip()
+        first = _sentence(lines)
         if not self.exception:
             return lines[-1].strip()
         if any(line.endswith(TRACEBACK) for line in lines):
             # That of another process, such as a DataLoader worker.
-            return f"{lines[-1].strip()} ({first})"
-        then = self.then.partition("\n")[0].strip()
+            return f"{lines[-1].strip()} ({lines[0].strip()})"
+        then = _sentence(self.then.splitlines())
         return f"{self.exception}: {first}".removesuffix(": ") + (f", then {then}" if then else "")
 
     @property
@@ -137,6 +137,13 @@ class RankEnding(Part, frozen=True, kw_only=True):
             return True
         # At the end of it DDP waits for the gradients of the others.
         return bool(inner) and self.doing in UNTIMED and inner[0].function == ENGINE
+
+
+def _sentence(lines: Sequence[str]) -> str:
+    """The first line, with those that it announces by a colon."""
+    stripped = [line.strip() for line in lines]
+    announcing = len([*takewhile(lambda line: line.endswith(":"), stripped)])
+    return " ".join(stripped[: announcing + 1])
 
 
 class TrainingRun(Section, frozen=True, kw_only=True):

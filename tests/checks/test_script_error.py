@@ -53,6 +53,14 @@ def test_the_line_of_the_loop_is_named_where_evaluation_fails(findings: Findings
     ) in finding.because
 
 
+def test_a_line_that_announces_another_is_shown_with_it(findings: Findings) -> None:
+    message = 'Error(s) in loading state for N:\n\tMissing key(s): "a".\n\tOthers'
+    (finding,) = findings(CAUSE, run(raised(0, "RuntimeError", message)))
+    assert finding.title == (
+        'The script raises RuntimeError: Error(s) in loading state for N: Missing key(s): "a".'
+    )
+
+
 def test_a_long_message_is_cut_in_the_title(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(raised(0, "ValueError", "x" * 500)))
     assert len(finding.title) < 150
