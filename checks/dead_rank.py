@@ -83,7 +83,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         f"{_who(run, shown)} {why} {endings.when(run, first)}"
         f"{'' if run.log else f', {first.time:.1f} s after the start'}"
         f"{f', the first of {more + 1} that failed' if more else ''}"
-        f"{endings.others(run, shown)}",
+        f"{endings.thread(first)}{endings.others(run, shown)}",
         () if alone else shown,
         _training_fix(run, first),
         Observation(name="exit code", value=first.exit_code or 0),

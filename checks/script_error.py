@@ -56,6 +56,7 @@ def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
         because=(
             f"{who} {endings.went_wrong(first)} after {endings.steps(first)}, {first.time:.1f} s "
             f"after the start{f'; other ranks: {next(iter(others))}' if others else ''}"
+            f"{endings.thread(first)}"
         ),
         evidence=(
             Observation(name="exit code", value=first.exit_code or 0),

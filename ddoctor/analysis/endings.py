@@ -112,6 +112,13 @@ def _called(one: RankEnding) -> str:
     return f", called at {', '.join(callers)}" if callers else ""
 
 
+def thread(one: RankEnding) -> str:
+    """Another exception, which ended a thread before, to follow a sentence; empty: none did."""
+    if not one.thread or (one.exception and one.thread.startswith(one.words)):
+        return ""
+    return f"; before, a thread of rank {one.rank} raised {one.thread}"
+
+
 def confidence(one: RankEnding) -> Confidence:
     """How sure it is that its exception ended it: a text may be that of another process."""
     return Confidence.CERTAIN if one.source in ("", "exit") else Confidence.LIKELY

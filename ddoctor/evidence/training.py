@@ -90,6 +90,8 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """The last of them that it has left, oldest first."""
     children_seconds: float = 0.0
     """CPU seconds of Python processes started before the first step, if above its own."""
+    thread: str = ""
+    """The last exception that ended a thread in the user's code, with its line; from stderr."""
     printed: str = ""
     """Last lines on standard error of a process that died without an exception."""
 

@@ -305,6 +305,7 @@ class Child:
                 collectives=int(head[CALLS]),
                 recent=self._recent(raised_in),
                 children_seconds=0.0 if self.done else self.use.children_seconds,
+                thread=last_words.of_thread(printed),
                 printed=printed[-KEPT_CHARACTERS:] if native else "",
             ),
             ended_by_us=self.ended_by_us and not self._had_raised,

@@ -192,6 +192,12 @@ def test_what_a_rank_raised_while_it_handled_the_first(findings: Findings) -> No
     assert "raised ValueError: bad, then RuntimeError: Read error" in finding.because
 
 
+def test_a_thread_that_died_before(findings: Findings) -> None:
+    stuck = raised(1, "Empty", thread="OSError: no disk at train.py:8 in feed")
+    (finding,) = findings(CAUSE, run(echoing(0), stuck))
+    assert "; before, a thread of rank 1 raised OSError: no disk at train.py:8" in finding.because
+
+
 def test_the_only_process_of_a_run(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(ending(0, "killed", exit_code=-11)))
     assert finding.title == "The only process of the run has died"

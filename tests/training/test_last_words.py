@@ -10,7 +10,7 @@ import pytest
 
 from ddoctor.evidence.training import Frame
 from ddoctor.recorder.script import Ending
-from ddoctor.training.last_words import ERROR_FILE, added
+from ddoctor.training.last_words import ERROR_FILE, added, of_thread
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/u/train.py", line 7, in train
@@ -90,3 +90,25 @@ def test_nothing_is_added(
 ) -> None:
     monkeypatch.setenv(ERROR_FILE, os.devnull)
     assert added(ending, code, printed, 0.0) == ending
+
+
+def test_the_exception_that_ended_a_thread() -> None:
+    printed = f"step 1\nException in thread Thread-3 (feed):\n{TRACEBACK}step 2\n{TRACEBACK}"
+    assert of_thread(printed) == "Bad: sample 17 at data.py:9 in check"
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        TRACEBACK,
+        "Exception in thread Thread-3 (feed):",
+        "Exception in thread Thread-3 (feed):\nnothing",
+        "Exception in thread Thread-3 (feed):\nTraceback (most recent call last):\n",
+        # Of a library alone.
+        "Exception in thread Thread-3:\n"
+        + TRACEBACK.replace("/home/u", "/usr/lib/python3/site-packages/tqdm"),
+    ],
+)
+def test_no_exception_ended_a_thread_of_the_user(printed: str) -> None:
+    assert of_thread(printed) == ""
