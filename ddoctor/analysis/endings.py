@@ -99,7 +99,7 @@ def went_wrong(one: RankEnding) -> str:
         said = f", its last output '{one.words}'," if one.words else ""
         return f"ended with {code}{here}{said}"
     if one.source == "exit":
-        return f"raised {one.words}{here}, which was caught, and ended with {code}"
+        return f"raised {one.words}{here}; it was caught, and the process ended with {code}"
     if one.source:
         where = "on stderr" if one.source == "stderr" else f"in {one.source}"
         return f"ended with {code}; the last traceback {where} is {one.words}{here},"
@@ -170,6 +170,8 @@ def traceback(one: RankEnding) -> str:
     # The stack holds what another process has handed on in a message.
     whole = one.exception and TRACEBACK not in one.message
     last = f"{one.exception}: {one.message}".removesuffix(": ") if whole else one.words
+    # Of a rank that hung, the last line says nothing about it.
+    last = last if one.fell else ""
     return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
 
 

@@ -168,7 +168,7 @@ def test_an_exception_that_the_script_caught_before_it_exited(findings: Findings
     (finding,) = findings(CAUSE, run(echoing(0), caught))
     assert finding.confidence is Confidence.CERTAIN
     assert "raised KeyError: 'x' at train.py:71 in main (`step(batch)`)" in finding.because
-    assert "which was caught, and ended with exit code 1" in finding.because
+    assert "it was caught, and the process ended with exit code 1" in finding.because
 
 
 def test_a_traceback_on_stderr_may_be_that_of_another_process(findings: Findings) -> None:
