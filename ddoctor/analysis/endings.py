@@ -12,6 +12,8 @@ from ddoctor.evidence.training import TRACEBACK, Frame, RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
 MOST_CALLERS = 3
+MOST_QUOTED = 80
+"""Characters of a line."""
 # torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
 TAKES = "_try_get_data"
 
@@ -56,7 +58,10 @@ def at(frame: Frame | None) -> str:
 
 def quoted(frame: Frame | None) -> str:
     """The text of a line, in parentheses after a space; empty: not known."""
-    return f" (`{frame.text}`)" if frame is not None and frame.text else ""
+    if frame is None or not frame.text:
+        return ""
+    cut = "…" * (len(frame.text) > MOST_QUOTED)
+    return f" (`{frame.text[:MOST_QUOTED]}{cut}`)"
 
 
 def stood(one: RankEnding, way: str = "") -> str:

@@ -67,6 +67,13 @@ def test_a_long_message_is_cut_in_the_title(findings: Findings) -> None:
     assert finding.title.endswith("…")
 
 
+def test_a_long_line_is_cut_where_it_is_quoted(findings: Findings) -> None:
+    long = raised(0, "ValueError", stack=(user(7, "f(" + "x" * 300),))
+    (finding,) = findings(CAUSE, run(long))
+    assert "xx…`) after 40 steps" in finding.because
+    assert len(finding.because) < 250
+
+
 def test_all_leave_by_a_code(findings: Findings) -> None:
     stack = (user(30, "sys.exit(5)"),)
     (finding,) = findings(CAUSE, run(*(ending(n, exit_code=5, stack=stack) for n in (0, 1))))
