@@ -101,8 +101,6 @@ class Child:
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
         self.ended_by_us = False
-        self._had_raised = False
-        """Whether it hung only after its exception, at its exit."""
         self._stopped_early = False
         """Whether it ended itself after the step that ddoctor asked for."""
         self.interrupted_at: float | None = None
@@ -181,6 +179,7 @@ class Child:
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
             unrecorded=self._unrecorded,
+            leaves=not over and (self.folder / recorded.ENDING).exists(),
         )
 
     @property
@@ -230,7 +229,6 @@ class Child:
         if not self.over:
             self.ended_by_us = True
             ending = self._read_ending() or Ending()
-            self._had_raised = bool(ending.exception)
             if sample and not ending.stack:
                 self.stack = _stack(self.pid)
             with suppress(ProcessLookupError):
@@ -308,7 +306,7 @@ class Child:
                 thread=last_words.of_thread(printed),
                 printed=printed[-KEPT_CHARACTERS:] if native else "",
             ),
-            ended_by_us=self.ended_by_us and not self._had_raised,
+            ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
             leaving=bool(head[LEAVING]),
             done=self.done,
