@@ -75,7 +75,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     alone = len(run.ranks) == 1 and not run.log
     shown = [one for one in failures if one.exception and one.words == first.words] or [first]
     why = endings.went_wrong(first)
-    if _signal(first):
+    if _signal(first) and not first.exception:
         said = f", its last output '{first.words}'," if first.words else ""
         why = f"{_ended(first)}{said}{endings.at(first.place)}"
     more = len(failures) - len(shown)

@@ -198,6 +198,13 @@ def test_a_thread_that_died_before(findings: Findings) -> None:
     assert "; before, a thread of rank 1 raised OSError: no disk at train.py:8" in finding.because
 
 
+def test_a_rank_that_raised_and_was_ended_later(findings: Findings) -> None:
+    (finding,) = findings(
+        CAUSE, run(raised(1, "ValueError", "x", exit_code=-15), ending(0, "hung"))
+    )
+    assert "rank 1 (pid 101 on a) raised ValueError: x at train.py:71" in finding.because
+
+
 def test_the_only_process_of_a_run(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(ending(0, "killed", exit_code=-11)))
     assert finding.title == "The only process of the run has died"
