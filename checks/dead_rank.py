@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.analysis.live_state import LiveState
@@ -69,24 +70,37 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     first = failures[0]
     if cuda_oom.read(first.message) is not None:
         return  # The checks of GPU memory report it.
-    alike = [one for one in failures if one.words == first.words and first.exception]
-    shown = alike if len(alike) == len(run.ranks) else [first]
-    why = f"raised {first.words}" if first.exception else _ended(first)
-    if not first.exception and first.words:
-        why += f", its last output '{first.words}',"
-    subject = endings.who(first) if len(shown) == 1 else f"all {len(shown)} ranks"
+    if endings.failed_alike(run):
+        return  # An error of the script: script-error reports it.
+    alone = len(run.ranks) == 1 and not run.log
+    shown = [one for one in failures if one.exception and one.words == first.words] or [first]
+    why = endings.went_wrong(first)
+    if _signal(first) and not first.exception:
+        said = f", its last output '{first.words}'," if first.words else ""
+        why = f"{_ended(first)}{said}{endings.at(first.place)}"
     more = len(failures) - len(shown)
-    yield _finding(
-        f"{subject} {why}{endings.at(first.place)} {endings.when(run, first)}"
+    finding = _finding(
+        f"{_who(run, shown)} {why} {endings.when(run, first)}"
         f"{'' if run.log else f', {first.time:.1f} s after the start'}"
         f"{f', the first of {more + 1} that failed' if more else ''}"
-        f"{endings.others(run, shown)}",
-        shown if len(run.ranks) > 1 or run.log else (),
+        f"{endings.thread(first)}{endings.others(run, shown)}",
+        () if alone else shown,
         _training_fix(run, first),
         Observation(name="exit code", value=first.exit_code or 0),
         Observation(name="last phase", value=first.doing),
         Observation(name="last output", value=first.words),
     )
+    yield replace(
+        finding,
+        confidence=endings.confidence(first),
+        title="The only process of the run has died" if alone else "",
+    )
+
+
+def _who(run: TrainingRun, shown: Sequence[RankEnding]) -> str:
+    if len(shown) == 1:
+        return endings.who(shown[0])
+    return endings.ranks((one.rank for one in shown), every=run.ranks)
 
 
 def that_vanished(run: TrainingRun) -> Iterator[Finding]:
@@ -147,6 +161,12 @@ def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
     if first.exception:
         return Fix(
             summary=f"correct the error{endings.at(first.place)}",
+            paste=endings.traceback(first),
+            language="text",
+        )
+    if not _signal(first) and first.stack:
+        return Fix(
+            summary=f"find why it exits{endings.at(first.place)}",
             paste=endings.traceback(first),
             language="text",
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.collective_mismatch import mismatch
+from ddoctor.analysis.collective_mismatch import have_passed, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
@@ -26,22 +26,32 @@ EXPLAINS = ("dead-rank", "first-failure-masked")
 
 
 def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
-    waiting = [one for one in run.ranks if one.outcome == "hung"]
-    if len(waiting) < len(run.ranks) or not all(one.waits for one in waiting):
+    """A rank may have failed in its collective, once another rank sent what does not fit."""
+    hung = [one for one in run.ranks if one.outcome == "hung"]
+    waiting = [one for one in run.ranks if one in hung or one.echoes]
+    if not hung or len(waiting) < len(run.ranks) or not all(one.waits for one in waiting):
         return
-    apart = dict.fromkeys(map(endings.stood, waiting))
+    ways = endings.ways(waiting)
+    apart: dict[str, list[RankEnding]] = {}
+    for one in waiting:
+        apart.setdefault(endings.stood(one, ways[one.rank]), []).append(one)
     if len(apart) < 2:
         return
-    where = {place: [one for one in waiting if endings.stood(one) == place] for place in apart}
     groups = " and ".join(
         f"{endings.ranks(one.rank for one in rows)} {place}{_calls(rows)}"
-        for place, rows in where.items()
+        for place, rows in apart.items()
     )
-    longest = max(one.doing_seconds for one in waiting)
+    longest = max(one.doing_seconds for one in hung)
+    # The recorded call and the line of the stack agree.
+    agree = (
+        len({one.doing for one in hung}) > 1
+        and len({*ways.values()} - {""}) > 1
+        and not any(have_passed(waiting, one) for one in waiting)
+    )
     yield _finding(
         f"all ranks wait, {groups}; nothing moved for {longest:.0f} s",
-        Confidence.CERTAIN if len({one.doing for one in waiting}) > 1 else Confidence.LIKELY,
-        [(endings.ranks(one.rank for one in rows), place) for place, rows in where.items()],
+        Confidence.CERTAIN if agree else Confidence.LIKELY,
+        [(endings.ranks(one.rank for one in rows), place) for place, rows in apart.items()],
         _tracebacks(waiting),
     )
 
@@ -89,7 +99,7 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
     if found is not None and not found.same_call:
         yield _finding(
             f"{found.told_by} reports ranks in different collectives: {found}",
-            Confidence.CERTAIN,
+            found.confidence,
             [(endings.ranks(one.ranks), str(one)) for one in found.brought],
             _tracebacks([one for one in run.ranks if one.stack]),
         )
@@ -131,5 +141,6 @@ def _finding(
 
 def _tracebacks(every: Sequence[RankEnding]) -> Sequence[str]:
     """Those of the first rank at each place, two at most."""
-    first = {endings.stood(one): one for one in reversed(every)}
+    ways = endings.ways(every)
+    first = {endings.stood(one, ways[one.rank]): one for one in reversed(every)}
     return [endings.traceback(one) for one in list(first.values())[:2]]

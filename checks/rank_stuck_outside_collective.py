@@ -173,7 +173,7 @@ def _in_training(
         because=(
             f"{who} {was} stuck {place}{endings.quoted(first.place)} for "
             f"{first.doing_seconds:.0f} s, outside any collective{f', {why}' if why else ''}"
-            f"{endings.others(run, held)}"
+            f"{endings.thread(first)}{endings.others(run, held)}"
         ),
         evidence=(
             Observation(name="steps done", value=first.steps),

@@ -15,34 +15,19 @@ To fix it, do this work in one step of a hundred, and switch debug modes off.
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings, live_loop
-from ddoctor.analysis.live_ranks import IN_COLLECTION, shares
+from ddoctor.analysis import endings, live_loop, loop_lines
+from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
-from ddoctor.evidence.live import Activity
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import Frame, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
-
-OVERHEAD: Mapping[str, re.Pattern[str]] = {
-    "collects garbage": re.compile(r"\bgc\.collect\("),
-    "empties the allocator's cache": re.compile(r"\bempty_cache\("),
-    "reads values back": re.compile(r"\.(item|cpu|tolist|numpy)\("),
-    "logs": re.compile(
-        r"\bprint\(|\blog(ger|ging)?[._(]|\.log\w*\(|\badd_(scalar|histogram|image|figure)s?\("
-        r"|\bwandb\b|\bmlflow\b|set_postfix|\.(write|flush)\(|json\.dump"
-    ),
-    "waits": re.compile(r"\bsleep\(|\.synchronize\("),
-    "copies": re.compile(r"\bdeepcopy\("),
-}
-"""Work that few steps or none need, and the text of a line that does it."""
 
 # Lines with less than half of the samples do not explain most of the time.
 MOST = 0.5
@@ -52,7 +37,7 @@ FEW = 3
 def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
     if steps.count < ENOUGH_STEPS:
         return
-    collects = OVERHEAD["collects garbage"].search
+    collects = loop_lines.OVERHEAD["collects garbage"].search
     itself = (line.text for one in lines.ranks for line in lines.of(one.rank, "gc"))
     parts = ("rest", "gc") if any(map(collects, itself)) else ("rest",)
     typical = median(median(rank.seconds) for rank in steps.ranks)
@@ -60,13 +45,14 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
     if seconds < SLOWER_BY * typical:
         return
     met = _met(steps, lines, parts)
-    known = {line: samples for line, samples in met.items() if _does(line)}
+    known = {line: samples for line, samples in met.items() if loop_lines.does(line)}
     sure = sum(known.values()) >= MOST * sum(met.values())
     named = sorted(known if sure else met, key=lambda line: -met[line])[:FEW]
     if not named:
         return
     places = ", ".join(
-        f"{line.file}:{line.line} `{line.text}`" + (f" ({does})" if (does := _does(line)) else "")
+        f"{line.file}:{line.line} `{line.text}`"
+        + (f" ({does})" if (does := loop_lines.does(line)) else "")
         for line in named
     )
     yield Finding(
@@ -91,7 +77,7 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    work = live_loop.around(live, _extra)
+    work = live_loop.around(live)
     if work is None:
         return
     lines = work.lines[:FEW]
@@ -110,14 +96,12 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _told(line: Frame) -> str:
-    does = _does(line)
-    return f"{endings.place(line)}{endings.quoted(line)}" + (f" ({does})" if does else "")
+    return f"{endings.place(line)}{endings.quoted(line)}{_does(line)}"
 
 
-def _extra(met: Activity) -> bool:
-    """Whether it was at a line outside the model that only few steps need."""
-    outside = met.name in ("rest", IN_COLLECTION)
-    return outside and met.line is not None and bool(_does(met.line))
+def _does(line: HotLine | Frame) -> str:
+    does = loop_lines.does(line)
+    return f" ({does})" if does else ""
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
@@ -141,17 +125,13 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
         )
 
 
-def _does(line: HotLine | Frame) -> str:
-    return next((does for does, sign in OVERHEAD.items() if sign.search(line.text)), "")
-
-
 def _alone(line: HotLine | Frame) -> bool:
     """Whether the line does only that."""
     try:
         (statement,) = ast.parse(line.text).body
     except (SyntaxError, ValueError):
         return False
-    return bool(_does(line)) and isinstance(statement, ast.Expr | ast.Assign)
+    return bool(loop_lines.does(line)) and isinstance(statement, ast.Expr | ast.Assign)
 
 
 def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
@@ -165,11 +145,11 @@ def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
 
 
 def _seldom(line: HotLine | Frame, share: float) -> Fix:
-    if _does(line) == "collects garbage":
+    if loop_lines.does(line) == "collects garbage":
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
-    elif _does(line) == "empties the allocator's cache":
+    elif loop_lines.does(line) == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    elif _does(line):
+    elif loop_lines.does(line):
         summary = "do it in one step of a hundred, and read values back only there"
     else:
         summary = "if not each step needs this, do it in one step of a hundred"

@@ -219,7 +219,7 @@ def _completed(finding: Finding, way: Way, hosts: Sequence[str]) -> Finding:
     where = finding.where
     if not where.hosts and any(hosts):
         where = replace(where, hosts=tuple(hosts))
-    return replace(finding, cause=way.cause, title=way.title, where=where)
+    return replace(finding, cause=way.cause, title=finding.title or way.title, where=where)
 
 
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:

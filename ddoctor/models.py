@@ -157,8 +157,8 @@ class Fix:
 class Finding:
     """One cause in one place, with the numbers that show it and the fixes.
 
-    A check leaves ``cause``, ``title`` and ``consequences`` empty. The engine fills them from the
-    check's name, its docstring and its ``EXPLAINS``.
+    A check leaves ``cause`` and ``consequences`` empty, and mostly ``title``, unless it has a more
+    exact one. The engine fills them from the check's name, its docstring and its ``EXPLAINS``.
     """
 
     severity: Severity

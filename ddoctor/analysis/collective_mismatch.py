@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings
+from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
+REDUCTION = "DDP's gradient reduction"
 # gloo/transport/tcp/pair.cc, readBuildIov
 GLOO = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 # torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL
@@ -77,18 +79,49 @@ def mismatch(run: TrainingRun) -> Mismatch | None:
         return Mismatch(brought=rows, told_by="TORCH_DISTRIBUTED_DEBUG=DETAIL")
     for one in failed:
         if size := GLOO.search(f"{one.message} {one.printed}"):
+            rows = _last_called(run)
+            calls, places = {row.operation for row in rows}, {row.place for row in rows}
             return Mismatch(
-                # The collective that each rank was in at the end.
-                brought=tuple(
-                    Brought(ranks=(row.rank,), operation=row.doing, place=endings.place(row.place))
-                    for row in run.ranks
-                    if row.waits and row.doing
-                ),
+                brought=rows,
                 told_by="gloo",
-                confidence=Confidence.LIKELY,
+                # The recorded call and the line of the stack agree.
+                confidence=Confidence.CERTAIN
+                if len(calls) > 1 and len(places) > 1 and "" not in places
+                else Confidence.LIKELY,
                 detail=f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most",
             )
     return _by_watchdog(failed)
+
+
+def _last_called(run: TrainingRun) -> tuple[Brought, ...]:
+    """The collective that each rank was in at the end; ranks without a known one are left out.
+
+    If the other ranks have passed the call that one rank is still in, they called it, too.
+    """
+    rows = [one for one in run.ranks if one.waits and one.doing and one.doing not in PHASES]
+    last = next((one for one in rows if have_passed(rows, one)), None)
+    ways = endings.ways(rows)
+    return tuple(
+        Brought(ranks=(one.rank,), operation=one.doing, place=ways[one.rank])
+        for one in ([last] if last else rows)
+    )
+
+
+def have_passed(rows: Sequence[RankEnding], last: RankEnding) -> bool:
+    """Whether all others have left the call that this rank is in: the same, by its number.
+
+    The source of a broadcast does not wait for the others, nor does who brings fewer elements.
+    """
+    others = [one for one in rows if one is not last]
+    return bool(others) and all(_left(one, last.collectives) == last.doing for one in others)
+
+
+def _left(one: RankEnding, number: int) -> str:
+    """The operation of its call of this number, if it has left it; empty: no, or not known."""
+    # It is in the call with the last number, unless it is in one that is not counted.
+    newest = one.collectives - (one.doing != REDUCTION)
+    back = newest - number
+    return one.recent[-1 - back] if 0 <= back < len(one.recent) else ""
 
 
 def _fingerprints(failed: Sequence[RankEnding]) -> tuple[Brought, ...]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import takewhile
 
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import PHASES
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import TRACEBACK, Frame, RankEnding, TrainingRun
+from ddoctor.models import Confidence
 
+MOST_CALLERS = 3
+MOST_QUOTED = 80
+"""Characters of a line."""
 # torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
 TAKES = "_try_get_data"
 
@@ -53,18 +58,98 @@ def at(frame: Frame | None) -> str:
 
 def quoted(frame: Frame | None) -> str:
     """The text of a line, in parentheses after a space; empty: not known."""
-    return f" (`{frame.text}`)" if frame is not None and frame.text else ""
+    if frame is None or not frame.text:
+        return ""
+    cut = "…" * (len(frame.text) > MOST_QUOTED)
+    return f" (`{frame.text[:MOST_QUOTED]}{cut}`)"
 
 
-def stood(one: RankEnding) -> str:
-    """Where it was last: the operation or phase, and the line."""
+def stood(one: RankEnding, way: str = "") -> str:
+    """Where it was last: the operation or phase, and the line, or one of ``ways``."""
     doing = f"{one.doing}" if one.doing and one.doing not in ("waiting", "transfer", "rest") else ""
     if one.doing in PHASES and doing:
         doing = f"the phase {doing}"
-    line = place(one.place)
+    line = way or place(one.place)
     if doing and line:
         return f"in {doing} at {line}"
     return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
+
+
+def failed_alike(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """All ranks, earliest first, if each failed in the same way by itself; empty: they did not.
+
+    A signal comes from outside of the script. A log shows only the ranks that it names.
+    """
+    failed = run.failures
+    if run.log or not failed or len(failed) < len(run.ranks):
+        return ()
+    first = failed[0]
+    alike = first.outcome == "failed" and all(_alike(first, one) for one in failed)
+    return failed if alike else ()
+
+
+def _alike(one: RankEnding, other: RankEnding) -> bool:
+    if (one.exception, one.exit_code) != (other.exception, other.exit_code):
+        return False
+    # A message may hold the rank, or a value of its data.
+    ways_there = [[*map(_line, _path(each))] for each in (one, other)]
+    return ways_there[0] == ways_there[1] if all(ways_there) else one.words == other.words
+
+
+def went_wrong(one: RankEnding) -> str:
+    """What it did, as a predicate: what it raised or how it exited, and where."""
+    here = f"{at(one.place)}{quoted(one.place)}{_called(one)}"
+    code = f"exit code {one.exit_code}"
+    if not one.exception:
+        said = f", its last output '{one.words}'," if one.words else ""
+        return f"ended with {code}{here}{said}"
+    if one.source == "exit":
+        return f"raised {one.words}{here}; it was caught, and the process ended with {code}"
+    if one.source:
+        where = "on stderr" if one.source == "stderr" else f"in {one.source}"
+        return f"ended with {code}; the last traceback {where} is {one.words}{here},"
+    return f"raised {one.words}{here}"
+
+
+def _called(one: RankEnding) -> str:
+    """The calls that led to its line, innermost first: evaluation begins in the loop, say."""
+    callers = [place(frame) for frame in _path(one)[-2::-1]][:MOST_CALLERS]
+    return f", called at {', '.join(callers)}" if callers else ""
+
+
+def thread(one: RankEnding) -> str:
+    """Another exception, which ended a thread before, to follow a sentence; empty: none did."""
+    if not one.thread or (one.exception and one.thread.startswith(one.words)):
+        return ""
+    return f"; before, a thread of rank {one.rank} raised {one.thread}"
+
+
+def confidence(one: RankEnding) -> Confidence:
+    """How sure it is that its exception ended it: a text may be that of another process."""
+    return Confidence.CERTAIN if one.source in ("", "exit") else Confidence.LIKELY
+
+
+def ways(rows: Sequence[RankEnding]) -> Mapping[int, str]:
+    """The line of each rank, and the call that led only there: helpers may be called from many.
+
+    Ranks that took the same way have the same text. Empty: not known.
+    """
+    paths = {one.rank: path for one in rows if (path := _path(one))}
+    together = zip(*paths.values(), strict=False)
+    common = len([*takewhile(lambda frames: len({*map(_line, frames)}) == 1, together)])
+    return {one.rank: _way(one, paths.get(one.rank, ())[common:-1]) for one in rows}
+
+
+def _way(one: RankEnding, apart: Sequence[Frame]) -> str:
+    return place(one.place) + (f", called at {place(apart[0])}" if apart else "")
+
+
+def _path(one: RankEnding) -> list[Frame]:
+    return [frame for frame in one.stack if frame.of_user]
+
+
+def _line(frame: Frame) -> tuple[str, int]:
+    return frame.file, frame.line
 
 
 def others(run: TrainingRun, named_before: Collection[RankEnding]) -> str:
@@ -87,7 +172,11 @@ def _state(one: RankEnding) -> str:
 
 def traceback(one: RankEnding) -> str:
     """The traceback as Python prints it, the innermost frame last."""
-    last = f"{one.exception}: {one.message}" if one.exception else one.words
+    # The stack holds what another process has handed on in a message.
+    whole = one.exception and TRACEBACK not in one.message
+    last = f"{one.exception}: {one.message}".removesuffix(": ") if whole else one.words
+    # Of a rank that hung, the last line says nothing about it.
+    last = last if one.fell else ""
     return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
 
 

@@ -10,11 +10,12 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import takewhile
 from statistics import fmean
 
-from ddoctor.analysis import gpu_lines
-from ddoctor.analysis.live_ranks import AGAIN, IN_ENGINE, LiveRankState
+from ddoctor.analysis import gpu_lines, loop_lines
+from ddoctor.analysis.live_ranks import AGAIN, IN_COLLECTION, IN_ENGINE, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL, NOTABLE
 from ddoctor.evidence.live import Activity, Block
@@ -22,7 +23,23 @@ from ddoctor.evidence.training import Frame
 
 OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
 REST = "rest"
-BEFORE, WITHIN, AFTER = -1, 0, 1
+
+
+class Place(Enum):
+    """Where work stands in the loop of a step."""
+
+    PREPARES = auto()
+    """Before the model, on the batch."""
+    EARLIER = auto()
+    """Before the model, on something else."""
+    WITHIN = auto()
+    """In the line that calls the model, backward or the optimizer."""
+    LATER = auto()
+    """After them."""
+    UNKNOWN = auto()
+    """In no loop with them, or between them."""
+
+
 # A stack may change while py-spy reads it, and then shows a line that does not belong to it.
 TORN = 1
 
@@ -44,12 +61,30 @@ class LoopWork:
 
 def preparing(live: LiveState) -> LoopWork | None:
     """Work on a batch before the model gets it; None: too little."""
-    return _work(live, lambda one, row: _placed(one, row, BEFORE))
+
+    def counted(one: LiveRankState, row: Activity) -> Frame | None:
+        place, line = _placed(one, row)
+        return line if place is Place.PREPARES and not _by_text(row) else None
+
+    return _work(live, counted)
 
 
-def around(live: LiveState, known: Callable[[Activity], bool]) -> LoopWork | None:
-    """Work after the step, or at lines that are ``known`` to be no part of it; None: too little."""
-    return _work(live, lambda one, row: row.line if known(row) else _placed(one, row, AFTER))
+def around(live: LiveState) -> LoopWork | None:
+    """Other work of the loop, by its place or its text; None: too little."""
+
+    def counted(one: LiveRankState, row: Activity) -> Frame | None:
+        place, line = _placed(one, row)
+        return (
+            row.line if _by_text(row) else line if place in (Place.EARLIER, Place.LATER) else None
+        )
+
+    return _work(live, counted)
+
+
+def _by_text(row: Activity) -> bool:
+    """Whether it was at a line outside the model that only few steps need."""
+    outside = row.name in (REST, IN_COLLECTION)
+    return outside and row.line is not None and bool(loop_lines.does(row.line))
 
 
 def _work(
@@ -76,30 +111,72 @@ def _work(
     return work if of_all and work.share >= NOTABLE else None
 
 
-def _placed(one: LiveRankState, row: Activity, wanted: int) -> Frame | None:
-    """The line of the loop with this work, if it stands before (-1) or after (1) the step."""
+def _placed(one: LiveRankState, row: Activity) -> tuple[Place, Frame | None]:
+    """What this work is for the step, and the line of the loop that begins it."""
     if row.name != REST or not row.calls:
-        return None
+        return Place.UNKNOWN, None
     steps = (other for other in one.seen.activities if other.name in OF_THE_STEP)
     often = (other for other in steps if other.samples > TORN)
-    found = [met for other in often if (met := _compared(row, other)) is not None]
-    return found[0][1] if found and {order for order, _ in found} == {wanted} else None
+    found = [met for other in often if (met := _compared(row, other))[1] is not None]
+    places = {place for place, _ in found}
+    # Of what stands before the model, only the line that calls the model shows if it gets it.
+    if Place.PREPARES in places:
+        places.discard(Place.EARLIER)
+    return (places.pop(), found[0][1]) if len(places) == 1 else (Place.UNKNOWN, None)
 
 
-def _compared(row: Activity, step: Activity) -> tuple[int, Frame] | None:
-    """Where the ways to both part: the order of the two lines in a loop, and the first of them."""
+def _compared(row: Activity, step: Activity) -> tuple[Place, Frame | None]:
+    """What the place of this work in the loop tells, where its way parts from that of a step."""
     pairs = list(zip(row.calls, step.calls, strict=False))
     shared = [here for here, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
     if len(shared) < len(pairs):
         here, there = pairs[len(shared)]
         alike = (here.file, here.function) == (there.file, there.function)
-        if alike and any(_contains(block, here) for block in step.within):
-            return (BEFORE if here.line < there.line else AFTER), here
+        loop = next((block for block in step.within if alike and _contains(block, here)), None)
+        if loop is not None and here.line < there.line:
+            return Place.PREPARES if _on_the_batch(here, loop, there) else Place.EARLIER, here
+        if loop is not None:
+            return Place.LATER, here
     if not shared:
-        return None
+        return Place.UNKNOWN, None
     # The same line calls both: what stands inside of another call's brackets runs first.
     first = len(shared) < len(row.calls) and _passes(shared[-1], row.calls[len(shared)])
-    return (BEFORE if first else WITHIN), shared[-1]
+    return Place.PREPARES if first else Place.WITHIN, shared[-1]
+
+
+def _on_the_batch(line: Frame, loop: Block, step: Frame) -> bool:
+    """Whether the line works on what the loop's head gives, or on what the step reads."""
+    if line.line == loop.line:
+        return True
+    read, written = _names(line.text)
+    _, given = _names(f"{loop.text} pass")
+    return bool((read | written) & _names(step.text)[0] or read & given)
+
+
+def _names(text: str) -> tuple[set[str], set[str]]:
+    """The variables that a line reads and writes, without functions, ``self`` and counters."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return set(), set()
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    counters = {
+        node.target.elts[0]
+        for node in nodes
+        if isinstance(node, ast.For)
+        and isinstance(node.target, ast.Tuple)
+        and "enumerate(" in ast.unparse(node.iter)
+    }
+    names = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Name)
+        and node.id != "self"
+        and id(node) not in called
+        and node not in counters
+    ]
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    return read, {node.id for node in names} - read
 
 
 def _contains(block: Block, line: Frame) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from statistics import median
 from typing import Literal
@@ -20,6 +20,9 @@ ECHO = re.compile(
     r"|did the remote server shutdown or crash|wait timeout after \d+ms",
     re.IGNORECASE,
 )
+TRACEBACK = "Traceback (most recent call last):"
+"""How Python begins one; multiprocessing hands the one of a child on within a message."""
+
 # torch/autograd/graph.py: into the engine, which runs no Python while it waits.
 ENGINE = "_engine_run_backward"
 
@@ -33,6 +36,7 @@ OF_TORCH = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError",
 # mean over many steps and ranks, and all turns have to agree.
 GAIN = 1.05
 
+Source = Literal["", "exit", "stderr", "TORCHELASTIC_ERROR_FILE"]
 Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted", "vanished"]
 
 
@@ -65,10 +69,15 @@ class RankEnding(Part, frozen=True, kw_only=True):
     exit_code: int | None = None
     """Exit code; negative: the number of a signal."""
     exception: str = ""
-    """Class of the script's exception."""
+    """Class of the script's exception: the first one, if it raised others while handling it."""
     message: str = ""
+    then: str = ""
+    """What it raised last while it handled that exception, or the text with which it exited."""
+    source: Source = ""
+    """What shows an exception that the script itself caught before it exited: Python's state at the
+    exit, or the last traceback in a text. Empty: the exception ended the script."""
     stack: tuple[Frame, ...] = ()
-    """Stack of the exception; of a rank that hung, the stack of its main thread."""
+    """Stack of the exception, or of the exit; of a rank that hung, that of its main thread."""
     time: float = 0.0
     """Seconds from the start of the run to the end of this rank, by its host's clock."""
     doing: str = ""
@@ -77,15 +86,19 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """Seconds in that phase."""
     collectives: int = 0
     """Number of collectives that it called from Python."""
+    recent: tuple[str, ...] = ()
+    """The last of them that it has left, oldest first."""
     children_seconds: float = 0.0
     """CPU seconds of Python processes started before the first step, if above its own."""
+    thread: str = ""
+    """The last exception that ended a thread in the user's code, with its line; from stderr."""
     printed: str = ""
     """Last lines on standard error of a process that died without an exception."""
 
     @property
     def said(self) -> str:
-        """The exception's message and the last printed lines."""
-        return f"{self.message} {self.printed}"
+        """The messages of its exceptions and the last printed lines."""
+        return f"{self.message} {self.then} {self.printed}"
 
     @property
     def fell(self) -> bool:
@@ -96,18 +109,20 @@ class RankEnding(Part, frozen=True, kw_only=True):
     def words(self) -> str:
         """Its failure in words: the exception in one line, else its last printed line."""
         lines = (self.message or self.printed).strip().splitlines() or [""]
+        first = _sentence(lines)
         if not self.exception:
             return lines[-1].strip()
-        if any(line.startswith("Original Traceback") for line in lines):
-            # Of a DataLoader worker, handed on.
+        if any(line.endswith(TRACEBACK) for line in lines):
+            # That of another process, such as a DataLoader worker.
             return f"{lines[-1].strip()} ({lines[0].strip()})"
-        return f"{self.exception}: {lines[0].strip()}".removesuffix(": ")
+        then = _sentence(self.then.splitlines())
+        return f"{self.exception}: {first}".removesuffix(": ") + (f", then {then}" if then else "")
 
     @property
     def echoes(self) -> bool:
         """Whether its failure only reports that another rank is gone or lags."""
         told = not self.exception or self.exception in OF_TORCH
-        return self.fell and told and bool(ECHO.search(self.said))
+        return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
 
     @property
     def place(self) -> Frame | None:
@@ -124,6 +139,13 @@ class RankEnding(Part, frozen=True, kw_only=True):
             return True
         # At the end of it DDP waits for the gradients of the others.
         return bool(inner) and self.doing in UNTIMED and inner[0].function == ENGINE
+
+
+def _sentence(lines: Sequence[str]) -> str:
+    """The first line, with those that it announces by a colon."""
+    stripped = [line.strip() for line in lines]
+    announcing = len([*takewhile(lambda line: line.endswith(":"), stripped)])
+    return " ".join(stripped[: announcing + 1])
 
 
 class TrainingRun(Section, frozen=True, kw_only=True):

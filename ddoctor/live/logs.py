@@ -11,28 +11,21 @@ from pathlib import Path
 
 import msgspec
 
+from ddoctor.analysis import printed_tracebacks
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.evidence.training import RankEnding
 from ddoctor.live.source import LIBRARY
 
 # Only the end of a log that grows for weeks.
 MOST_BYTES = 32 * 2**20
 MOST_LINES = 1_000_000
-# Characters of a line, and of a message, which may have many lines.
 LONGEST = 4_000
-MOST_FRAMES = 200
+"""Characters of a line."""
 # torchrun (--tee) puts the role and the local rank before each line.
 ROLE = re.compile(r"\[(?!rank\d)[a-z_]+(\d{1,9})\]:")
 # torch puts the rank before an uncaught exception (torch/distributed, distributed_c10d),
 # srun (--label) the task before each line.
 NAMED = re.compile(r"\[rank(\d{1,9})\]: ?| *(\d{1,9}): ")
-BEGINS = "Traceback (most recent call last):"
-FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
-# Python marks the place within the line.
-MARKS = re.compile(r"^[\s~^]*$")
-RAISED = re.compile(r"^(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-# No exception's message contains these: they begin a line of another writer.
-ANOTHER = re.compile(r"^\[[EWIF]\d{4} |^[EWIF]\d{4} ")
 # torch/distributed/elastic/multiprocessing/errors: the table that torchrun prints at the end.
 RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9}) ")
 EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
@@ -82,8 +75,8 @@ def _raised(
         if rank is not None:
             each.setdefault(rank, []).append(words)
     for rank, said in each.items():
-        if (told := _exception(said)) is not None:
-            yield rank, told
+        if (found := printed_tracebacks.last(said, _of_user)) is not None:
+            yield rank, vars(found)
 
 
 def _said(line: str, first: int) -> tuple[int | None, str]:
@@ -96,39 +89,8 @@ def _said(line: str, first: int) -> tuple[int | None, str]:
     return rank, line
 
 
-def _exception(said: Sequence[str]) -> dict[str, object] | None:
-    begins = [number for number, line in enumerate(said) if line == BEGINS]
-    if not begins:
-        return None
-    stack: list[Frame] = []
-    rest = iter(said[begins[-1] + 1 :])
-    for line in rest:
-        if frame := FRAME.match(line):
-            stack.append(_frame(frame))
-        elif line.startswith("    ") and stack:
-            if not MARKS.match(line) and not stack[-1].text:
-                stack[-1] = msgspec.structs.replace(stack[-1], text=line.strip())
-        elif raised := RAISED.match(line):
-            message = [raised["message"] or ""]
-            for more in rest:
-                if ANOTHER.match(more) or not more:
-                    break
-                message.append(more)
-            name = raised["exception"].rpartition(".")[2]
-            told = "\n".join(message)[:LONGEST]
-            return {"exception": name, "message": told, "stack": tuple(stack[-MOST_FRAMES:])}
-        else:
-            return None
-    return None
-
-
-def _frame(match: re.Match[str]) -> Frame:
-    return Frame(
-        file=match["file"],
-        line=int(match["line"]),
-        function=match["function"],
-        of_user=not LIBRARY.search(match["file"]),
-    )
+def _of_user(file: str) -> bool:
+    return not LIBRARY.search(file)
 
 
 def _exits(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, object]]]:

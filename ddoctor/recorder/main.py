@@ -14,14 +14,14 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT, default_int_handler
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from ddoctor import console
 from ddoctor.evidence import redaction
@@ -34,6 +34,9 @@ WRITERS = {
     "safetensors.torch": ("save_file", "save_model"),
 }
 """Functions of modules other than torch that write checkpoints."""
+
+# What the script calls is watched.
+LEAVE = os._exit
 
 LONGEST_SOCKET_PATH = 107  # sockaddr_un, unix(7)
 LONGEST_SOCKET_NAME = len("/listener-12345678")
@@ -89,7 +92,7 @@ def main(before: Collection[str]) -> None:
         # One complaint of each host is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _complain(str(error))
-        os._exit(2)
+        LEAVE(2)
     except BaseException as error:
         failed = error
     # A child that the script forked comes by here, too.
@@ -99,7 +102,7 @@ def main(before: Collection[str]) -> None:
     if failed is not None:
         if recording is not None and recording.expected(failed):
             sys.stdout.flush()
-            os._exit(1)  # its traceback is nothing to look into
+            LEAVE(1)  # its traceback is nothing to look into
         tracebacks.hide()
         raise failed
 
@@ -114,6 +117,8 @@ class _Recording:
         self._tape = Tape(folder / recorded.TAPE, for_good=True)
         self._timeline = Timeline(self._tape)
         self._recorders: list[Any] = []
+        self._pid = os.getpid()
+        self._watch_exit()
         calls = {"torch": self._torch_is_there}
         calls |= {name: partial(self._time_saving, name) for name in WRITERS}
         # A site's own start-up file may have imported some.
@@ -130,7 +135,23 @@ class _Recording:
         for recorder in self._recorders:
             with suppress(Exception):
                 recorder.end()
-        ending = redaction.redact(script.ending(failed))
+        self._write(script.ending(failed))
+
+    def _watch_exit(self) -> None:
+        """Write how the script ended if it calls ``os._exit``, which skips all else."""
+
+        @wraps(LEAVE)
+        def leave(status: int) -> NoReturn:
+            # A child that the script forked ends so, too.
+            if status and os.getpid() == self._pid:
+                with suppress(Exception):
+                    self._write(script.exiting(status))
+            LEAVE(status)
+
+        os._exit = leave
+
+    def _write(self, ending: script.Ending) -> None:
+        ending = redaction.redact(ending)
         if error := recorded.write(self._folder, recorded.ENDING, ending):
             self._tape.head[ERROR] = error
 

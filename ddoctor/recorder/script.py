@@ -11,19 +11,23 @@ import runpy
 import shutil
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from pkgutil import get_importer
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 import msgspec
 
-from ddoctor.evidence.training import Frame
+from ddoctor.analysis import printed_tracebacks
+from ddoctor.evidence.training import TRACEBACK, Frame, Source
 from ddoctor.recorder import places, tracebacks
 
 MOST_FRAMES = 60
+LONGEST = 4000
+# concurrent.futures and multiprocessing.pool: the cause of an exception from another process.
+REMOTE = ("_RemoteTraceback", "RemoteTraceback")
 SAFE_PATH = getattr(sys.flags, "safe_path", sys.flags.isolated)
 """Whether the user keeps the script's folder off ``sys.path``: -I, and -P from Python 3.11 on."""
 # Frozen from Python 3.11 on.
@@ -35,10 +39,12 @@ NAMED = "Parameters which did not receive grad for rank {rank}: {names}"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How the script ended, as far as Python saw it."""
+    """How the script ended, as far as Python saw it; the fields are those of RankEnding."""
 
     exception: str = ""
     message: str = ""
+    then: str = ""
+    source: Source = ""
     stack: tuple[Frame, ...] = ()
 
 
@@ -144,34 +150,99 @@ def _code(path: str) -> CodeType:
         raise Failed(f"{path} is no Python script ({error})") from None
 
 
+def exiting(status: int) -> Ending:
+    """How it ends in ``os._exit``, as its caller's caller."""
+    error = SystemExit(status)
+    for frame, line in traceback.walk_stack(sys._getframe(2)):
+        error.__traceback__ = TracebackType(error.__traceback__, frame, frame.f_lasti, line)
+    error.__context__ = sys.exc_info()[1]
+    return ending(error)
+
+
 def ending(error: BaseException | None) -> Ending:
     """How it ended."""
-    if error is None:
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return Ending()
-    if isinstance(error, SystemExit):
-        said = error.code
-        return Ending(message="" if said is None or isinstance(said, int) else str(said))
-    stack = [
-        one
-        for one in traceback.extract_tb(tracebacks.own(error.__traceback__))
-        if one.filename not in RUNPY
-    ][-MOST_FRAMES:]
-    if isinstance(error, SyntaxError) and error.filename:
-        stack.append(traceback.FrameSummary(error.filename, error.lineno, "<module>"))
-    return Ending(
-        exception=type(error).__name__,
-        message=with_names(_message(error))[:4000],
-        stack=tuple(
-            Frame(
-                file=one.filename,
-                line=one.lineno or 0,
-                function=one.name,
-                text=(one.line or "").strip(),
-                of_user=places.of_user(one.filename),
-            )
-            for one in stack
-        ),
+    said = ""
+    if isinstance(error, SystemExit) and not isinstance(error.code, int):
+        said = str(error.code)
+    every = list(_handled(error))
+    raised = [one for one in every if not _leaves(one) and type(one).__name__ not in REMOTE]
+    first = raised[-1] if raised else None
+    stack = _stack(every)
+    if isinstance(first, SyntaxError) and first.filename:
+        stack.append(traceback.FrameSummary(first.filename, first.lineno, "<module>"))
+    frames = tuple(
+        Frame(
+            file=one.filename,
+            line=one.lineno or 0,
+            function=one.name,
+            text=(one.line or "").strip(),
+            of_user=places.of_user(one.filename),
+        )
+        for one in stack[-MOST_FRAMES:]
     )
+    if first is None:
+        return Ending(message=said, stack=frames)
+    if raised[0] is not first:
+        said = said or f"{type(raised[0]).__name__}: {_message(raised[0])}".removesuffix(": ")
+    message = with_names(_message(first))
+    return Ending(
+        exception=type(first).__name__,
+        message=message[:LONGEST],
+        then="" if said == f"{type(first).__name__}: {message}" else said[:LONGEST],
+        source="exit" if _leaves(error) else "",
+        stack=(*frames, *_of_another_process(every)),
+    )
+
+
+def _handled(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, then its cause or the exception being handled at its raise, and so on."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        # Who exits ``from None`` hides the reason, too.
+        hidden = error.__suppress_context__ and not _leaves(error)
+        error = error.__cause__ or (None if hidden else error.__context__)
+
+
+def _leaves(error: BaseException) -> bool:
+    """Whether it only says that the script is to exit, as SystemExit and click's Exit do."""
+    if isinstance(error, SystemExit):
+        return True
+    code = getattr(error, "exit_code", None)
+    return code is not None and _message(error) in ("", str(code))
+
+
+def _stack(every: Sequence[BaseException]) -> list[traceback.FrameSummary]:
+    """The stack down to the first exception: each was caught in a frame of the one after it."""
+    found: list[TracebackType] = []
+    for one in every:
+        inner = list(_entries(tracebacks.own(one.__traceback__)))
+        caught = inner[0].tb_frame if inner else None
+        above = next((n for n, entry in enumerate(found) if entry.tb_frame is caught), None)
+        if above is not None:
+            found[above:] = inner
+        elif not found:
+            found = inner
+    pairs = ((entry.tb_frame, entry.tb_lineno) for entry in found)
+    return [one for one in traceback.StackSummary.extract(pairs) if one.filename not in RUNPY]
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _of_another_process(every: Sequence[BaseException]) -> tuple[Frame, ...]:
+    """The stack of a worker that handed its traceback on in a message; empty: none did."""
+    for one in every:
+        lines = _message(one).replace(f"Original {TRACEBACK}", TRACEBACK).splitlines()
+        if printed := printed_tracebacks.last(lines, places.of_user):
+            return printed.stack
+    return ()
 
 
 def _message(error: BaseException) -> str:

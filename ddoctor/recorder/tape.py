@@ -149,6 +149,15 @@ class Tape:
                     meetings=tuple(meetings[number]),
                 )
 
+    def operations(self, most: int) -> list[int]:
+        """The last collectives that have ended, by their numbers, oldest first."""
+        met = int(self.head[MEETINGS])
+        places = (one % MEETING_ROWS for one in range(max(0, met - most), met))
+        return [
+            int(MEETING.unpack_from(self.memory, MEETINGS_AT + place * MEETING.size)[-1])
+            for place in places
+        ]
+
     def close(self) -> None:
         """Close the file; its content stays."""
         self.head.release()

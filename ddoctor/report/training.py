@@ -80,6 +80,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "script", _script(run)
         if run.unrecorded:
             yield "recorded", run.unrecorded
+        elif len(run.ranks) == 1 and not run.log:
+            yield "ranks", "one process, which trains alone: torchrun starts several"
     if breakdown := step_breakdown(evidence):
         yield "step", _step(breakdown)
     if scale := scaling(evidence):

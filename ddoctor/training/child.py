@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from shutil import which
 from tempfile import gettempdir
@@ -24,7 +25,7 @@ import psutil
 from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
-from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.evidence.training import ECHO, ENGINE, Frame, RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.parent import end_with_parent
@@ -35,8 +36,11 @@ from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
     CALLS,
     COLLECTIVE,
+    DDP_BUFFERS,
+    DDP_REDUCE,
     DONE,
     ERROR,
+    FIRST_FUNCTION,
     LEAVING,
     OPERATION,
     OPERATIONS,
@@ -47,7 +51,7 @@ from ddoctor.recorder.tape import (
     WORLD,
     Tape,
 )
-from ddoctor.training import stderr
+from ddoctor.training import last_words, stderr
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 
@@ -58,6 +62,13 @@ GRACE_SECONDS = 10.0
 STACK_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
 MOST_ROWS = 2000
+KEPT_CHARACTERS = 4000
+RECENT = 32
+"""The number of a rank's last collectives that show whether the ranks called the same."""
+FUNCTIONS = OPERATIONS[FIRST_FUNCTION:]
+# torch/nn/parallel/distributed.py
+SYNC_BUFFERS = "_sync_buffers"
+FATAL = "Fatal Python error: "
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
 """Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
@@ -86,7 +97,7 @@ class Child:
         self.folder = self._folder.path if self._folder else Path(os.devnull)
         self._tag = {TAG: str(self.folder)} if self._folder else {TAG: f"none of {os.getpid()}"}
         self.launched, self.host = launched, host
-        self._began = perf_counter()
+        self._began, self._began_at = perf_counter(), time.time()
         self._over_at: float | None = None
         self._last_busy = (self._began, 0.0)
         self.ended_by_us = False
@@ -168,6 +179,7 @@ class Child:
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
             unrecorded=self._unrecorded,
+            leaves=not over and (self.folder / recorded.ENDING).exists(),
         )
 
     @property
@@ -216,7 +228,8 @@ class Child:
         """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
         if not self.over:
             self.ended_by_us = True
-            if sample:
+            ending = self._read_ending() or Ending()
+            if sample and not ending.stack:
                 self.stack = _stack(self.pid)
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -262,9 +275,11 @@ class Child:
         self._end_rest()
         used, busy, watched = self.use.used
         found = memory()
-        ending = recorded.read(self.folder, recorded.ENDING, Ending) or Ending()
-        native = self._process.returncode and not ending.exception
+        code = self._process.returncode
         printed = self._stderr.ended() if self._stderr else ""
+        ending = last_words.added(self._read_ending() or Ending(), code, printed, self._began_at)
+        native = code and not ending.exception
+        raised_in = _raised_in(ending)
         over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,
@@ -276,16 +291,20 @@ class Child:
                 outcome="finished",
                 # The first one precedes the optimizer's first step, and belongs to no recorded one.
                 steps=self.done + 1 if self.done else 0,
-                exit_code=self._process.returncode,
+                exit_code=code,
                 exception=ending.exception,
                 message=ending.message,
-                stack=self.stack or self._crash() or ending.stack,
+                then=ending.then,
+                source=ending.source,
+                stack=self.stack or self._crash(printed if native else "") or ending.stack,
                 time=over_at - self._began,
-                doing=self._doing,
+                doing=raised_in or self._doing,
                 doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
                 collectives=int(head[CALLS]),
+                recent=self._recent(raised_in),
                 children_seconds=0.0 if self.done else self.use.children_seconds,
-                printed=printed if native else "",
+                thread=last_words.of_thread(printed),
+                printed=printed[-KEPT_CHARACTERS:] if native else "",
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
@@ -312,21 +331,49 @@ class Child:
             self._exit = None
         return record
 
+    def _read_ending(self) -> Ending | None:
+        return recorded.read(self.folder, recorded.ENDING, Ending)
+
     @property
     def _doing(self) -> str:
         head = self._tape.head
         phase = int(head[PHASE])
         return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
 
-    def _crash(self) -> tuple[Frame, ...]:
+    def _recent(self, raised_in: str) -> tuple[str, ...]:
+        """The collectives that it called and left; ``raised_in``: one that raised is not left."""
+        # DDP's reduction is not called from Python.
+        ended = [one for one in self._tape.operations(RECENT) if one != DDP_REDUCE]
+        names = tuple(OPERATIONS[one] for one in ended)
+        return names[:-1] if raised_in and raised_in in names[-1:] else names
+
+    def _crash(self, printed: str) -> tuple[Frame, ...]:
         """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
-        try:
+        text = ""
+        with suppress(OSError):
             text = (self.folder / recorded.CRASH).read_text(errors="replace")
-        except OSError:
-            return ()
-        # The thread that crashed, as faulthandler prints it: the innermost frame first.
-        thread = text.partition("Current thread")[2].partition("\n\n")[0]
-        return _frames(FAULT.findall(thread))
+        # A script that enables it, as torchelastic's ``record`` does, has it write to stderr.
+        text = text or printed.partition(FATAL)[2]
+        # Each thread has its innermost frame first. The one that crashed may be of native code,
+        # such as gloo's; then the script was where the main thread was, which comes last.
+        current = FAULT.findall(text.partition("Current thread")[2].partition("\n\n")[0])
+        return _frames(current or FAULT.findall(text.rpartition("\nThread ")[2]))
+
+
+def _raised_in(ending: Ending) -> str:
+    """The collective whose call raised the exception; empty: it was raised elsewhere.
+
+    When the exception left the call, the tape returned to the phase around it.
+    """
+    inner = list(takewhile(lambda frame: not frame.of_user, reversed(ending.stack)))
+    for frame in reversed(inner):
+        if frame.function in FUNCTIONS and "torch/distributed/" in frame.file:
+            return frame.function
+        if frame.function == SYNC_BUFFERS:
+            return OPERATIONS[DDP_BUFFERS]
+    # DDP reduces gradients during the backward pass, whose other errors name no connection.
+    lost = ECHO.search(ending.message) and any(frame.function == ENGINE for frame in inner)
+    return OPERATIONS[DDP_REDUCE] if lost else ""
 
 
 NewChild = Callable[[int, TurnOrder], Child]

@@ -106,7 +106,10 @@ def _lost(rank: int, last: Now | None) -> RankEnding:
 
 
 def _outcome(run: Run, record: Record) -> Outcome:
-    if record.ended_by_us and not record.interrupted:
+    # What it raises only afterwards, as the connection to the first of them is lost, is no failure.
+    state = run.hang_states.get(record.rank)
+    raised = state is not None and state.leaves and record.ending.exception
+    if record.ended_by_us and not record.interrupted and not raised:
         return "hung" if run.hung else "stopped"
     if record.interrupted:
         return "interrupted"
@@ -120,7 +123,7 @@ def _outcome(run: Run, record: Record) -> Outcome:
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = replace(record.ending, outcome=_outcome(run, record))
     state = run.hang_states.get(record.rank)
-    if state is None or state.over:
+    if state is None or state.over or ending.outcome != "hung":
         return ending
     return replace(ending, doing=state.doing, doing_seconds=state.age)
 

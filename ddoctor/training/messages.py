@@ -37,6 +37,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a signal has stopped the script (SIGSTOP)."""
     unrecorded: str = ""
     """Why nothing is recorded on this rank; empty: it is."""
+    leaves: bool = False
+    """Whether the script has ended or raised, and its process still runs."""
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 KEPT_CHUNKS = 64
 CHUNK_BYTES = 8192
-KEPT_CHARACTERS = 4000
 # After the last process has ended, the rest of the pipe is read at once.
 END_SECONDS = 2.0
 STDERR = 2
@@ -53,7 +52,7 @@ class Stderr:
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
             self._hand_over()
-        return b"".join(tuple(self._kept)).decode(errors="replace")[-KEPT_CHARACTERS:]
+        return b"".join(tuple(self._kept)).decode(errors="replace")
 
     def _hand_over(self) -> None:
         """Leave the pipe to a process that outlives this one, as one of the script's may do.

@@ -8,7 +8,7 @@ import pytest
 
 from ddoctor.analysis import live_loop
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import Activity, LiveRank
+from ddoctor.evidence.live import Activity, Block, LiveRank
 from ddoctor.evidence.training import Frame
 from tests.live_look import SECONDS, block, look
 from tests.training_run import user
@@ -29,6 +29,7 @@ def rank(
     number: int,
     *work: tuple[int, tuple[Frame, ...]],
     visits: int = 20,
+    loop: Block = LOOP,
     step: Sequence[tuple[str, int, tuple[Frame, ...]]] = STEP,
 ) -> LiveRank:
     """A rank that trains, and works at these lines outside the model."""
@@ -51,7 +52,7 @@ def rank(
                 visits=visits,
                 calls=calls,
                 entered=min(2, len(calls)),
-                within=(LOOP,),
+                within=(loop,),
             )
             for name, samples, calls in rows
         ),
@@ -80,7 +81,7 @@ def test_before_the_model(calls: tuple[Frame, ...]) -> None:
     assert work is not None
     assert work.share == pytest.approx(0.42)
     assert work.lines == [calls[1]]
-    assert live_loop.around(live, lambda row: False) is None
+    assert live_loop.around(live) is None
 
 
 @pytest.mark.parametrize(
@@ -105,10 +106,43 @@ def test_in_the_line_that_calls_the_model(text: str, share: float | None) -> Non
 def test_after_the_step() -> None:
     calls = at(35, "history = summarise(values)", user(7, "table[value] += 1", "summarise"))
     live = LiveState.derive((look(*(rank(one, (42, calls)) for one in (0, 1))),))
-    work = live_loop.around(live, lambda row: False)
+    work = live_loop.around(live)
     assert work is not None
     assert work.lines == [calls[1]]
     assert live_loop.preparing(live) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("for texts in loader:", "refresh(state)"),
+        ("for step, texts in enumerate(loader):", "adjust(optimizer, step)"),
+        ("for step, texts in enumerate(loader):", "kept.append(torch.ones(size))"),
+        ("while True:", "gc.collect()"),
+    ],
+)
+def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
+    loop = block(10, 40, head)
+    seen = rank(0, (42, at(15, line)), loop=loop)
+    live = LiveState.derive((look(seen),))
+    work = live_loop.around(live)
+    assert work is not None
+    assert work.lines[0].text == line
+    assert live_loop.preparing(live) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("for step, texts in enumerate(loader):", "show(texts)"),
+        ("while True:", "ids = next(batches)"),
+        ("for step in range(steps):", "ids = data[step : step + size].to(device)"),
+        ("for ids in loader:", "ids = ids.to(device)"),
+    ],
+)
+def test_on_the_batch(head: str, line: str) -> None:
+    seen = rank(0, (42, at(15, line)), loop=block(10, 40, head))
+    assert live_loop.preparing(LiveState.derive((look(seen),))) is not None
 
 
 def quiet() -> Iterator[tuple[LiveRank, ...]]:
@@ -128,4 +162,4 @@ def quiet() -> Iterator[tuple[LiveRank, ...]]:
 def test_quiet(ranks: tuple[LiveRank, ...]) -> None:
     live = LiveState.derive((look(*ranks),))
     assert live_loop.preparing(live) is None
-    assert live_loop.around(live, lambda row: False) is None
+    assert live_loop.around(live) is None

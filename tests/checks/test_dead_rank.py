@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
-from ddoctor.models import Severity
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import in_collective, in_reduction, look, moving, standing
 from tests.training_run import echoing, ending, raised, run, user
@@ -110,9 +110,10 @@ def test_the_first_rank_of_a_run_that_raised(findings: Findings) -> None:
     (finding,) = findings(CAUSE, section)
     assert (finding.severity, finding.where.ranks) == (Severity.ERROR, (1,))
     assert (
-        "rank 1 (pid 101 on a) raised ValueError: bad sample 17 at train.py:71 in main after 40 "
-        "steps, 12.0 s after the start, the first of 2 that failed; ranks 0, 3 waited in DDP's "
-        "gradient reduction at train.py:72 in main; rank 2 raised KeyError"
+        "rank 1 (pid 101 on a) raised ValueError: bad sample 17 at train.py:71 in main "
+        "(`step(batch)`) after 40 steps, 12.0 s after the start, the first of 2 that "
+        "failed; ranks 0, 3 waited in DDP's gradient reduction at train.py:72 in main; rank 2 "
+        "raised KeyError"
     ) in finding.because
     assert finding.fixes[0].paste == (
         '# rank 1\n  File "/home/u/train.py", line 71, in main\n    step(batch)\n'
@@ -140,11 +141,15 @@ def test_a_rank_of_a_run_that_left_without_a_word(findings: Findings) -> None:
     assert "grep -nE '_exit\\(" in finding.fixes[0].paste
 
 
-def test_an_error_that_all_ranks_have_is_one(findings: Findings) -> None:
+def test_quiet_on_an_error_that_all_ranks_have(findings: Findings) -> None:
     section = run(raised(0, "FileNotFoundError", "data"), raised(1, "FileNotFoundError", "data"))
-    (finding,) = findings(CAUSE, section)
-    assert finding.where.ranks == (0, 1)
-    assert "all 2 ranks raised FileNotFoundError: data" in finding.because
+    assert findings(CAUSE, section) == ()
+
+
+def test_an_error_that_some_ranks_have_is_one(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(echoing(0), raised(1, "KeyError"), raised(2, "KeyError")))
+    assert finding.where.ranks == (1, 2)
+    assert "ranks 1-2 raised KeyError at train.py:71" in finding.because
 
 
 def test_an_error_in_a_loader_worker_is_told_by_its_last_line(findings: Findings) -> None:
@@ -152,8 +157,57 @@ def test_an_error_in_a_loader_worker_is_told_by_its_last_line(findings: Findings
         "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
         "last):\n  File \"/home/u/data.py\", line 9, in __getitem__\nKeyError: 'label'\n"
     )
-    (finding,) = findings(CAUSE, run(raised(0, "KeyError", message)))
+    (finding,) = findings(CAUSE, run(raised(0, "KeyError", message), echoing(1)))
     assert "raised KeyError: 'label' (Caught KeyError in DataLoader worker" in finding.because
+    # The stack holds the frames of the worker.
+    assert "Original Traceback" not in finding.fixes[0].paste
+
+
+def test_an_exception_that_the_script_caught_before_it_exited(findings: Findings) -> None:
+    caught = raised(1, "KeyError", "'x'", source="exit")
+    (finding,) = findings(CAUSE, run(echoing(0), caught))
+    assert finding.confidence is Confidence.CERTAIN
+    assert "raised KeyError: 'x' at train.py:71 in main (`step(batch)`)" in finding.because
+    assert "it was caught, and the process ended with exit code 1" in finding.because
+
+
+def test_a_traceback_on_stderr_may_be_that_of_another_process(findings: Findings) -> None:
+    printed = raised(1, "KeyError", "'x'", source="stderr")
+    (finding,) = findings(CAUSE, run(echoing(0), printed))
+    assert finding.confidence is Confidence.LIKELY
+    assert "exit code 1; the last traceback on stderr is KeyError: 'x' at" in finding.because
+
+
+def test_an_exit_whose_line_is_known(findings: Findings) -> None:
+    section = run(echoing(0), ending(1, exit_code=3, stack=(user(9, "os._exit(3)"),)))
+    (finding,) = findings(CAUSE, section)
+    assert "ended with exit code 3 at train.py:9 in main (`os._exit(3)`)" in finding.because
+    assert "line 9, in main" in finding.fixes[0].paste
+
+
+def test_what_a_rank_raised_while_it_handled_the_first(findings: Findings) -> None:
+    section = run(raised(1, "ValueError", "bad", then=RESET), echoing(0))
+    (finding,) = findings(CAUSE, section)
+    assert finding.where.ranks == (1,)
+    assert "raised ValueError: bad, then RuntimeError: Read error" in finding.because
+
+
+def test_a_thread_that_died_before(findings: Findings) -> None:
+    stuck = raised(1, "Empty", thread="OSError: no disk at train.py:8 in feed")
+    (finding,) = findings(CAUSE, run(echoing(0), stuck))
+    assert "; before, a thread of rank 1 raised OSError: no disk at train.py:8" in finding.because
+
+
+def test_a_rank_that_raised_and_was_ended_later(findings: Findings) -> None:
+    (finding,) = findings(
+        CAUSE, run(raised(1, "ValueError", "x", exit_code=-15), ending(0, "hung"))
+    )
+    assert "rank 1 (pid 101 on a) raised ValueError: x at train.py:71" in finding.because
+
+
+def test_the_only_process_of_a_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(ending(0, "killed", exit_code=-11)))
+    assert finding.title == "The only process of the run has died"
 
 
 def test_who_the_launcher_ended_is_not_the_first(findings: Findings) -> None:

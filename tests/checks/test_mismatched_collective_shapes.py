@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.flight_records import FlightRecords
@@ -17,6 +18,7 @@ from tests.live_look import block, in_collective, in_reduction, look, moving
 from tests.training_run import RESET, echoing, ending, raised, run
 
 CAUSE = "mismatched-collective-shapes"
+REDUCTION = "DDP's gradient reduction"
 
 # As torch 2.13 with gloo prints it before it aborts.
 GLOO = (
@@ -45,6 +47,32 @@ def watchdog(number: int, elements: int, operation: str = "ALLREDUCE") -> str:
         f"OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) ran for "
         "600004 milliseconds before timing out."
     )
+
+
+def test_a_rank_whose_collective_is_not_known_counts_for_nothing(findings: Findings) -> None:
+    """Between two steps the tape has no collective; the stack alone says that it waited."""
+    aborted = ending(0, "killed", exit_code=-6, printed=GLOO, doing="all_reduce")
+    (finding,) = findings(CAUSE, run(aborted, echoing(1, doing="rest")))
+    assert "rest" not in finding.because
+
+
+def test_the_source_of_a_broadcast_has_gone_on(findings: Findings) -> None:
+    """Its data did not fit, and it waits in DDP's reduction already."""
+    aborted = ending(1, "killed", exit_code=-6, printed=GLOO, doing="broadcast", collectives=7)
+    source = echoing(0, doing=REDUCTION, collectives=7, recent=("all_reduce", "broadcast"))
+    (finding,) = findings(CAUSE, run(source, aborted))
+    assert "4 at most: rank 1 called broadcast" in finding.because
+    assert "rank 0 called" not in finding.because
+    # Later than that, in the next collective.
+    later = replace(source, doing="all_reduce", collectives=8)
+    assert len(findings(CAUSE, run(later, aborted))) == 1
+    # It called another one, or not as many, or that is not known.
+    for other in (
+        replace(source, recent=("broadcast", "all_reduce")),
+        replace(source, collectives=6),
+        replace(source, recent=()),
+    ):
+        assert findings(CAUSE, run(other, aborted)) == ()
 
 
 def test_what_gloo_says_before_it_aborts(findings: Findings) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.flight_records import FlightRecords
@@ -47,6 +48,34 @@ def test_the_same_collective_from_different_lines(findings: Findings) -> None:
     assert finding.confidence is Confidence.LIKELY
 
 
+def test_the_line_of_the_loop_is_named_where_a_helper_calls(findings: Findings) -> None:
+    """Both may wait in one helper, which two branches call."""
+
+    def helped(rank: int, line: int) -> RankEnding:
+        stack = (user(line), user(7, function="mean"), ALL_REDUCE)
+        return ending(rank, "hung", doing="all_reduce", doing_seconds=60.0, stack=stack)
+
+    (finding,) = findings(CAUSE, run(helped(0, 50), helped(1, 60)))
+    assert "rank 0 in all_reduce at train.py:7 in mean, called at train.py:50" in finding.because
+    assert "rank 1 in all_reduce at train.py:7 in mean, called at train.py:60" in finding.because
+    assert findings(CAUSE, run(helped(0, 50), helped(1, 50))) == ()
+
+
+def test_one_rank_fails_in_its_collective_and_another_hangs_elsewhere(findings: Findings) -> None:
+    section = run(waits(0, "barrier", 50), echoing(1, doing="all_reduce"))
+    (finding,) = findings(CAUSE, section)
+    assert finding.confidence is Confidence.LIKELY
+    assert "rank 1 in all_reduce at train.py:72" in finding.because
+    # At the same line, or where both lost each other: a network may do that.
+    assert findings(CAUSE, run(waits(0, "all_reduce", 72), echoing(1))) == ()
+    assert findings(CAUSE, run(echoing(0, doing="barrier", line=50), echoing(1))) == ()
+
+
+def test_a_call_without_a_line_is_one_kind_of_evidence(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(waits(0, "all_reduce", 50), ending(1, "hung", doing="wait")))
+    assert finding.confidence is Confidence.LIKELY
+
+
 def test_gloo_crashes_on_it_where_sizes_differ() -> None:
     words = "op.preamble.length <= op.nbytes. 64 vs 4. Received data size doesn't match"
     aborted = ending(0, "killed", exit_code=-6, printed=words, doing=REDUCTION)
@@ -55,6 +84,10 @@ def test_gloo_crashes_on_it_where_sizes_differ() -> None:
     assert (
         "rank 0 called DDP's gradient reduction, rank 1 called all_reduce at train.py:72"
     ) in finding.because
+    assert finding.confidence is Confidence.LIKELY
+    lined = replace(aborted, stack=(user(40), ENGINE))
+    (finding,) = engine.examine(Evidence([run(lined, echoing(1))]), "run").findings
+    assert finding.confidence is Confidence.CERTAIN
 
 
 def test_what_torch_says_in_debug_mode(findings: Findings) -> None:

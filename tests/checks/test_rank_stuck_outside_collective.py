@@ -306,3 +306,19 @@ def test_quiet_where_records_do_not_tell(
     findings: Findings, live: LiveLook, told: FlightRecords
 ) -> None:
     assert findings(CAUSE, live, told) == ()
+
+
+def test_the_thread_that_fed_the_rank_has_died(findings: Findings) -> None:
+    stuck = ending(
+        0,
+        "hung",
+        doing="rest",
+        stack=(user(12, "x = q.get()"),),
+        thread="OSError: no disk at train.py:8 in feed",
+        printed="OSError: no disk",
+    )
+    waits = ending(1, "hung", doing="all_reduce", stack=(user(13), ENGINE))
+    (finding,) = findings(CAUSE, run(stuck, waits))
+    assert "; before, a thread of rank 0 raised OSError: no disk at train.py:8" in finding.because
+    # The stack of a rank that hung has no exception.
+    assert finding.fixes[0].paste.endswith("x = q.get()")

@@ -104,16 +104,14 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        with open(f"step{{rank}}.new", "w") as file:
-            file.write(str(step))
-        os.replace(f"step{{rank}}.new", f"step{{rank}}")
+        os.pwrite(progress, f"{{step:9}}".encode(), 0)
     after()
 
 
 rank = int(os.environ["RANK"])
 early()
 dist.init_process_group("gloo")
-open(f"step{{rank}}", "w").close()
+progress = os.open(f"step{{rank}}", os.O_WRONLY | os.O_CREAT)
 main()
 """
 PLAIN = """

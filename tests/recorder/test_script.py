@@ -241,15 +241,108 @@ def test_what_cannot_be_run_is_one_line(
 def test_an_exception_is_kept_with_the_users_own_frames(
     record_anew: Record, tmp_path: Path
 ) -> None:
+    """Down to the first failure, wherever it was caught on its way."""
     ending = record_anew(RAISING).ending
     assert ending is not None
-    assert (ending.exception, ending.message) == ("RuntimeError", "no such data")
-    assert [(one.function, one.line, one.of_user) for one in ending.stack] == [
-        ("<module>", 8, True),
-        ("load", 7, True),
-    ]
-    assert ending.stack[-1].file == str(tmp_path / "train.py")
-    assert ending.stack[-1].text == 'raise RuntimeError("no such data") from error'
+    assert ending.exception == "JSONDecodeError"
+    assert (ending.then, ending.source) == ("RuntimeError: no such data", "")
+    of_user = [one for one in ending.stack if one.of_user]
+    assert [(one.function, one.line) for one in of_user] == [("<module>", 8), ("load", 5)]
+    assert ending.stack[-1].function == "raw_decode"
+    assert of_user[-1].file == str(tmp_path / "train.py")
+    assert of_user[-1].text == "return json.loads(text)"
+
+
+CAUGHT = """
+    import os, sys, traceback
+    class Exit(RuntimeError):
+        def __init__(self, code):
+            self.exit_code = code
+    def check(loss):
+        raise ValueError(f"loss {loss}")
+    def main():
+        try:
+            check(2)
+        except Exception as error:
+            LEAVE
+    def library():
+        try:
+            main()
+        except Exit as error:
+            sys.exit(error.exit_code)
+    library()
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "code", "then"),
+    [
+        ("traceback.print_exc(); sys.exit(1)", 1, ""),
+        ("traceback.print_exc(); os._exit(4)", 4, ""),
+        ("os._exit(status=4)", 4, ""),
+        ("raise SystemExit(1) from None", 1, ""),
+        ("raise Exit(3)", 3, ""),
+        ("sys.exit('no luck')", 1, "no luck"),
+    ],
+)
+def test_an_exception_that_the_script_caught_before_it_exited(
+    record_anew: Record, leave: str, code: int, then: str
+) -> None:
+    recorded = record_anew(CAUGHT.replace("LEAVE", leave))
+    ending = recorded.ending
+    assert ending is not None
+    assert recorded.exit_code == code
+    assert (ending.exception, ending.message) == ("ValueError", "loss 2")
+    assert (ending.then, ending.source) == (then, "exit")
+    functions = [one.function for one in ending.stack]
+    assert functions == ["<module>", "library", "main", "check"]
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "pass",
+        "sys.exit(0)",
+        "os._exit(0)",
+        "sys.exit()",
+        "os.fork() or os._exit(5)",
+    ],
+)
+def test_an_exception_that_ended_nothing_is_not_kept(record_anew: Record, leave: str) -> None:
+    recorded = record_anew(CAUGHT.replace("LEAVE", leave))
+    assert recorded.exit_code == 0
+    assert recorded.ending in (None, script.Ending())
+
+
+def test_an_exit_without_an_exception_is_kept_with_its_line(record_anew: Record) -> None:
+    ending = record_anew("import os\ndef stop():\n    os._exit(5)\nstop()").ending
+    assert ending is not None
+    assert ending.exception == ""
+    assert [(one.function, one.line) for one in ending.stack] == [("<module>", 4), ("stop", 3)]
+
+
+def test_what_the_clean_up_raised_is_not_the_first_failure(record_anew: Record) -> None:
+    ending = record_anew("""
+        def train():
+            raise FloatingPointError("not finite")
+        def close():
+            raise AttributeError("no writer")
+        try:
+            train()
+        finally:
+            close()
+    """).ending
+    assert ending is not None
+    assert (ending.exception, ending.then) == ("FloatingPointError", "AttributeError: no writer")
+    assert [one.function for one in ending.stack] == ["<module>", "train"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_line_in_a_worker_is_kept(record_anew: Record, workers: int) -> None:
+    ending = record_anew(LOADING.replace("WORKERS", str(workers))).ending
+    assert ending is not None
+    of_user = [one for one in ending.stack if one.of_user]
+    assert [one.function for one in of_user] == ["<module>", "__getitem__", "tokenise"]
 
 
 def test_a_mistake_in_the_script_is_kept_with_its_line(record_anew: Record, tmp_path: Path) -> None:

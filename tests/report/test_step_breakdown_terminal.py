@@ -13,6 +13,7 @@ from ddoctor.report import bars, markdown, terminal, training
 from ddoctor.report.step_breakdown import LETTERS, step_breakdown
 from tests.report import sample, training_sample
 from tests.report.test_terminal import _without_styles, lines
+from tests.training_run import ending
 
 RECORDED = ("late-rank", "slow-loader", "many-ranks")
 
@@ -154,6 +155,14 @@ def test_each_change_that_was_tried_is_told() -> None:
         "a=1: 0.09 → 0.0905 s/step (+1 %), no clear gain",
         "a=1: runs only with it, 0.1 s/step",
     ]
+
+
+def test_a_run_of_one_process_is_said_to_be_one() -> None:
+    run = TrainingRun(command=("train.py",), seconds=1.0, ranks=(ending(0, "finished"),))
+    assert told(Evidence([run]))["ranks"].startswith("one process")
+    # The script itself started others; or a log names one of many.
+    assert "ranks" not in told(Evidence([replace(run, world=2)]))
+    assert "ranks" not in told(Evidence([replace(run, log="train.log")]))
 
 
 def test_a_rank_that_lost_another_is_not_the_first_to_fail() -> None:

@@ -111,6 +111,8 @@ def test_a_gpu_has_no_memory_left(training: MakeTraining, monkeypatch: pytest.Mo
 @pytest.mark.ward
 def test_all_leave_with_a_code_of_their_own(training: MakeTraining) -> None:
     trained = training(TRAIN, "exit").recorded("--no-prove", "--steps=10000")
+    assert (trained.first["cause"], trained.first["confidence"]) == ("script-error", "certain")
+    assert "sys.exit(5)" in trained.first["because"]
     assert [(one.outcome, one.exit_code) for one in told(trained).ranks] == [("failed", 5)] * 2
     assert "exitcode  : 5" in trained.stderr
 
@@ -150,7 +152,8 @@ def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signal
         trained = script.outcome(process)
     run = told(trained)
     assert {one.outcome for one in run.ranks} == {"interrupted"}
-    assert all(one.steps > 20 for one in run.ranks)
+    # Rank 1 may still be in its 21st step when rank 0 prints.
+    assert all(one.steps >= 20 for one in run.ranks)
     assert trained.exit_code != 0
     assert trained.report is not None
     assert {one["severity"] for one in trained.report["findings"]} <= {"note"}

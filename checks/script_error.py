@@ -1,0 +1,87 @@
+"""The script itself fails: every rank of the run raises the same exception.
+
+An error on all ranks is an error of the script or of its arguments: a wrong path, a missing key, a
+shape that does not fit. No rank is special, and neither the network nor a host is involved. A run
+of one process belongs here, too. A framework may catch the exception, print it, and exit by itself.
+
+Symptoms: each rank prints the same traceback or usage message, and torchrun reports exit code 1 or
+2 for each of them.
+
+To fix it, correct the line that raises, or the argument that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis import cuda_oom, endings
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.models import Finding, Fix, Observation, Severity
+
+# The causes of an error that every rank may have.
+EXPLAINED_BY = (
+    "activation-checkpoint-reentrant",
+    "dataloader-fork-unsafe",
+    "dataloader-worker-deadlock",
+    "ddp-unused-parameters",
+    "fsdp-wrap-policy-wrong",
+    "host-ram-oom",
+    "mismatched-collective-shapes",
+    "nccl-buffer-alloc-oom",
+    "network-unreachable",
+    "nproc-exceeds-visible-gpus",
+    "rank-dependent-control-flow",
+    "shared-filesystem-race",
+    "sharded-forward-not-synced",
+    "socket-interface-wrong",
+    "uneven-inputs-per-rank",
+    "wrong-device-binding",
+)
+
+MOST_CHARACTERS = 120
+"""Of a message in the title."""
+
+
+def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
+    failed = endings.failed_alike(run)
+    if not failed or cuda_oom.read(failed[0].message) is not None:
+        return
+    first, several = failed[0], len(failed) > 1
+    who = f"all {len(failed)} ranks" if several else "the only process of the run"
+    others = dict.fromkeys(one.words for one in failed[1:] if one.words != first.words)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=endings.confidence(first),
+        title=_title(first, "All ranks" if several else "The script", several),
+        because=(
+            f"{who} {endings.went_wrong(first)} after {endings.steps(first)}, {first.time:.1f} s "
+            f"after the start{f'; other ranks: {next(iter(others))}' if others else ''}"
+            f"{endings.thread(first)}"
+        ),
+        evidence=(
+            Observation(name="exit code", value=first.exit_code or 0),
+            Observation(name="message", value=first.words),
+        ),
+        fixes=(_fix(run, first),),
+    )
+
+
+def _title(first: RankEnding, subject: str, several: bool) -> str:
+    s = "" if several else "s"
+    words = first.words[:MOST_CHARACTERS] + "…" * (len(first.words) > MOST_CHARACTERS)
+    if first.exception:
+        return f"{subject} raise{s} {words}"
+    return f"{subject} exit{s} with code {first.exit_code}{f': {words}' if words else ''}"
+
+
+def _fix(run: TrainingRun, first: RankEnding) -> Fix:
+    if first.exception or not first.message:
+        return Fix(
+            summary=f"correct the error{endings.at(first.place)}",
+            paste=endings.traceback(first),
+            language="text",
+        )
+    return Fix(
+        summary="correct the arguments or the condition that the message names",
+        paste=f"# {first.words}\n{endings.again(run)}",
+    )

@@ -1,0 +1,27 @@
+"""Lines of a training loop with work that few steps or none need, by their text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ddoctor.evidence.steps import HotLine
+from ddoctor.evidence.training import Frame
+
+OVERHEAD: Mapping[str, re.Pattern[str]] = {
+    "collects garbage": re.compile(r"\bgc\.collect\("),
+    "empties the allocator's cache": re.compile(r"\bempty_cache\("),
+    "reads values back": re.compile(r"\.(item|cpu|tolist|numpy)\("),
+    "logs": re.compile(
+        r"\bprint\(|\blog(ger|ging)?[._(]|\.log\w*\(|\badd_(scalar|histogram|image|figure)s?\("
+        r"|\bwandb\b|\bmlflow\b|set_postfix|\.(write|flush)\(|json\.dump"
+    ),
+    "waits": re.compile(r"\bsleep\(|\.synchronize\("),
+    "copies": re.compile(r"\bdeepcopy\("),
+}
+"""Work that few steps or none need, and the text of a line that does it."""
+
+
+def does(line: HotLine | Frame) -> str:
+    """What such a line does; empty: it is none."""
+    return next((told for told, sign in OVERHEAD.items() if sign.search(line.text)), "")
