@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
                 how = "attach" if chosen.attach else "run"
                 kept = chosen.keep / f"{chosen.seed}-{number}-{how}"
                 shutil.copytree(folder, kept, dirs_exist_ok=True)
-    print("\n".join(page(runs)))
+    print("\n".join(page(runs, f"python -m tests.ward.drawn {chosen.seed}")))
     print(f"\nThe user's line: {sum(lines)} of {len(lines)}.")
     return int(any(run.fault for run in runs))
 

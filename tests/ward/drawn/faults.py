@@ -6,13 +6,13 @@ COST = {"options": 'parser.add_argument("--cost-ms", type=float, default=0.0)'}
 WAIT = """
 def $work(milliseconds):
     if milliseconds:
-        time.sleep(milliseconds / 1000)
+        time.sleep(milliseconds / 1000)  # HERE
 """
 BURN = """
 def $work(milliseconds):
     until = time.thread_time() + milliseconds / 1000
     while time.thread_time() < until:
-        sorted(str(number) for number in range(50))
+        sorted(str(number) for number in range(50))  # HERE
 """
 PAY = "$work(args.cost_ms)  # HERE"
 ON_RANK = "if rank == $rank:\n    " + PAY
