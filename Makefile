@@ -21,8 +21,8 @@ system: ## the system packages that tests use: tests that lack theirs are skippe
 test: $(INSTALLED) system ## the tests
 	$(BIN)/python -m pytest
 
-ward: $(INSTALLED) system ## sick and sound clusters: what is told of them, over real networks
-	$(BIN)/python -m pytest -m ward
+ward: $(INSTALLED) system ## sick and sound clusters: what is told of them, over real networks; SEED=n: scripts drawn from it
+	$(BIN)/python -m $(if $(SEED),tests.ward.drawn $(SEED),pytest -m ward)
 
 check: $(INSTALLED) ## linter, formatter, types, tests
 	$(BIN)/ruff check .

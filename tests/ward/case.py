@@ -12,8 +12,8 @@ class Graded:
     """An option whose value makes the step so many times as long; the dose is set by the runner."""
 
     option: str
-    per_step: int = 1
-    """How often a step pays it: say the items of a batch."""
+    per_step: float = 1
+    """How often a step pays it: say the items of a batch, or 0.1 for each tenth step."""
     hidden: bool = False
     """Whether it runs beside the step (in a worker): only what is longer than the step counts."""
 

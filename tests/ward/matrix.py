@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.ward.case import LOUD, QUIET, Case
+from tests.ward.case import Case
 from tests.ward.cases import CASES
 from tests.ward.running import STEPS, Impossible, examine
 
@@ -79,15 +79,15 @@ def _run(case: Case, turn: int, keep: Path | None) -> Run:
     return Run(case=case, told=next(filter(None, told), NOTHING), fault=fault)
 
 
-def page(runs: Sequence[Run]) -> Iterator[str]:
-    """What was told, as Markdown."""
+def page(runs: Sequence[Run], command: str = "python -m tests.ward.matrix") -> Iterator[str]:
+    """What was told of the runs of this command, as Markdown."""
     done = [run for run in runs if not run.skipped]
     yield f"# The ward, {date.today()}: {len(done)} runs"
     yield ""
     yield (
         f"{os.cpu_count()} CPUs, no GPU, torch {version('torch')}, Python "
         f"{platform.python_version()}; two ranks over gloo, {STEPS} judged steps each "
-        "(`python -m tests.ward.matrix`). Load over a minute at the end: "
+        f"(`{command}`). Load over a minute at the end: "
         f"{os.getloadavg()[0]:.1f}."
     )
     yield ""
@@ -95,8 +95,10 @@ def page(runs: Sequence[Run]) -> Iterator[str]:
     yield "| --- | ---: | ---: |"
     for name, some in (
         ("sound: no warning and no error", [run for run in done if not run.case.sick]),
-        (f"sick, the step {LOUD:g} times as long", [r for r in done if r.case.dose == LOUD]),
-        (f"sick, the step {QUIET:g} times as long", [r for r in done if r.case.dose == QUIET]),
+        *(
+            (f"sick, the step {dose:g} times as long", [r for r in done if r.case.dose == dose])
+            for dose in sorted({run.case.dose for run in done if run.case.dose}, reverse=True)
+        ),
         ("sick, no matter of degree", [r for r in done if r.case.sick and r.case.dose is None]),
     ):
         right = sum(not run.fault for run in some)

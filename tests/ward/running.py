@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -87,7 +87,7 @@ def examine(case: Case, folder: Path) -> Examined:
     command = (
         *("-m", "ddoctor.probe", "run", f"--steps={STEPS}", "--no-prove"),
         *(f"--json={report}", f"--bundle={bundle}"),
-        *(str(SCRIPTS / f"{case.script}.py"), *case.base, *case.fault, *_graded(case)),
+        *(str(SCRIPTS / f"{case.script}.py"), *_arguments(case)),
     )
     with _started(case, command) as process:
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
@@ -99,14 +99,23 @@ def examine(case: Case, folder: Path) -> Examined:
     )
 
 
+def started(case: Case) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The case at its dose, without ddoctor, until the context ends."""
+    return _started(case, (str(SCRIPTS / f"{case.script}.py"), *_arguments(case)))
+
+
 def step_seconds(case: Case) -> float:
     """How long a step of the case takes at its dose, without ddoctor."""
-    return _step(case, (*case.base, *case.fault, *_graded(case)))
+    return _step(case, _arguments(case))
 
 
 def sound_step_seconds(case: Case) -> float:
     """How long a step of the same script takes without the fault."""
     return _step(replace(case, cpus=None), (*case.base, *case.cure), ranks=1 if case.alone else 2)
+
+
+def _arguments(case: Case) -> tuple[str, ...]:
+    return (*case.base, *case.fault, *_graded(case))
 
 
 def _graded(case: Case) -> tuple[str, ...]:
