@@ -22,7 +22,7 @@ from ddoctor.evidence.live import Activity, Block
 from ddoctor.evidence.training import Frame
 
 OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
-REST = "rest"
+FORWARD, REST = "forward", "rest"
 
 
 class Place(Enum):
@@ -134,7 +134,8 @@ def _compared(row: Activity, step: Activity) -> tuple[Place, Frame | None]:
         alike = (here.file, here.function) == (there.file, there.function)
         loop = next((block for block in step.within if alike and _contains(block, here)), None)
         if loop is not None and here.line < there.line:
-            return Place.PREPARES if _on_the_batch(here, loop, there) else Place.EARLIER, here
+            model = there.text if step.name == FORWARD else ""
+            return Place.PREPARES if _on_the_batch(here, loop, model) else Place.EARLIER, here
         if loop is not None:
             return Place.LATER, here
     if not shared:
@@ -144,13 +145,13 @@ def _compared(row: Activity, step: Activity) -> tuple[Place, Frame | None]:
     return Place.PREPARES if first else Place.WITHIN, shared[-1]
 
 
-def _on_the_batch(line: Frame, loop: Block, step: Frame) -> bool:
-    """Whether the line works on what the loop's head gives, or on what the step reads."""
+def _on_the_batch(line: Frame, loop: Block, model: str) -> bool:
+    """Whether the line works on what the loop's head gives, or the line ``model`` reads."""
     if line.line == loop.line:
         return True
     read, written = _names(line.text)
     _, given = _names(f"{loop.text} pass")
-    return bool((read | written) & _names(step.text)[0] or read & given)
+    return bool((read | written) & _names(model)[0] or read & given)
 
 
 def _names(text: str) -> tuple[set[str], set[str]]:
