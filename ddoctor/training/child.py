@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from itertools import takewhile
 from pathlib import Path
-from shutil import which
 from tempfile import gettempdir
 from time import perf_counter
 
@@ -25,22 +19,20 @@ import psutil
 from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
-from ddoctor.evidence.training import ECHO, ENGINE, Frame, RankEnding
+from ddoctor.evidence.training import Frame, RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
-from ddoctor.recorder import places, recorded, trial
+from ddoctor.recorder import recorded
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
     CALLS,
     COLLECTIVE,
-    DDP_BUFFERS,
     DDP_REDUCE,
     DONE,
     ERROR,
-    FIRST_FUNCTION,
     LEAVING,
     OPERATION,
     OPERATIONS,
@@ -51,7 +43,7 @@ from ddoctor.recorder.tape import (
     WORLD,
     Tape,
 )
-from ddoctor.training import last_words, stderr
+from ddoctor.training import command, last_words, stacks, stderr
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 
@@ -59,17 +51,11 @@ FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
-STACK_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
 MOST_ROWS = 2000
 KEPT_CHARACTERS = 4000
 RECENT = 32
 """The number of a rank's last collectives that show whether the ranks called the same."""
-FUNCTIONS = OPERATIONS[FIRST_FUNCTION:]
-# torch/nn/parallel/distributed.py
-SYNC_BUFFERS = "_sync_buffers"
-FATAL = "Fatal Python error: "
-FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 BUSY_SHARE = 0.2
 """Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
 
@@ -109,11 +95,11 @@ class Child:
         self._stderr = stderr.forwarded()
         try:
             self._process = subprocess.Popen(
-                recorder_command("" if self._unwritten else str(self.folder), words),
-                env=_environment(turn, order) | self._tag,
+                command.recorder_command("" if self._unwritten else str(self.folder), words),
+                env=command.environment(turn, order) | self._tag,
                 # A signal must reach the script once: from this process.
                 start_new_session=True,
-                pass_fds=_inherited(),
+                pass_fds=command.inherited(),
                 preexec_fn=end_with_parent,
                 stderr=self._stderr.end if self._stderr else None,
             )
@@ -230,7 +216,7 @@ class Child:
             self.ended_by_us = True
             ending = self._read_ending() or Ending()
             if sample and not ending.stack:
-                self.stack = _stack(self.pid)
+                self.stack = stacks.sampled(self.pid)
             with suppress(ProcessLookupError):
                 self._process.terminate()
         # It may print its last lines.
@@ -279,7 +265,7 @@ class Child:
         printed = self._stderr.ended() if self._stderr else ""
         ending = last_words.added(self._read_ending() or Ending(), code, printed, self._began_at)
         native = code and not ending.exception
-        raised_in = _raised_in(ending)
+        raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
         record = Record(
             rank=self.launched.rank,
@@ -296,7 +282,9 @@ class Child:
                 message=ending.message,
                 then=ending.then,
                 source=ending.source,
-                stack=self.stack or self._crash(printed if native else "") or ending.stack,
+                stack=self.stack
+                or stacks.of_crash(self.folder, printed if native else "")
+                or ending.stack,
                 time=over_at - self._began,
                 doing=raised_in or self._doing,
                 doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
@@ -347,34 +335,6 @@ class Child:
         names = tuple(OPERATIONS[one] for one in ended)
         return names[:-1] if raised_in and raised_in in names[-1:] else names
 
-    def _crash(self, printed: str) -> tuple[Frame, ...]:
-        """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none."""
-        text = ""
-        with suppress(OSError):
-            text = (self.folder / recorded.CRASH).read_text(errors="replace")
-        # A script that enables it, as torchelastic's ``record`` does, has it write to stderr.
-        text = text or printed.partition(FATAL)[2]
-        # Each thread has its innermost frame first. The one that crashed may be of native code,
-        # such as gloo's; then the script was where the main thread was, which comes last.
-        current = FAULT.findall(text.partition("Current thread")[2].partition("\n\n")[0])
-        return _frames(current or FAULT.findall(text.rpartition("\nThread ")[2]))
-
-
-def _raised_in(ending: Ending) -> str:
-    """The collective whose call raised the exception; empty: it was raised elsewhere.
-
-    When the exception left the call, the tape returned to the phase around it.
-    """
-    inner = list(takewhile(lambda frame: not frame.of_user, reversed(ending.stack)))
-    for frame in reversed(inner):
-        if frame.function in FUNCTIONS and "torch/distributed/" in frame.file:
-            return frame.function
-        if frame.function == SYNC_BUFFERS:
-            return OPERATIONS[DDP_BUFFERS]
-    # DDP reduces gradients during the backward pass, whose other errors name no connection.
-    lost = ECHO.search(ending.message) and any(frame.function == ENGINE for frame in inner)
-    return OPERATIONS[DDP_REDUCE] if lost else ""
-
 
 NewChild = Callable[[int, TurnOrder], Child]
 """Starts the script for a turn."""
@@ -400,82 +360,3 @@ def _end_of(pid: int) -> int | None:
     with suppress(OSError, AttributeError):
         return os.pidfd_open(pid)
     return None
-
-
-def recorder_command(folder: str, words: Sequence[str]) -> list[str]:
-    """The command that runs a script and records it in the folder; without one, it only runs it."""
-    return [sys.executable, *_interpreter_options(), "-c", recorded.START, folder, *words]
-
-
-def _interpreter_options() -> list[str]:
-    """The options of the Python interpreter, such as -u or -X."""
-    words = sys.orig_argv[1:]
-    return words[: words.index("-m")] if "-m" in words else []
-
-
-@cache
-def _inherited() -> tuple[int, ...]:
-    """The descriptors that the launcher gave, such as that of ``train.py <(make-config)``.
-
-    Python's own are not inheritable; torch's are not yet there at the first call.
-    """
-    with suppress(OSError):
-        return tuple(filter(_inheritable, map(int, os.listdir("/dev/fd"))))
-    return ()
-
-
-def _inheritable(number: int) -> bool:
-    try:
-        return number > stderr.STDERR and os.get_inheritable(number)
-    except OSError:
-        return False  # that of the list itself
-
-
-def _environment(turn: int, order: TurnOrder) -> dict[str, str]:
-    environment = dict(os.environ)
-    if turn == 0:
-        environment[recorded.ISOLATE] = "1"
-    else:
-        environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        environment["MASTER_PORT"] = str(order.port)
-    if order.grow is not None:
-        environment[recorded.GROW] = msgspec.json.encode(order.grow).decode()
-    if order.change:
-        environment[trial.VARIABLE] = json.dumps(order.change)
-    for entry in order.change:
-        name, _, value = entry.partition("=")
-        if name == "torch.threads":
-            environment["OMP_NUM_THREADS"] = value
-    return environment
-
-
-def _stack(pid: int) -> tuple[Frame, ...]:
-    """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
-    spy = which(
-        "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    )
-    if spy is None:
-        return ()
-    try:
-        done = subprocess.run(
-            [spy, "dump", "--json", "--nonblocking", "--pid", str(pid)],
-            capture_output=True,
-            timeout=STACK_SECONDS,
-            check=True,
-        )
-        threads = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return ()
-    main = next((one for one in threads if one.get("thread_name") == "MainThread"), None)
-    frames = main["frames"] if main is not None else []
-    return _frames([(one["filename"], one["line"], one["name"]) for one in frames])
-
-
-def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
-    """The frames outside of ddoctor and Python's import, from files, lines and functions."""
-    return tuple(
-        Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
-        for file, line, name in reversed(rows)
-        # recorded.START is <string>.
-        if "ddoctor/recorder" not in file and not file.startswith(("<frozen", "<string>"))
-    )

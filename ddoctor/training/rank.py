@@ -24,7 +24,8 @@ from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.proc import interruption
 from ddoctor.recorder import script
-from ddoctor.training.child import FORWARDED, Child, NewChild, recorder_command
+from ddoctor.training.child import FORWARDED, Child, NewChild
+from ddoctor.training.command import recorder_command
 from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 

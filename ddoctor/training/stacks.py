@@ -1,0 +1,90 @@
+"""The stack of a script that hangs, crashed or raised an exception."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from shutil import which
+
+from ddoctor.evidence.training import ECHO, ENGINE, Frame
+from ddoctor.recorder import places, recorded
+from ddoctor.recorder.script import Ending
+from ddoctor.recorder.tape import DDP_BUFFERS, DDP_REDUCE, FIRST_FUNCTION, OPERATIONS
+
+STACK_SECONDS = 10.0
+FUNCTIONS = OPERATIONS[FIRST_FUNCTION:]
+# torch/nn/parallel/distributed.py
+SYNC_BUFFERS = "_sync_buffers"
+FATAL = "Fatal Python error: "
+FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+
+
+def sampled(pid: int) -> tuple[Frame, ...]:
+    """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
+    spy = which(
+        "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
+    if spy is None:
+        return ()
+    try:
+        done = subprocess.run(
+            [spy, "dump", "--json", "--nonblocking", "--pid", str(pid)],
+            capture_output=True,
+            timeout=STACK_SECONDS,
+            check=True,
+        )
+        threads = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
+    main = next((one for one in threads if one.get("thread_name") == "MainThread"), None)
+    frames = main["frames"] if main is not None else []
+    return _frames([(one["filename"], one["line"], one["name"]) for one in frames])
+
+
+def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
+    """The frames outside of ddoctor and Python's import, from files, lines and functions."""
+    return tuple(
+        Frame(file=file, line=int(line), function=name, of_user=places.of_user(file))
+        for file, line, name in reversed(rows)
+        # recorded.START is <string>.
+        if "ddoctor/recorder" not in file and not file.startswith(("<frozen", "<string>"))
+    )
+
+
+def of_crash(folder: Path, printed: str) -> tuple[Frame, ...]:
+    """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none.
+
+    It is in the folder of the rank, or in what it printed to stderr.
+    """
+    text = ""
+    with suppress(OSError):
+        text = (folder / recorded.CRASH).read_text(errors="replace")
+    # A script that enables it, as torchelastic's ``record`` does, has it write to stderr.
+    text = text or printed.partition(FATAL)[2]
+    # Each thread has its innermost frame first. The one that crashed may be of native code,
+    # such as gloo's; then the script was where the main thread was, which comes last.
+    current = FAULT.findall(text.partition("Current thread")[2].partition("\n\n")[0])
+    return _frames(current or FAULT.findall(text.rpartition("\nThread ")[2]))
+
+
+def raised_in(ending: Ending) -> str:
+    """The collective whose call raised the exception; empty: it was raised elsewhere.
+
+    When the exception left the call, the tape returned to the phase around it.
+    """
+    inner = list(takewhile(lambda frame: not frame.of_user, reversed(ending.stack)))
+    for frame in reversed(inner):
+        if frame.function in FUNCTIONS and "torch/distributed/" in frame.file:
+            return frame.function
+        if frame.function == SYNC_BUFFERS:
+            return OPERATIONS[DDP_BUFFERS]
+    # DDP reduces gradients during the backward pass, whose other errors name no connection.
+    lost = ECHO.search(ending.message) and any(frame.function == ENGINE for frame in inner)
+    return OPERATIONS[DDP_REDUCE] if lost else ""
