@@ -64,12 +64,13 @@ SOUND: Mapping[str, Mapping[str, Any]] = {
     },
     "logs now and then": {"work": "if step % 10 == 0: print(step, flush=True)"},
     "writes to its disk in each step": {
+        "forward": "busy(0.1)",
         "work": """
             with open(f"notes{rank}", "w") as file:
                 file.write(100_000 * "x")
                 file.flush()
                 os.fsync(file.fileno())
-            """
+            """,
     },
     "other lengths": {
         "forward": """
