@@ -13,7 +13,7 @@ import pytest
 from ddoctor import knowledge
 from ddoctor.evidence.live import FrameRow, KnownFrames
 from ddoctor.evidence.training import Frame
-from ddoctor.live.activities import activities, activity
+from ddoctor.live.activities import MOST_ACTIVITIES, activities, activity
 from ddoctor.live.sampling_rate import RATE
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy
@@ -256,3 +256,20 @@ def test_how_often_each_is_come_to() -> None:
     forward, elsewhere, backward = (user(3), CALL), (user(5), CALL), (user(4), ENGINE)
     met = activities([forward, elsewhere, backward, forward, forward], HERE)
     assert {(one.name, one.visits) for one in met} == {("forward", 2), ("backward-or-wait", 1)}
+
+
+def test_the_frames_that_lead_into_an_activity_are_counted() -> None:
+    stacks = [(user(3), user(4), CALL, user(9)), (user(3), user(9)), (user(3), user(5), SAVE)]
+    found = {one.name: one.entered for one in activities(stacks, HERE)}
+    assert found == {"forward": 2, "rest": 2, "checkpoint": 2}
+
+
+def test_rare_lines_of_an_activity_are_merged() -> None:
+    often = [(user(3), user(4), CALL)] * 50
+    rare = [(user(3), user(10), user(line)) for line in range(40)]
+    found = activities([*often, *rare], HERE)
+    assert sum(one.samples for one in found if one.name == "rest") == 40
+    assert len(found) <= MOST_ACTIVITIES + 1
+    (merged,) = (one for one in found if one.name == "rest" and one.samples > 1)
+    assert merged.calls == (user(3), user(10))
+    assert merged.entered == 2
