@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import takewhile
@@ -23,6 +23,7 @@ from ddoctor.evidence.training import Frame
 
 OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
 FORWARD, REST = "forward", "rest"
+OUTSIDE = (REST, IN_COLLECTION)
 
 
 class Place(Enum):
@@ -61,36 +62,15 @@ class LoopWork:
 
 def preparing(live: LiveState) -> LoopWork | None:
     """Work on a batch before the model gets it; None: too little."""
-
-    def counted(one: LiveRankState, row: Activity) -> Frame | None:
-        place, line = _placed(one, row)
-        return line if place is Place.PREPARES and not _by_text(row) else None
-
-    return _work(live, counted)
+    return _work(live, {Place.PREPARES})
 
 
 def around(live: LiveState) -> LoopWork | None:
     """Other work of the loop, by its place or its text; None: too little."""
-
-    def counted(one: LiveRankState, row: Activity) -> Frame | None:
-        place, line = _placed(one, row)
-        return (
-            row.line if _by_text(row) else line if place in (Place.EARLIER, Place.LATER) else None
-        )
-
-    return _work(live, counted)
+    return _work(live, {Place.EARLIER, Place.LATER})
 
 
-def _by_text(row: Activity) -> bool:
-    """Whether it was at a line outside the model that only few steps need."""
-    outside = row.name in (REST, IN_COLLECTION)
-    return outside and row.line is not None and bool(loop_lines.does(row.line))
-
-
-def _work(
-    live: LiveState, counted: Callable[[LiveRankState, Activity], Frame | None]
-) -> LoopWork | None:
-    """Work in activities for which ``counted`` returns a line."""
+def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
     if not live.moves or live.straggler is not None:
         return None
     # Of a rank that is nearly always there, the samples do not show how often it gets there.
@@ -102,13 +82,25 @@ def _work(
     met: Counter[Frame] = Counter()
     shares: dict[LiveRankState, float] = {}
     for one in live.ranks:
-        rows = [(row, line) for row in one.seen.activities if (line := counted(one, row))]
-        shares[one] = sum(row.samples for row, _ in rows) / one.seen.samples
-        for row, line in rows:
-            met[line] += row.samples
+        here: Counter[Frame] = Counter()
+        for row in one.seen.activities:
+            place, line = _told(one, row)
+            if place in counted and line is not None:
+                here[line] += row.samples
+        shares[one] = here.total() / one.seen.samples
+        met += here
     work = LoopWork(shares=shares, lines=[line for line, _ in met.most_common()])
     of_all = min(shares.values()) >= NOTABLE / 2
     return work if of_all and work.share >= NOTABLE else None
+
+
+def _told(one: LiveRankState, row: Activity) -> tuple[Place, Frame | None]:
+    """What this work is by its place and its text, and its line."""
+    place, line = _placed(one, row)
+    does = loop_lines.does(row.line) if row.name in OUTSIDE and row.line is not None else ""
+    if does and (place is not Place.PREPARES or does in loop_lines.OF_NO_BATCH):
+        return Place.LATER, row.line
+    return place, line
 
 
 def _placed(one: LiveRankState, row: Activity) -> tuple[Place, Frame | None]:

@@ -21,6 +21,9 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 }
 """Work that few steps or none need, and the text of a line that does it."""
 
+OF_NO_BATCH = ("collects garbage", "empties the allocator's cache", "logs")
+"""What is no work on a batch, even in a line that reads it."""
+
 
 def does(line: HotLine | Frame) -> str:
     """What such a line does; empty: it is none."""

@@ -73,6 +73,7 @@ INNER = user(3, "row.append(table[word])", "tokenise")
         at(15, "ids = torch.tensor([table[word] for word in texts])"),
         # At the head of the loop.
         at(10, "for texts in batches():", user(3, "yield tokenise(texts)", "batches")),
+        at(10, "for texts in batches():", user(3, "time.sleep(0.01)", "batches")),
     ],
 )
 def test_before_the_model(calls: tuple[Frame, ...]) -> None:
@@ -119,6 +120,7 @@ def test_after_the_step() -> None:
         ("for step, texts in enumerate(loader):", "adjust(optimizer, step)"),
         ("for step, texts in enumerate(loader):", "kept.append(torch.ones(size))"),
         ("while True:", "gc.collect()"),
+        ("for texts in loader:", "print(texts.shape)"),
     ],
 )
 def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
@@ -138,6 +140,7 @@ def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
         ("while True:", "ids = next(batches)"),
         ("for step in range(steps):", "ids = data[step : step + size].to(device)"),
         ("for ids in loader:", "ids = ids.to(device)"),
+        ("for texts in loader:", "ids = [text.item() for text in texts]"),
     ],
 )
 def test_on_the_batch(head: str, line: str) -> None:
