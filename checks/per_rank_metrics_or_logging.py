@@ -20,8 +20,8 @@ from statistics import median
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import HotLine, Lines, Steps
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 LOGGING = re.compile(

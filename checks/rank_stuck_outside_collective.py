@@ -21,9 +21,10 @@ from ddoctor.analysis.flight_records import RECORDER, awaited, by_nccl, named
 from ddoctor.analysis.live_ranks import HELD, LiveRankState, places, stack, subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked",)

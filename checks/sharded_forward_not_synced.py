@@ -32,8 +32,7 @@ from ddoctor.analysis.live_ranks import (
     way_there,
 )
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import Block
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = (

@@ -23,8 +23,9 @@ from ddoctor.analysis import endings, live_loop, loop_lines
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import HotLine, Lines, Steps
-from ddoctor.evidence.training import Frame, RankUse
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)

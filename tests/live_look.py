@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ddoctor.evidence.live import Activity, Block, LiveLink, LiveLook, LiveRank, LiveWorker
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import Activity, LiveLink, LiveLook, LiveRank, LiveWorker
 from tests.training_run import ENGINE, library, user
 
 SECONDS = 10.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import RankEnding, TrainingRun
 
 RESET = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "

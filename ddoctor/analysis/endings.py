@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import takewhile
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.host import cpu_list
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import PHASES
-from ddoctor.evidence.training import TRACEBACK, Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import TRACEBACK, RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
 MOST_CALLERS = 3

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 
 AT_GPU, TO_GPU = "gpu-wait", "to-device"
 # Calls in which the host waits for its GPU; calls in which it copies data to it.

@@ -9,7 +9,7 @@ from statistics import fmean
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 
 # Share of the samples. A host that drives a GPU runs ahead of it, and has time to wait for data.
 STARVED_ON_GPU = 0.5

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings, gpu_lines
-from ddoctor.evidence.live import Activity, Block, LiveRank
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import Activity, LiveRank
 from ddoctor.evidence.steps import PHASES
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Fix, Observation
 
 # Below that it may be one slow step: ranks of ordinary training move within a second or two.

@@ -17,7 +17,7 @@ from ddoctor.analysis.live_ranks import (
     named,
     shares,
 )
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 from ddoctor.models import Fix, Observation
 
 # A slowdown of 10 % counts; of the waiting time of the others, as much again is sampling noise.

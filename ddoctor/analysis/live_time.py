@@ -15,7 +15,7 @@ from ddoctor.analysis.live_ranks import (
 )
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 
 # Share of the time: what takes less is not worth a change.
 NOTABLE = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import HotLine
-from ddoctor.evidence.training import Frame
 
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
     "collects garbage": re.compile(r"\bgc\.collect\("),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ddoctor.evidence.training import TRACEBACK, Frame
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import TRACEBACK
 
 # Characters of a message, which may have many lines.
 LONGEST = 4_000

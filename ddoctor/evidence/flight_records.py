@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import AttachSection, Part
-from ddoctor.evidence.training import Frame
 
 
 class Call(Part, frozen=True, kw_only=True):

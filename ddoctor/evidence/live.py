@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.section import AttachSection, Count, Known, Part
-from ddoctor.evidence.training import Frame
-
-
-class Block(Part, frozen=True, kw_only=True):
-    """A loop or a branch of the user's code that contains a frame."""
-
-    file: str
-    function: str
-    loop: bool
-    text: str
-    """Its first line of source."""
-    line: int
-    end: int
 
 
 class Activity(Part, frozen=True, kw_only=True):

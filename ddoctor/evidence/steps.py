@@ -7,6 +7,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Literal, get_args
 
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, RunSection, of_one_length
 
@@ -173,6 +174,13 @@ class HotLine(Part, frozen=True, kw_only=True):
     samples: int
     inner: str = ""
     """The innermost library frame, as file:function; empty: the user's own."""
+    after: str = ""
+    """The last of the step's phases before this one: loader, forward, backward, optimizer."""
+    calls: tuple[Frame, ...] = ()
+    """The outermost user's frames that lead into the phase, innermost last; of ``rest`` to this
+    line."""
+    within: tuple[Block, ...] = ()
+    """Loops and branches around these frames."""
 
 
 class RankLines(Part, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Literal
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import Count, Part, RunSection, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
 
@@ -38,17 +39,6 @@ GAIN = 1.05
 
 Source = Literal["", "exit", "stderr", "TORCHELASTIC_ERROR_FILE"]
 Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupted", "vanished"]
-
-
-class Frame(Part, frozen=True, kw_only=True):
-    """One frame of a stack."""
-
-    file: str
-    line: int
-    function: str
-    text: str = ""
-    of_user: bool = False
-    """Whether it is the user's code and not a library's."""
 
 
 class RankEnding(Part, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from itertools import groupby, takewhile
 
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, KnownFrames, Turn
-from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 
 COLLECTIVE, REST = "collective", "rest"

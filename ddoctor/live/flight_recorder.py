@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 
 from ddoctor.evidence.flight_records import Call, GroupCalls
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 
 # Bytes of a dump: 2,000 calls with 50 frames each take 2 MiB.
 MOST_BYTES = 64 * 2**20

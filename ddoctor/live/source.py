@@ -11,14 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.evidence.live import Block
-from ddoctor.evidence.training import Frame
+from ddoctor import blocks
+from ddoctor.blocks import Loop
+from ddoctor.evidence.frames import Block, Frame
 
 # The kernel counts a process's start time from the boot, whose time it has in whole seconds.
 COARSE_SECONDS = 2.0
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
-Loop = ast.For | ast.AsyncFor | ast.While
-Node = ast.If | Loop
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
@@ -33,7 +31,7 @@ class Source:
             self._folder = Path(process.cwd())
             self._began = process.create_time()
         self._lines = cache(self._read)
-        self._nodes = cache(self._parse)
+        self._nodes = cache(lambda file: blocks.parsed(self._lines(file)))
         # The same frames are sampled again and again.
         self._counters = cache(_counters)
 
@@ -55,20 +53,11 @@ class Source:
 
     def blocks(self, calls: Sequence[Frame]) -> tuple[Block, ...]:
         """Return the loops and branches around the user's frames, the innermost last."""
-        return tuple(block for frame in calls for block in self._blocks(frame))
-
-    def _blocks(self, frame: Frame) -> Iterator[Block]:
-        for node in self._nodes(frame.file):
-            first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
-            if first <= frame.line <= last:
-                yield Block(
-                    file=frame.file,
-                    function=frame.function,
-                    loop=isinstance(node, LOOPS),
-                    text=self.text(frame.file, node.lineno),
-                    line=node.lineno,
-                    end=node.end_lineno or last,
-                )
+        return tuple(
+            block
+            for frame in calls
+            for block in blocks.around(frame, self._nodes(frame.file), self._lines(frame.file))
+        )
 
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.
@@ -99,13 +88,6 @@ class Source:
             # A file that changed after the start is not what runs.
             if path.stat().st_mtime <= self._began + COARSE_SECONDS:
                 return path.read_text().splitlines()
-        return ()
-
-    def _parse(self, file: str) -> Sequence[Node]:
-        """Return the loops and branches of a file; empty: it cannot be read."""
-        with suppress(SyntaxError, ValueError, RecursionError):
-            every = ast.walk(ast.parse("\n".join(self._lines(file))))
-            return [node for node in every if isinstance(node, Node)]
         return ()
 
 

@@ -17,8 +17,8 @@ import msgspec
 
 from ddoctor import knowledge
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import KnownFrames
-from ddoctor.evidence.training import Frame
 from ddoctor.live.source import Source
 from ddoctor.proc.parent import end_with_parent
 

@@ -29,6 +29,12 @@ def of_user(file: str) -> bool:
     return not path.startswith((*_LIBRARIES, _OURS))
 
 
+@cache
+def of_ours(file: str) -> bool:
+    """Whether a file is ddoctor's."""
+    return str(Path(file).resolve()).startswith(_OURS)
+
+
 def caller(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code, starting at this frame."""
     while frame is not None and not of_user(frame.f_code.co_filename):

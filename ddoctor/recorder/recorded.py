@@ -78,8 +78,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     flags: RankFlags | None = None
     places: tuple[HotLine, ...] = ()
     """Lines in which the main thread was sampled."""
-    samples: tuple[tuple[float, int, int], ...] = ()
-    """Time, phase and place of each sample of the main thread."""
+    samples: tuple[tuple[float, int, int, int], ...] = ()
+    """Time, phase, the step's phase before it, and place of each sample of the main thread."""
     memory: tuple[tuple[float, int, float, float, float | None], ...] = ()
     """Time, completed steps, MiB of the process, MiB on the device, MiB that malloc keeps free."""
     growth: Growth = NO_GROWTH

@@ -5,12 +5,16 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import TypeAlias
 
+from ddoctor import blocks
 from ddoctor.evidence import redaction
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import places
@@ -28,6 +32,9 @@ WEIGHED_OFTEN = 60
 takes."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
+MOST_CALLS = 8
+"""Frames between the script and its loop; more are below the loop, or a recursion."""
+Calls: TypeAlias = tuple[tuple[CodeType, int], ...]
 WRITE_AFTER_SECONDS = 2.0
 """Seconds to the first write; the interval doubles each time, to at most a minute."""
 STOP_SECONDS = 5.0
@@ -39,9 +46,11 @@ class Sampler:
     def __init__(self, timeline: Timeline, write: Callable[[], None]) -> None:
         self._timeline = timeline
         self._write = write
-        self._numbers: dict[tuple[CodeType, int, CodeType], int] = {}
-        """Code, line and innermost code of each place, numbered from 0."""
-        self.samples: list[tuple[float, int, int]] = []
+        self._numbers: dict[tuple[CodeType, int, CodeType, Calls], int] = {}
+        """Code, line, innermost code and calls of each place, numbered from 0."""
+        self._nodes = cache(lambda file: blocks.parsed(linecache.getlines(file)))
+        self.samples: list[tuple[float, int, int, int]] = []
+        """Time, phase, the phase before it and place of each sample."""
         self.memory: list[tuple[float, int, float, float, float | None]] = []
         self._at_first = held() or 0.0
         self.grown = 0.0
@@ -73,9 +82,15 @@ class Sampler:
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                 text=redaction.text(linecache.getline(code.co_filename, line).strip()),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
+                calls=tuple(_frame(*call) for call in calls),
+                within=tuple(block for call in calls for block in self._blocks(*call)),
             )
-            for code, line, inner in list(self._numbers)
+            for code, line, inner, calls in list(self._numbers)
         )
+
+    def _blocks(self, code: CodeType, line: int) -> Iterator[Block]:
+        file = code.co_filename
+        return blocks.around(_frame(code, line), self._nodes(file), linecache.getlines(file))
 
     def _run(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
@@ -101,17 +116,17 @@ class Sampler:
         if timeline.busy != timeline.main:
             return
         frame = sys._current_frames().get(timeline.main)
-        phase, now = timeline.phase, timeline.last
+        phase, came, now = timeline.phase, timeline.came, timeline.last
         user = places.caller(frame)
         if frame is None or user is None:
             return
-        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user))
+        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user), _calls(user))
         number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) >= MOST_PLACES:
                 return
             number = self._numbers[key] = len(self._numbers)
-        self.samples.append((now, phase, number))
+        self.samples.append((now, phase, came, number))
 
     def _weigh(self) -> None:
         timeline = self._timeline
@@ -120,6 +135,35 @@ class Sampler:
         self.memory.append((timeline.last, timeline.done, weight, device, free))
         if not self._training:
             self.grown = max(self.grown, weight - self._at_first)
+
+
+def _frame(code: CodeType, line: int) -> Frame:
+    return Frame(
+        file=places.short(code.co_filename),
+        line=line,
+        function=code.co_name,
+        text=linecache.getline(code.co_filename, line).strip(),
+        of_user=True,
+    )
+
+
+def _calls(user: FrameType) -> Calls:
+    """The user's outermost frames that lead to what the recorder times, innermost last."""
+    calls: list[tuple[CodeType, int]] = []
+    timed = False
+    frame: FrameType | None = user
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if places.of_user(file):
+            if timed:
+                # What was met before is inside of a timed call.
+                calls.clear()
+            timed = False
+            calls.append((frame.f_code, frame.f_lineno or 0))
+        elif places.of_ours(file):
+            timed = True
+        frame = frame.f_back
+    return tuple(reversed(calls[-MOST_CALLS:]))
 
 
 def _short(file: str) -> str:

@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from ddoctor.analysis import printed_tracebacks
-from ddoctor.evidence.training import TRACEBACK, Frame, Source
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import TRACEBACK, Source
 from ddoctor.recorder import places, tracebacks
 
 MOST_FRAMES = 60

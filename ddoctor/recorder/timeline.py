@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.swaps import Swaps
 from ddoctor.recorder.tape import (
+    COLLECTIVE,
     COUNTS,
     DONE,
     HEAD_BYTES,
@@ -55,7 +56,8 @@ class Timeline:
         of every step compare it directly, which costs less than a call of ``here``."""
         self.swaps = Swaps()
         """The hooks that are removed while the recorder rests."""
-        self.phase = REST
+        self.phase = self.came = REST
+        """Now, and the last of the step's own phases that was left."""
         self.seconds = NO_SECONDS[:]
         self.counts = NO_COUNTS[:]
         self.open: list[int] = []
@@ -103,6 +105,8 @@ class Timeline:
             return
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
+        if self.phase < COLLECTIVE:
+            self.came = self.phase
         self.phase = self.open[depth]
         del self.open[depth:]
         self.last = self.head[SINCE] = now

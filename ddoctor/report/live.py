@@ -9,10 +9,10 @@ from statistics import fmean
 from ddoctor.analysis import endings, live_time
 from ddoctor.analysis.live_ranks import LiveRankState, named, phase, places
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
-from ddoctor.evidence.training import Frame
 from ddoctor.report.host_load import host_load
 from ddoctor.report.step_breakdown import Slice
 from ddoctor.report.wording import Grid

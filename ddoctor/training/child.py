@@ -19,7 +19,8 @@ import psutil
 from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
-from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.parent import end_with_parent

@@ -168,11 +168,14 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
 
 def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
     begin, end = run.span(record.rank)
-    counts = Counter((phase, place) for time, phase, place in facts.samples if begin <= time <= end)
+    counts = Counter(
+        (phase, came, place) for time, phase, came, place in facts.samples if begin <= time <= end
+    )
     lines = []
-    for (phase, place), samples in counts.most_common(MOST_LINES):
+    for (phase, came, place), samples in counts.most_common(MOST_LINES):
         name = "waiting" if phase == tape.COLLECTIVE else tape.PHASES[phase]
-        lines.append(replace(facts.places[place], phase=name, samples=samples))
+        after = tape.PHASES[came] if phase == tape.REST else ""
+        lines.append(replace(facts.places[place], phase=name, after=after, samples=samples))
     return RankLines(rank=record.rank, samples=counts.total(), lines=tuple(lines))
 
 

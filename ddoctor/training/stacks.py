@@ -13,7 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from shutil import which
 
-from ddoctor.evidence.training import ECHO, ENGINE, Frame
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import ECHO, ENGINE
 from ddoctor.recorder import places, recorded
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import DDP_BUFFERS, DDP_REDUCE, FIRST_FUNCTION, OPERATIONS

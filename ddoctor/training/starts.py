@@ -16,7 +16,7 @@ def starts(run: Run) -> Starts:
 
 
 def _start(record: Record, facts: Facts) -> RankStart:
-    last = facts.places[facts.samples[-1][2]] if facts.samples and not record.done else None
+    last = facts.places[facts.samples[-1][-1]] if facts.samples and not record.done else None
     return RankStart(
         rank=record.rank,
         host=record.host,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.analysis.cuda_oom import Kind, cases, of_kind, parts, read
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from tests.gpu_memory_error import CROWDED, OLD, PIECES, SENT_BY_RANKS, error, out_of_memory
 from tests.training_run import ending, library, raised, run, user

@@ -8,8 +8,8 @@ import pytest
 
 from ddoctor.analysis import live_loop
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.live import Activity, Block, LiveRank
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import Activity, LiveRank
 from tests.live_look import SECONDS, block, look
 from tests.training_run import user
 

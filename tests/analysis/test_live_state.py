@@ -5,9 +5,9 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.analysis.live_state import LiveState, unjudged
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Verdict
 from tests.live_look import TRAINING, in_collective, in_reduction, look, moving, on_gpu
 from tests.live_look import standing as stands

@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import ENGINE, Frame, RankEnding
+from ddoctor.evidence.training import ENGINE, RankEnding
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, in_reduction, look, moving, standing

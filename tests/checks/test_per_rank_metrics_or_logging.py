@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, look, moving, standing

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving

@@ -5,10 +5,11 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame, RankEnding
+from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.flight_records import call, recorded, records, unseen

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, STARVED, in_collective, look, moving, standing

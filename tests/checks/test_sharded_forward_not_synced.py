@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.live import Block, LiveLook, LiveRank
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, block, in_collective, in_reduction, look, moving, standing

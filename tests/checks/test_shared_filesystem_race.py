@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.training_run import echoing, ending, library, raised, run, user

@@ -19,9 +19,10 @@ from ddoctor.__main__ import line
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle, limits
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.evidence.training import Frame, TrainingRun
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.forecast import launch_files, request
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.live import logs

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from ddoctor import knowledge
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import FrameRow, KnownFrames
-from ddoctor.evidence.training import Frame
 from ddoctor.live.activities import MOST_ACTIVITIES, activities, activity
 from ddoctor.live.sampling_rate import RATE
 from ddoctor.live.source import Source

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from random import Random
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
@@ -21,7 +22,7 @@ from ddoctor.evidence.steps import (
     Steps,
     Wait,
 )
-from ddoctor.evidence.training import Frame, RankEnding, TrainingRun, Trial, Trials, TrialTurn
+from ddoctor.evidence.training import RankEnding, TrainingRun, Trial, Trials, TrialTurn
 from tests.report.machines import HOSTILE
 from tests.training_loaders import loader_with
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.evidence.training import Frame
+from ddoctor.evidence.frames import Frame
 from ddoctor.recorder.script import Ending
 from ddoctor.training.last_words import ERROR_FILE, added, of_thread
 

@@ -1,0 +1,36 @@
+"""The loops and branches of a source file, and those around a frame."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from ddoctor.evidence.frames import Block, Frame
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+Loop = ast.For | ast.AsyncFor | ast.While
+Node = ast.If | Loop
+
+
+def parsed(lines: Sequence[str]) -> Sequence[Node]:
+    """The loops and branches of a file; empty: it cannot be read."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        every = ast.walk(ast.parse("\n".join(line.rstrip("\n") for line in lines)))
+        return [node for node in every if isinstance(node, Node)]
+    return ()
+
+
+def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterator[Block]:
+    """The loops and branches whose body contains the frame, the innermost last."""
+    for node in nodes:
+        first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
+        if first <= frame.line <= last:
+            yield Block(
+                file=frame.file,
+                function=frame.function,
+                loop=isinstance(node, LOOPS),
+                text=lines[node.lineno - 1].strip(),
+                line=node.lineno,
+                end=node.end_lineno or last,
+            )
