@@ -15,15 +15,18 @@ To fix it, add workers, do less in collate, move work of the loop into the worke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
+from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.step_loop import StepLoop
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -123,8 +126,8 @@ def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"{who} {work.share:.0%} of the time on the batch between the loader and the model, "
-            f"mostly at {endings.place(line)}{endings.quoted(line)}"
+            f"{who} {work.share:.0%} of the time on the batch between the loader and the model"
+            f"{_mostly(work.lines)}"
         ),
         evidence=live_ranks.shares("work on the batch", work.shares),
         cost=Cost(value=round(work.share, 2), unit="share of step"),
@@ -132,29 +135,64 @@ def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def in_the_training_process(throughput: LoaderThroughput, lines: Lines | None) -> Iterator[Finding]:
+def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[Finding]:
     late = [feed for feed in throughput.feeds if feed.in_main >= NOTABLE * feed.step]
     if not late:
+        yield from _before_the_model(throughput, loop)
         return
     worst = max(late, key=lambda feed: feed.in_main / feed.step)
     loader = worst.loader
     if worst.wait > worst.in_main:
         return
-    rest = lines.of(worst.rank, "rest") if lines is not None else ()
-    line = rest[0] if rest else None
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"rank {worst.rank} works {loader.collate_in_main:.3f} s on each batch between the "
             f"loader of {loader.name} and the model, in a step of {worst.step:.3f} s"
-            + (f", mostly at {line.file}:{line.line} `{line.text}`" if line is not None else "")
+            f"{_mostly(loop.lines(Place.PREPARES))}"
         ),
         evidence=(_share("work of the training process on batches", worst, worst.in_main),),
         where=throughput.where(late),
         cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
         fixes=(_in_the_workers(loader.num_workers, loader.name),),
     )
+
+
+def _before_the_model(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[Finding]:
+    """Work on batches by sampled lines: of a loop without a DataLoader, too."""
+    seconds, lines = loop.seconds(Place.PREPARES), loop.lines(Place.PREPARES)
+    feeds = throughput.feeds
+    if seconds < NOTABLE * loop.step or any(feed.wait > seconds for feed in feeds) or not lines:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"all ranks spend {seconds:.3g} s of a step of {loop.step:.3g} s on the batch before "
+            f"the model gets it{_mostly(lines)}"
+        ),
+        evidence=(
+            Observation(
+                name="work of the training process on batches",
+                value=round(100 * seconds / loop.step),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source="the rank with the least",
+            ),
+        ),
+        cost=Cost(value=round(seconds / loop.step, 3), unit="share of step"),
+        fixes=(
+            _in_the_workers(
+                max((feed.loader.num_workers for feed in feeds), default=0),
+                endings.place(lines[0]),
+            ),
+        ),
+    )
+
+
+def _mostly(lines: Sequence[Frame]) -> str:
+    return f", mostly at {endings.place(lines[0])}{endings.quoted(lines[0])}" if lines else ""
 
 
 def _in_the_workers(workers: int, place: str) -> Fix:

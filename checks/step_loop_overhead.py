@@ -15,16 +15,16 @@ To fix it, do this work in one step of a hundred, and switch debug modes off.
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_loop, loop_lines
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY
+from ddoctor.analysis.live_stragglers import NOTABLE
+from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.step_loop import StepLoop
+from ddoctor.analysis.stragglers import SLOWER_BY
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -35,33 +35,25 @@ MOST = 0.5
 FEW = 3
 
 
-def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
-    if steps.count < ENOUGH_STEPS:
+def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
+    known = loop.seconds(Place.EARLIER, Place.LATER)
+    every = known + loop.seconds(Place.WITHIN, Place.UNKNOWN)
+    if not every or every < SLOWER_BY * loop.step:
         return
-    collects = loop_lines.OVERHEAD["collects garbage"].search
-    itself = (line.text for one in lines.ranks for line in lines.of(one.rank, "gc"))
-    parts = ("rest", "gc") if any(map(collects, itself)) else ("rest",)
-    typical = median(median(rank.seconds) for rank in steps.ranks)
-    seconds = min(median(rank.spent(*parts)) for rank in steps.ranks)
-    if seconds < SLOWER_BY * typical:
-        return
-    met = _met(steps, lines, parts)
-    known = {line: samples for line, samples in met.items() if loop_lines.does(line)}
-    sure = sum(known.values()) >= MOST * sum(met.values())
-    named = sorted(known if sure else met, key=lambda line: -met[line])[:FEW]
+    sure = known >= MOST * every
+    places = (Place.EARLIER, Place.LATER) if sure else (Place.WITHIN, Place.UNKNOWN)
+    named = loop.lines(*places)[:FEW]
     if not named:
         return
-    places = ", ".join(
-        f"{line.file}:{line.line} `{line.text}`"
-        + (f" ({does})" if (does := loop_lines.does(line)) else "")
-        for line in named
-    )
+    seconds = known if sure else every
+    share = seconds / loop.step
+    does = any(map(loop_lines.does, named))
     yield Finding(
-        severity=Severity.WARNING if sure else Severity.NOTE,
+        severity=Severity.WARNING if sure and (does or share >= NOTABLE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         because=(
-            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * typical:.3g} ms in the "
-            f"loop around the model, mostly at {places}"
+            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms in "
+            f"the loop around the model, mostly at {', '.join(map(_told, named))}"
             + ("" if sure else "; check whether each step needs this")
         ),
         evidence=(
@@ -69,11 +61,11 @@ def beside_the_model(steps: Steps, lines: Lines) -> Iterator[Finding]:
                 name="time outside the model in a step",
                 value=round(1000 * seconds, 2),
                 unit="ms",
-                source="median step of the rank with the least",
+                source="mean step of the rank with the least",
             ),
         ),
-        cost=Cost(value=round(seconds / typical, 3), unit="share of step"),
-        fixes=(_seldom(named[0], seconds / typical),),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_seldom(named[0], share),),
     )
 
 
@@ -97,12 +89,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def _told(line: Frame) -> str:
-    return f"{endings.place(line)}{endings.quoted(line)}{_does(line)}"
-
-
-def _does(line: HotLine | Frame) -> str:
     does = loop_lines.does(line)
-    return f" ({does})" if does else ""
+    return f"{endings.place(line)}{endings.quoted(line)}" + (f" ({does})" if does else "")
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
@@ -126,7 +114,7 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
         )
 
 
-def _alone(line: HotLine | Frame) -> bool:
+def _alone(line: Frame) -> bool:
     """Whether the line does only that."""
     try:
         (statement,) = ast.parse(line.text).body
@@ -135,18 +123,8 @@ def _alone(line: HotLine | Frame) -> bool:
     return bool(loop_lines.does(line)) and isinstance(statement, ast.Expr | ast.Assign)
 
 
-def _met(steps: Steps, lines: Lines, parts: Sequence[str]) -> Counter[HotLine]:
-    """The samples of each line in these phases, over all ranks."""
-    samples: Counter[HotLine] = Counter()
-    first: dict[tuple[str, int], HotLine] = {}
-    for rank in steps.ranks:
-        for line in lines.of(rank.place.rank, *parts):
-            samples[first.setdefault((line.file, line.line), line)] += line.samples
-    return samples
-
-
-def _seldom(line: HotLine | Frame, share: float) -> Fix:
-    if loop_lines.does(line) == "collects garbage":
+def _seldom(line: Frame, share: float) -> Fix:
+    if loop_lines.does(line) == loop_lines.COLLECTS:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif loop_lines.does(line) == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"

@@ -83,7 +83,7 @@ class LiveState(Derived):
     def moves(self) -> bool:
         """Whether the run makes progress, and each rank has enough samples to judge it."""
         seen = all(one.seen.samples >= FEWEST_SAMPLES and not one.ended for one in self.ranks)
-        return seen and not self.hung
+        return bool(self.ranks) and seen and not self.hung
 
     @cached_property
     def blocked(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
+from ddoctor.analysis import stretches
 from ddoctor.analysis.derived import Derived
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import RankSteps, Steps
@@ -24,8 +25,6 @@ FAR_LONGER = 2
 
 Otherwise neither is, and more workers reduce both.
 """
-STRETCHES = 5
-"""Number of equal parts of the run; a slowdown in most of them persists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +165,8 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     seconds = rank.by_name.get("loader", (0.0,) * count)
     waits = _without_edges(seconds, loader)
     edges, extra = (sum(seconds) - sum(waits)) / count, edge(loader)
-    stretches = _stretches(waits, loader)
+    # With too few workers, only every n-th step waits.
+    each = stretches.means(waits, least=max(loader.num_workers, 1))
     loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
     cpu = fmean(rank.cpu) - loaded if rank.cpu else need
     return Feed(
@@ -176,8 +176,8 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
         step=fmean(rank.seconds),
         per_step=per_step,
         need=need / per_step,
-        wait=median(stretches),
-        least=sorted(stretches)[len(stretches) // STRETCHES],
+        wait=median(each),
+        least=stretches.lasting(each),
         edges=edges,
         restarts=edges * restart(loader) / extra if extra else 0.0,
         in_main=loader.collate_in_main * per_step,
@@ -193,13 +193,6 @@ def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
         step = loader.wait_steps[batch]
         waits[step] = min(waits[step], usual)
     return waits
-
-
-def _stretches(waits: Sequence[float], loader: Loader) -> list[float]:
-    """The mean wait of each stretch; with too few workers, only every n-th step waits."""
-    length = max(len(waits) // STRETCHES, loader.num_workers, 1)
-    parts = [waits[at : at + length] for at in range(0, len(waits) - length + 1, length)]
-    return [fmean(part) for part in parts or [waits]]
 
 
 def _without_loader(rank: RankSteps) -> float:

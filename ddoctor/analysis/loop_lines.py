@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import HotLine
 
+COLLECTS = "collects garbage"
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
-    "collects garbage": re.compile(r"\bgc\.collect\("),
+    COLLECTS: re.compile(r"\bgc\.collect\("),
     "empties the allocator's cache": re.compile(r"\bempty_cache\("),
     "reads values back": re.compile(r"\.(item|cpu|tolist|numpy)\("),
     "logs": re.compile(
@@ -21,10 +21,10 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 }
 """Work that few steps or none need, and the text of a line that does it."""
 
-OF_NO_BATCH = ("collects garbage", "empties the allocator's cache", "logs")
+OF_NO_BATCH = (COLLECTS, "empties the allocator's cache", "logs")
 """What is no work on a batch, even in a line that reads it."""
 
 
-def does(line: HotLine | Frame) -> str:
+def does(line: Frame) -> str:
     """What such a line does; empty: it is none."""
     return next((told for told, sign in OVERHEAD.items() if sign.search(line.text)), "")

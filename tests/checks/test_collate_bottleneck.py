@@ -97,22 +97,48 @@ def test_on_one_rank(findings: Findings) -> None:
     assert finding.where.hosts == ("node-1",)
 
 
+TOKENISES = {("rest", 7, "ids = tokenise(texts)"): 30, ("forward", 9, "model(ids)"): 60}
+
+
 def test_the_training_process_works_on_what_workers_made(findings: Findings) -> None:
     section = loading(loader(num_workers=4, fetch=0.1, collate=0.01, collate_in_main=0.03))
-    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section)
+    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section, lines(TOKENISES))
     assert "rank 0 works 0.030 s on each batch between the loader" in finding.because
+    assert finding.because.endswith("mostly at train.py:7 in main (`ids = tokenise(texts)`)")
     assert finding.cost is not None
     assert finding.cost.value == 0.4
     assert "num_workers=4, collate_fn=collate" in finding.fixes[0].paste
-    met = lines({("rest", 7, "ids = tokenise(texts)"): 30, ("forward", 9, "model(ids)"): 60})
-    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section, met)
-    assert finding.because.endswith("mostly at train.py:7 `ids = tokenise(texts)`")
 
 
 def test_the_training_process_works_on_what_it_loads_itself(findings: Findings) -> None:
     section = loading(loader(fetch=0.001, collate=0.001, collate_in_main=0.03))
-    (finding,) = findings(CAUSE, steps(0.002, rest=0.03), section)
+    (finding,) = findings(CAUSE, steps(0.002, rest=0.03), section, lines({}))
     assert "num_workers=2, collate_fn=collate" in finding.fixes[0].paste
+
+
+def test_work_on_batches_of_no_loader(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(0.0, rest=0.03), loading(), lines(TOKENISES))
+    assert "all ranks spend 0.03 s of a step of" in finding.because
+    assert finding.because.endswith("mostly at train.py:7 in main (`ids = tokenise(texts)`)")
+    assert finding.severity is Severity.WARNING
+    assert "num_workers=2" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("work", "loaded", "rest"),
+    [
+        # After the model, on something else, too little, less than the wait for the loader.
+        (("rest", 12, "scores = rank(logits)"), 0.0, 0.03),
+        (("rest", 7, "adjust(schedule)"), 0.0, 0.03),
+        (("rest", 7, "ids = tokenise(texts)"), 0.0, 0.003),
+        (("rest", 7, "ids = tokenise(texts)"), 0.04, 0.03),
+    ],
+)
+def test_quiet_where_no_batch_is_prepared(
+    findings: Findings, work: tuple[str, int, str], loaded: float, rest: float
+) -> None:
+    met = lines({work: 30, ("forward", 9, "model(ids)"): 60})
+    assert findings(CAUSE, steps(loaded, rest=rest), loading(loader(fetch=0.04)), met) == ()
 
 
 def test_copies_from_pageable_memory(findings: Findings) -> None:

@@ -34,7 +34,7 @@ def test_what_the_loop_does_beside(findings: Findings, text: str, does: str) -> 
     section = steps(*[with_more("rest", 0.03)] * 2, noise=0.05)
     (finding,) = findings(CAUSE, section, lines(met, met))
     assert finding.severity is Severity.WARNING
-    assert f"train.py:31 `{text}` ({does})" in finding.because
+    assert f"train.py:31 in main (`{text}`) ({does})" in finding.because
     assert finding.fixes[0].paste.endswith(text)
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.03 / 0.135, abs=0.03)

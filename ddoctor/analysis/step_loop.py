@@ -1,0 +1,86 @@
+"""Work of the training loop itself in a recorded run, outside the model, which all ranks do."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddoctor.analysis import loop_lines, loop_work, stretches
+from ddoctor.analysis.derived import Derived
+from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, Place
+from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import Activity
+from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
+
+OF_THE_STEP = (FORWARD, "backward", "optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLoop:
+    """Such work of one rank."""
+
+    seconds: Mapping[Place, float]
+    """Seconds per step that last over the run, by the place of the work."""
+    lines: Mapping[Place, Counter[Frame]]
+    """The samples of its lines; where the place is known, the lines of the loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLoop(Derived):
+    """What all ranks do in their loops outside the model."""
+
+    step: float
+    """Mean seconds of a step."""
+    ranks: Sequence[RankLoop]
+    """Empty: too few steps to judge."""
+
+    @classmethod
+    def derive(cls, steps: Steps, lines: Lines) -> StepLoop:
+        """Divide the time outside of all other phases by its sampled lines."""
+        judged = steps.ranks if steps.count >= ENOUGH_STEPS else ()
+        return cls(step=steps.step, ranks=[_of_rank(rank, lines) for rank in judged])
+
+    def seconds(self, *places: Place) -> float:
+        """Seconds per step of the rank with the least such work."""
+        each = (sum(rank.seconds.get(one, 0.0) for one in places) for rank in self.ranks)
+        return min(each, default=0.0)
+
+    def lines(self, *places: Place) -> list[Frame]:
+        """The lines with such work on any rank, those with the most samples first."""
+        met: Counter[Frame] = Counter()
+        for rank in self.ranks:
+            for place in places:
+                met += rank.lines.get(place, Counter())
+        return [line for line, _ in met.most_common()]
+
+
+def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
+    mine = lines.of(rank.place.rank, *OF_THE_STEP)
+    steps = [_activity(line) for line in mine]
+    seconds: dict[Place, float] = defaultdict(float)
+    met: dict[Place, Counter[Frame]] = {}
+    for phase in (REST, COLLECTION):
+        rows = lines.of(rank.place.rank, phase)
+        whole = sum(row.samples for row in rows)
+        spent = stretches.lasting(stretches.means(rank.spent(phase)))
+        for row in rows:
+            if phase == COLLECTION and loop_lines.does(_frame(row)) != loop_lines.COLLECTS:
+                # Python collects by itself, wherever it is.
+                continue
+            place, line = loop_work.told(_activity(row), steps, row.after)
+            seconds[place] += spent * row.samples / whole
+            met.setdefault(place, Counter())[line or _frame(row)] += row.samples
+    return RankLoop(seconds=seconds, lines=met)
+
+
+def _activity(line: HotLine) -> Activity:
+    calls = line.calls or (_frame(line),)
+    return Activity(name=line.phase, samples=line.samples, calls=calls, within=line.within)
+
+
+def _frame(line: HotLine) -> Frame:
+    return Frame(
+        file=line.file, line=line.line, function=line.function, text=line.text, of_user=True
+    )
