@@ -10,8 +10,6 @@ steps; the same loop without its extras is faster.
 To fix it, do this work in one step of a hundred, and switch debug modes off.
 """
 
-# Above 150 lines: it finds such lines in recorded runs and in live ones, and a mode of torch.
-
 from __future__ import annotations
 
 import ast

@@ -87,7 +87,7 @@ def _compared(row: Activity, step: Activity) -> Iterator[tuple[Place, Frame]]:
 def _in_order(
     here: Frame, there: Frame, step: Activity, *, depth: int
 ) -> Iterator[tuple[Place, Frame]]:
-    """Two lines of a function: the work's and the step's. Both have to be in what is repeated."""
+    """Two lines of a function, the work's and the step's, if both are in what is repeated."""
     loops = [block for block in step.within if block.loop]
     loop = next((block for block in reversed(loops) if _contains(block, here)), None)
     if loop is None:

@@ -10,7 +10,7 @@ STRETCHES = 5
 
 
 def means(seconds: Sequence[float], *, least: int = 1) -> list[float]:
-    """The mean of each stretch, of at least so many steps."""
+    """The mean of each stretch, of ``least`` or more steps."""
     length = max(len(seconds) // STRETCHES, least)
     parts = [seconds[at : at + length] for at in range(0, len(seconds) - length + 1, length)]
     return [fmean(part) for part in parts or [seconds]]

@@ -77,6 +77,29 @@ def test_what_may_have_to_be_is_a_note(findings: Findings) -> None:
     assert "train.py:32" in finding.because
 
 
+ADJUSTS = ("rest", 12, "adjust(schedule)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "severity"), [(0.05, Severity.WARNING), (0.016, Severity.NOTE)]
+)
+def test_other_work_before_the_model_weighs_by_its_cost(
+    findings: Findings, seconds: float, severity: Severity
+) -> None:
+    met = {FORWARD: 30, ADJUSTS: 20}
+    (finding,) = findings(CAUSE, steps(*[with_more("rest", seconds)] * 2), lines(met, met))
+    assert finding.severity is severity
+    assert finding.confidence is Confidence.LIKELY
+    assert "train.py:12 in main (`adjust(schedule)`)" in finding.because
+    assert finding.fixes[0].summary.startswith("if not each step needs this")
+
+
+def test_quiet_where_a_batch_is_prepared(findings: Findings) -> None:
+    """It is told with another fix."""
+    met = {FORWARD: 30, ("rest", 12, "batch = tokenise(texts)"): 20}
+    assert findings(CAUSE, steps(*[with_more("rest", 0.05)] * 2), lines(met, met)) == ()
+
+
 def test_anomaly_mode(findings: Findings) -> None:
     use = RankUse(hosts=(), flags=tuple(RankFlags(rank=rank, anomaly=True) for rank in (0, 1)))
     (finding,) = findings(CAUSE, use)

@@ -1,0 +1,122 @@
+"""Work of the training loop in a recorded run, told by where it stands in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.step_loop import StepLoop
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.steps import HotLine, Lines, RankLines
+from tests.live_look import block
+from tests.training_run import user
+from tests.training_steps import USUAL, Work, every, steps, with_more
+
+MAIN = user(60, "fit(loader)", "<module>")
+LOOP = block(10, 40, "for texts in loader:")
+AROUND = Block(file=MAIN.file, function="<module>", loop=True, text="while True:", line=55, end=70)
+MODEL = user(20, "logits = model(ids)", "train")
+BACKWARD = user(30, "loss.backward()", "train")
+OPTIMIZER = user(31, "optimizer.step()", "train")
+
+
+def line(
+    phase: str, samples: int, *calls: Frame, after: str = "", within: Sequence[Block] = (LOOP,)
+) -> HotLine:
+    last = calls[-1]
+    return HotLine(
+        phase=phase,
+        file=last.file,
+        line=last.line,
+        function=last.function,
+        text=last.text,
+        samples=samples,
+        after=after,
+        calls=(MAIN, *calls),
+        within=tuple(within),
+    )
+
+
+def loop_with(
+    calls: Sequence[Frame], *, after: str = "optimizer", within: Sequence[Block] = (LOOP,)
+) -> StepLoop:
+    """Two ranks that work 0.05 s of each step at these calls, outside of all phases."""
+    rows = (
+        line("forward", 20, MODEL, within=within),
+        line("backward", 30, BACKWARD, within=within),
+        line("optimizer", 5, OPTIMIZER, within=within),
+        line("rest", 12, *calls, after=after, within=within),
+    )
+    met = Lines(ranks=tuple(RankLines(rank=rank, samples=67, lines=rows) for rank in (0, 1)))
+    return StepLoop.derive(steps(*[with_more("rest", 0.05)] * 2), met)
+
+
+def at(number: int, text: str, *inner: Frame) -> tuple[Frame, ...]:
+    return (user(number, text, "train"), *inner)
+
+
+INNER = user(3, "row.append(table[word])", "tokenise")
+
+
+@pytest.mark.parametrize(
+    ("calls", "after", "place"),
+    [
+        (at(15, "ids = tokenise(texts)", INNER), "loader", Place.PREPARES),
+        # Of a generator, at the head of the loop.
+        (at(10, "for texts in batches():", INNER), "optimizer", Place.PREPARES),
+        # The next batch, while this one is trained.
+        (at(25, "ids = get_batch()", INNER), "forward", Place.PREPARES),
+        (at(15, "rate = schedule(step)"), "loader", Place.EARLIER),
+        (at(15, "rate = schedule(step)"), "optimizer", Place.EARLIER),
+        (at(35, "history = summarise(losses)", INNER), "optimizer", Place.LATER),
+        # The loss, and what is done to gradients.
+        (at(25, "loss = weigh(logits)", INNER), "forward", Place.WITHIN),
+        (at(30, "clip(model)"), "backward", Place.WITHIN),
+    ],
+)
+def test_work_by_its_place(calls: tuple[Frame, ...], after: str, place: Place) -> None:
+    loop = loop_with(calls, after=after)
+    assert loop.seconds(place) == pytest.approx(0.05, rel=0.3)
+    assert sum(loop.seconds(other) for other in Place if other is not place) == 0
+    shown = calls[-1] if place is Place.WITHIN else calls[0]
+    assert loop.lines(place) == [shown]
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        # The loop is a library's, or the script's around a function for one step.
+        (),
+        (AROUND,),
+    ],
+)
+def test_a_function_that_runs_once_in_each_step(within: Sequence[Block]) -> None:
+    loop = loop_with(at(15, "ids = tokenise(texts)", INNER), after="loader", within=within)
+    assert loop.seconds(Place.PREPARES) > 0
+
+
+def test_work_before_the_loop_is_none_of_the_step() -> None:
+    loop = loop_with(at(5, "table = build(words)", INNER))
+    assert loop.seconds(Place.UNKNOWN) > 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # On one rank only, and once only.
+        (with_more("rest", 0.05), USUAL),
+        (with_more("rest", every(30, 2.0)), with_more("rest", every(30, 2.0))),
+    ],
+)
+def test_what_does_not_last_on_all_ranks_is_none(first: Work, second: Work) -> None:
+    row = line("rest", 12, *at(15, "ids = tokenise(texts)"), after="loader")
+    rows = (line("forward", 20, MODEL), row)
+    met = Lines(ranks=tuple(RankLines(rank=rank, samples=32, lines=rows) for rank in (0, 1)))
+    loop = StepLoop.derive(steps(first, second), met)
+    assert loop.seconds(Place.PREPARES) < 0.01
+
+
+def test_too_few_steps() -> None:
+    assert StepLoop.derive(steps(USUAL, USUAL, count=9), Lines(ranks=())).seconds(*Place) == 0
