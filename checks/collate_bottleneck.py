@@ -22,9 +22,8 @@ from ddoctor.analysis import endings, live_data_starvation, live_loop, live_rank
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
-from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, TrainingRun
@@ -119,7 +118,7 @@ def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
     work = live_loop.preparing(live)
     if work is None:
         return
-    line = work.lines[0]
+    line = work.lines[0].frame
     who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     workers = len(live.ranks[0].seen.workers)
     yield Finding(
@@ -185,14 +184,15 @@ def _before_the_model(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[
         fixes=(
             _in_the_workers(
                 max((feed.loader.num_workers for feed in feeds), default=0),
-                endings.place(lines[0]),
+                endings.place(lines[0].frame),
             ),
         ),
     )
 
 
-def _mostly(lines: Sequence[Frame]) -> str:
-    return f", mostly at {endings.place(lines[0])}{endings.quoted(lines[0])}" if lines else ""
+def _mostly(lines: Sequence[LoopLine]) -> str:
+    frame = lines[0].frame if lines else None
+    return f", mostly at {endings.place(frame)}{endings.quoted(frame)}" if frame else ""
 
 
 def _in_the_workers(workers: int, place: str) -> Fix:

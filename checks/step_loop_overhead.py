@@ -19,10 +19,9 @@ from ddoctor.analysis import endings, live_loop, loop_lines
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE
-from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -45,7 +44,7 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
         return
     seconds = known if sure else every
     share = seconds / loop.step
-    does = any(map(loop_lines.does, named))
+    does = any(line.does for line in named)
     yield Finding(
         severity=Severity.WARNING if sure and (does or share >= NOTABLE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
@@ -86,9 +85,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _told(line: Frame) -> str:
-    does = loop_lines.does(line)
-    return f"{endings.place(line)}{endings.quoted(line)}" + (f" ({does})" if does else "")
+def _told(line: LoopLine) -> str:
+    does = f" ({line.does})" if line.does else ""
+    return f"{endings.place(line.frame)}{endings.quoted(line.frame)}{does}"
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:
@@ -112,29 +111,30 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
         )
 
 
-def _alone(line: Frame) -> bool:
+def _alone(line: LoopLine) -> bool:
     """Whether the line does only that."""
     try:
-        (statement,) = ast.parse(line.text).body
+        (statement,) = ast.parse(line.frame.text).body
     except (SyntaxError, ValueError):
         return False
-    return bool(loop_lines.does(line)) and isinstance(statement, ast.Expr | ast.Assign)
+    return bool(line.does) and isinstance(statement, ast.Expr | ast.Assign)
 
 
-def _seldom(line: Frame, share: float) -> Fix:
-    if loop_lines.does(line) == loop_lines.COLLECTS:
+def _seldom(line: LoopLine, share: float) -> Fix:
+    if line.does == loop_lines.COLLECTS:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
-    elif loop_lines.does(line) == "empties the allocator's cache":
+    elif line.does == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    elif loop_lines.does(line):
+    elif line.does:
         summary = "do it in one step of a hundred, and read values back only there"
     else:
         summary = "if not each step needs this, do it in one step of a hundred"
     # A line that does more may also do the training itself.
-    text = line.text if _alone(line) else f"...  # of {line.file}:{line.line} what can wait"
+    place = f"{line.frame.file}:{line.frame.line}"
+    text = line.frame.text if _alone(line) else f"...  # of {place} what can wait"
     return Fix.python(
         summary=summary,
         paste=f"if step % 100 == 0:\n    {text}",
-        caution=f"{line.file}:{line.line}",
+        caution=place,
         expected_gain=f"up to {share:.0%} of the step",
     )

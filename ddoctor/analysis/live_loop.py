@@ -11,8 +11,7 @@ from ddoctor.analysis import gpu_lines, loop_work
 from ddoctor.analysis.live_ranks import AGAIN, IN_ENGINE, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL, NOTABLE
-from ddoctor.analysis.loop_work import REST, Place
-from ddoctor.evidence.frames import Frame
+from ddoctor.analysis.loop_work import REST, LoopLine, Place
 
 OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
 # A stack may change while py-spy reads it, and then shows a line that does not belong to it.
@@ -25,8 +24,8 @@ class LoopWork:
 
     shares: Mapping[LiveRankState, float]
     """The share of the time, 0 to 1, of each rank."""
-    lines: Sequence[Frame]
-    """The lines of the loop with this work, those with the most samples first."""
+    lines: Sequence[LoopLine]
+    """Those with the most samples first."""
 
     @property
     def share(self) -> float:
@@ -53,16 +52,16 @@ def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
     # A host that waits for its GPU has the time for such work.
     if any(one.seen.share(gpu_lines.AT_GPU) >= NOTABLE for one in live.ranks):
         return None
-    met: Counter[Frame] = Counter()
+    met: Counter[LoopLine] = Counter()
     shares: dict[LiveRankState, float] = {}
     for one in live.ranks:
-        here: Counter[Frame] = Counter()
+        here: Counter[LoopLine] = Counter()
         rows = one.seen.activities
         steps = [row for row in rows if row.name in OF_THE_STEP and row.samples > TORN]
         for row in rows:
-            place, line = loop_work.told(row, steps)
-            if place in counted and line is not None:
-                here[line] += row.samples
+            if row.calls:
+                place, line = loop_work.told(row, steps)
+                here[line] += row.samples * (place in counted)
         shares[one] = here.total() / one.seen.samples
         met += here
     work = LoopWork(shares=shares, lines=[line for line, _ in met.most_common()])

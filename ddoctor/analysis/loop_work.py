@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import takewhile
 
@@ -33,37 +34,48 @@ class Place(Enum):
     """In no loop with them, or its place is not clear."""
 
 
-def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Place, Frame | None]:
-    """What this work is by its place and its text, and the line of the loop that begins it.
+@dataclass(frozen=True)
+class LoopLine:
+    """A line of the loop that begins such work, or the line itself where the place is not known."""
+
+    frame: Frame
+    does: str = ""
+    """What the work does by its own text, such as ``logs``; empty: not known."""
+
+
+def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Place, LoopLine]:
+    """What this work is by its place and its text; it has a user's frame.
 
     ``steps``: the model, backward and the optimizer. ``after``: the last of the step's phases
     before this work; empty: not known.
     """
-    place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, None)
-    outside = row.name in (REST, COLLECTION) and row.line is not None
-    does = loop_lines.does(row.line) if outside and row.line is not None else ""
-    if does and (place is not Place.PREPARES or does in loop_lines.OF_NO_BATCH):
-        return Place.LATER, row.line
-    return place, line
+    itself = row.calls[-1]
+    place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, itself)
+    does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
+    if place is Place.PREPARES and does not in loop_lines.OF_NO_BATCH:
+        does = ""
+    if does and place not in (Place.EARLIER, Place.LATER):
+        return Place.LATER, LoopLine(itself, does)
+    return place, LoopLine(line, does)
 
 
-def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place, Frame | None]:
-    if row.line is None:
-        return Place.UNKNOWN, None
+def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place, Frame]:
+    """Its place, and the line of the loop that begins it."""
+    itself = row.calls[-1]
     models = [met for other in steps if other.name == FORWARD for met in _compared(row, other)]
     others = [met for other in steps if other.name != FORWARD for met in _compared(row, other)]
     prepares = next((line for place, line in models if place is Place.PREPARES), None)
     if prepares is not None:
         return Place.PREPARES, prepares
     if after in (FORWARD, "backward"):
-        return Place.WITHIN, row.line
+        return Place.WITHIN, itself
     found = models + others
     places = {place for place, _ in found}
     if after in ("loader", "to-device"):
-        return Place.EARLIER, found[0][1] if found else row.line
+        return Place.EARLIER, found[0][1] if found else itself
     # After the model alone it may be the loss.
     if len(places) != 1 or (Place.LATER in places and not others):
-        return Place.UNKNOWN, None
+        return Place.UNKNOWN, itself
     return found[0]
 
 

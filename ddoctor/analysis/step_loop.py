@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddoctor.analysis import loop_lines, loop_work, stretches
 from ddoctor.analysis.derived import Derived
-from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, Place
+from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, LoopLine, Place
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity
@@ -23,8 +23,8 @@ class RankLoop:
 
     seconds: Mapping[Place, float]
     """Seconds per step that last over the run, by the place of the work."""
-    lines: Mapping[Place, Counter[Frame]]
-    """The samples of its lines; where the place is known, the lines of the loop."""
+    lines: Mapping[Place, Counter[LoopLine]]
+    """The samples of its lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class StepLoop(Derived):
         each = (sum(rank.seconds.get(one, 0.0) for one in places) for rank in self.ranks)
         return min(each, default=0.0)
 
-    def lines(self, *places: Place) -> list[Frame]:
+    def lines(self, *places: Place) -> list[LoopLine]:
         """The lines with such work on any rank, those with the most samples first."""
-        met: Counter[Frame] = Counter()
+        met: Counter[LoopLine] = Counter()
         for rank in self.ranks:
             for place in places:
                 met += rank.lines.get(place, Counter())
@@ -60,7 +60,7 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
     mine = lines.of(rank.place.rank, *OF_THE_STEP)
     steps = [_activity(line) for line in mine]
     seconds: dict[Place, float] = defaultdict(float)
-    met: dict[Place, Counter[Frame]] = {}
+    met: dict[Place, Counter[LoopLine]] = {}
     for phase in (REST, COLLECTION):
         rows = lines.of(rank.place.rank, phase)
         whole = sum(row.samples for row in rows)
@@ -71,7 +71,7 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
                 continue
             place, line = loop_work.told(_activity(row), steps, row.after)
             seconds[place] += spent * row.samples / whole
-            met.setdefault(place, Counter())[line or _frame(row)] += row.samples
+            met.setdefault(place, Counter())[line] += row.samples
     return RankLoop(seconds=seconds, lines=met)
 
 

@@ -81,7 +81,7 @@ def test_before_the_model(calls: tuple[Frame, ...]) -> None:
     work = live_loop.preparing(live)
     assert work is not None
     assert work.share == pytest.approx(0.42)
-    assert work.lines == [calls[1]]
+    assert [line.frame for line in work.lines] == [calls[1]]
     assert live_loop.around(live) is None
 
 
@@ -109,7 +109,7 @@ def test_after_the_step() -> None:
     live = LiveState.derive((look(*(rank(one, (42, calls)) for one in (0, 1))),))
     work = live_loop.around(live)
     assert work is not None
-    assert work.lines == [calls[1]]
+    assert [line.frame for line in work.lines] == [calls[1]]
     assert live_loop.preparing(live) is None
 
 
@@ -129,7 +129,7 @@ def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
     live = LiveState.derive((look(seen),))
     work = live_loop.around(live)
     assert work is not None
-    assert work.lines[0].text == line
+    assert work.lines[0].frame.text == line
     assert live_loop.preparing(live) is None
 
 
