@@ -17,7 +17,7 @@ from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
-from ddoctor.recorder import places
+from ddoctor.recorder import places, script
 from ddoctor.recorder.timeline import Timeline
 
 EVERY_SECONDS = 0.05
@@ -152,7 +152,7 @@ def _calls(user: FrameType) -> Calls:
     calls: list[tuple[CodeType, int]] = []
     timed = False
     frame: FrameType | None = user
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != script.__file__:
         file = frame.f_code.co_filename
         if places.of_user(file):
             if timed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.analysis.trend import FEWEST_LOOKS
+from ddoctor.recorder.tape import FORWARD, OPTIMIZER, REST
 from tests.recorder.conftest import Record
 
 SLOW_TO_BEGIN = """
@@ -27,3 +28,49 @@ def test_a_short_training_is_weighed_often_after_a_long_start(record: Record) ->
     found = record(SLOW_TO_BEGIN)
     steps = {done for _, done, _, *_ in found.known.memory if done}
     assert len(steps) >= FEWEST_LOOKS
+
+
+IN_A_LOOP = """
+import time
+import torch
+from torch import nn
+
+def busy(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+class Net(nn.Linear):
+    def forward(self, batch):
+        busy(0.06)
+        return super().forward(batch)
+
+model = Net(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train(steps):
+    for step in range(steps):
+        batch = torch.ones(1, 4)
+        busy(0.06)
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+train(40)
+"""
+
+
+def test_a_sample_shows_the_way_to_what_is_timed(record: Record) -> None:
+    known = record(IN_A_LOOP).known
+    rows = {(phase, came, place) for _, phase, came, place in known.samples}
+    busy = [(phase, came, known.places[place]) for phase, came, place in rows]
+    busy = [one for one in busy if one[-1].function == "busy"]
+    models = [place for phase, _, place in busy if phase == FORWARD]
+    # The model's own frames are no part of the way.
+    assert {call.function for place in models for call in place.calls} == {"<module>", "train"}
+    loops = [place for phase, came, place in busy if (phase, came) == (REST, OPTIMIZER)]
+    assert {place.calls[-2].text for place in loops} == {"busy(0.06)"}
+    assert {place.calls[-1].function for place in loops} == {"busy"}
+    assert {block.text for place in models for block in place.within} == {
+        "for step in range(steps):"
+    }
