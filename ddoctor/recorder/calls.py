@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from threading import get_ident
@@ -29,6 +30,8 @@ def install(timeline: Timeline) -> None:
 
     gc.callbacks.append(collecting)
     time_saving(timeline, torch, ("save",))
+    # Torch imports it, if it is installed.
+    time_saving(timeline, sys.modules.get("numpy"), ("savez", "savez_compressed"))
     _count(timeline, gc, "collect", COUNT["collected"])
     _count(timeline, torch.cuda, "empty_cache", COUNT["empty_cache"])
     # Not ``checkpoint`` itself, which ``compile`` recognises by name. Within a backward pass a
@@ -49,11 +52,13 @@ def install(timeline: Timeline) -> None:
 
 
 def time_saving(timeline: Timeline, module: Any, functions: Iterable[str]) -> None:
-    """Time the functions of a module that write checkpoints."""
-    for name in functions:
-        original = getattr(module, name, None)
+    """Time what writes checkpoints in a module: functions, and methods as ``Class.method``."""
+    for function in functions:
+        kind, _, name = function.rpartition(".")
+        owner = getattr(module, kind, None) if kind else module
+        original = getattr(owner, name, None)
         if original is not None:
-            setattr(module, name, timed(timeline, original, CHECKPOINT))
+            setattr(owner, name, timed(timeline, original, CHECKPOINT))
 
 
 def time_copies(timeline: Timeline) -> None:

@@ -32,8 +32,18 @@ from ddoctor.recorder.timeline import Timeline
 WRITERS = {
     "torch.distributed.checkpoint": ("save", "async_save", "save_state_dict"),
     "safetensors.torch": ("save_file", "save_model"),
+    "accelerate.accelerator": ("Accelerator.save_state", "Accelerator.save_model"),
+    "transformers.modeling_utils": ("PreTrainedModel.save_pretrained",),
+    "transformers.trainer": ("Trainer._save_checkpoint", "Trainer.save_model"),
+    "peft.peft_model": ("PeftModel.save_pretrained",),
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "lightning.fabric.fabric": ("Fabric.save",),
+    "lightning_fabric.fabric": ("Fabric.save",),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine.save_checkpoint",),
 }
-"""Functions of modules other than torch that write checkpoints."""
+"""What writes checkpoints, by the module that is imported after torch. Its whole call counts: it
+also gathers states, and copies them to the host."""
 
 # What the script calls is watched.
 LEAVE = os._exit

@@ -24,6 +24,7 @@ HERE = Source(psutil.Process())
 # One after the other, again and again, so that the samples meet each of them.
 ALL = """
 import importlib, logging, os, sys, time
+import accelerate, numpy
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -36,6 +37,8 @@ from safetensors.torch import save_file
 torch.set_num_threads(1)
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 large = torch.zeros(2_000_000)
+accelerator = accelerate.Accelerator(cpu=True)
+accelerator.prepare(nn.Linear(2000, 1000))
 
 
 class Slow(Dataset):
@@ -122,6 +125,8 @@ done = [
     evaluate,
     lambda: logging.error("lost"),
     lambda: save_file({"weights": large}, "weights.safetensors"),
+    lambda: numpy.savez("weights.npz", large.numpy()),
+    lambda: accelerator.save_state("state"),
 ]
 print("ready", flush=True)
 while True:
