@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, framework_words
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -116,7 +116,5 @@ def _parameter(message: str) -> str:
 
 
 def _without(run: TrainingRun, *, reentrant: bool) -> Iterator[str]:
-    yield f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant={reentrant})"
-    if "transformers" in run.framework:
-        yield "# transformers: TrainingArguments(..., gradient_checkpointing=True,"
-        yield f'#     gradient_checkpointing_kwargs={{"use_reentrant": {reentrant}}})'
+    plain = f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant={reentrant})"
+    yield framework_words.written(run.framework, "reentrant", reentrant, plain)

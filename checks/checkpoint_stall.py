@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from math import ceil
 from statistics import fmean
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, framework_words
 from ddoctor.analysis.live_ranks import AGAIN, named, shares, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import save_asynchronously
@@ -107,14 +107,13 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 def _less_often(steps: Steps, seconds: float, share: float, run: TrainingRun | None) -> Fix:
     sound = steps.step * (1 - share)
     interval = ceil(seconds / (AFFORDABLE * sound))
-    hugging_face = run is not None and run.framework == "transformers"
     return Fix.python(
         summary=f"save every {interval} steps, which costs {AFFORDABLE:.0%} of the time",
-        paste=(
-            f'training_arguments = TrainingArguments(..., save_strategy="steps", '
-            f"save_steps={interval})"
-            if hugging_face
-            else f"if step % {interval} == 0:\n    save(step)"
+        paste=framework_words.written(
+            run.framework if run is not None else "",
+            "save_every",
+            interval,
+            f"if step % {interval} == 0:\n    save(step)",
         ),
         caution=f"a failure then loses up to {interval * sound:.0f} s of work",
         expected_gain=f"{share - AFFORDABLE:.0%} of the time",

@@ -37,6 +37,7 @@ from ddoctor.analysis.loader_workers import (
     Advice,
     advise,
     computed_once,
+    of_loader,
     worker_fix,
 )
 from ddoctor.evidence.loading import LoaderCurve
@@ -111,7 +112,11 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
-                paste=f"DataLoader(…, num_workers={max(2, 2 * workers)}, persistent_workers=True)",
+                paste=of_loader(
+                    live.framework,
+                    endings.place(live_data_starvation.line(rows)),
+                    {"num_workers": max(2, 2 * workers), "persistent_workers": True},
+                ).rstrip(" #"),
                 caution="the workers of all ranks of a host together need a core each",
             ),
         ),
@@ -256,7 +261,9 @@ def _fixes(
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix.python(
             summary="raise prefetch_factor: on average the workers are fast enough; items differ",
-            paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
+            paste=of_loader(
+                run.framework if run is not None else "", loader.name, {"prefetch_factor": ahead}
+            ),
             caution="holds more batches in /dev/shm",
             settings=(f"loader.prefetch_factor={ahead}",),
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor.analysis import framework_words
 from ddoctor.analysis.ddp_options import accumulate
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import RankSteps, Steps
@@ -85,7 +86,15 @@ def _accumulates(rank: RankSteps) -> bool:
 
 def _fixes(passes: int, saved: float, run: TrainingRun | None) -> Iterator[Fix]:
     gain = f"at least {saved:.1%} of the step, and fewer waits for other ranks"
-    if run is not None and "accelerate" in run.framework:
+    framework = run.framework if run is not None else ""
+    if framework_words.has(framework, "accumulate"):
+        yield Fix.python(
+            summary=f"let {framework} accumulate",
+            paste=framework_words.written(framework, "accumulate", passes, ""),
+            caution=f"it divides the loss by {passes}: do not divide it again",
+            expected_gain=gain,
+        )
+    if framework == "accelerate":
         yield Fix.python(
             summary="accumulate with accelerate",
             paste=(

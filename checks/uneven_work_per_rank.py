@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, framework_words
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable
 from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
@@ -90,9 +90,9 @@ def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
             "loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)"
         )
         caution = ""
-    elif run is not None and run.framework == "transformers":
+    elif run is not None and framework_words.has(run.framework, "like_lengths"):
         summary = "group texts of similar length into the same step on all ranks"
-        paste = "training_arguments = TrainingArguments(..., group_by_length=True)"
+        paste = framework_words.written(run.framework, "like_lengths", "", "")
         caution = "makes the order a little less random"
     else:
         summary = "group samples of similar length, so that all ranks have equal work in each step"

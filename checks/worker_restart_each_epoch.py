@@ -26,6 +26,7 @@ from ddoctor.analysis.loader_throughput import (
     of_batches,
     restart,
 )
+from ddoctor.analysis.loader_workers import of_loader
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -47,9 +48,7 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
     worst = max(late, key=lambda feed: feed.restarts / feed.step)
     loader, share = worst.loader, worst.restarts / worst.step
     pause = first_batch(loader)
-    lines = [f"DataLoader(…, persistent_workers=True)  # {loader.name}"]
-    if run is not None and run.framework == "transformers":
-        lines.append("# or, where Trainer makes it: dataloader_persistent_workers=True")
+    framework = run.framework if run is not None else ""
     memory = (loader.worker_memory or 0) * loader.num_workers / 1024
     caution = CAUTION
     if memory:
@@ -83,7 +82,7 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
         fixes=(
             Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
-                paste="\n".join(lines),
+                paste=of_loader(framework, loader.name, {"persistent_workers": True}),
                 caution=caution,
                 expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
                 settings=("loader.persistent_workers=true",),
@@ -114,7 +113,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
-                paste=f"DataLoader(…, persistent_workers=True)  # {at}".rstrip(" #"),
+                paste=of_loader(live.framework, at, {"persistent_workers": True}).rstrip(" #"),
                 caution=CAUTION,
             ),
         ),

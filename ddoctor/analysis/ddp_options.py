@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
+from ddoctor.analysis import framework_words
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Fix
 
-PLAIN = "model = DistributedDataParallel(model, ..., {option}={value})"
-
-# TrainingArguments of transformers, DistributedDataParallelKwargs of accelerate, and DDPStrategy of
-# Lightning, which passes its keywords to DDP.
-FRAMEWORKS = {
-    "transformers": "TrainingArguments(..., ddp_{option}={value})",
-    "accelerate": (
-        "Accelerator(..., kwargs_handlers=[DistributedDataParallelKwargs({option}={value})])"
-    ),
-    "lightning": "Trainer(..., strategy=DDPStrategy({option}={value}))",
-}
-
 
 def written(option: str, value: bool | int, run: TrainingRun | None) -> str:
-    """Lines to paste: for plain PyTorch, and for the frameworks that the script imported."""
-    imported = run.framework if run is not None else ""
-    lines = [PLAIN.format(option=option, value=value)]
-    lines += [
-        f"# {framework}: {line.format(option=option, value=value)}"
-        for framework, line in FRAMEWORKS.items()
-        if framework in imported
-    ]
-    return "\n".join(lines)
+    """The line to paste, in the words of what makes the DDP module: PyTorch, or a framework."""
+    plain = f"model = DistributedDataParallel(model, ..., {option}={value})"
+    return framework_words.written(run.framework if run is not None else "", option, value, plain)
 
 
 def no_search(run: TrainingRun | None, summary: str, gain: str | None = None) -> Fix:

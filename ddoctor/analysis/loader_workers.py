@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
+from ddoctor.analysis import framework_words
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve
@@ -87,11 +88,8 @@ def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRu
     loader = feed.loader
     # Its workers would be started again and again: an epoch ended within the few steps seen.
     persistent = bool(loader.epoch_batches) and loader.kind == "map"
-    options = f"num_workers={advice.workers}" + ", persistent_workers=True" * persistent
-    lines = [f"DataLoader(…, {options})  # {loader.name}: now num_workers={loader.num_workers}"]
-    if run is not None and run.framework == "transformers":
-        arguments = ", ".join(f"dataloader_{option}" for option in options.split(", "))
-        lines.append(f"# or, where Trainer makes it: TrainingArguments(…, {arguments})")
+    options = {"num_workers": advice.workers} | ({"persistent_workers": True} if persistent else {})
+    paste = of_loader(run.framework if run is not None else "", loader.name, options)
     settings = [f"loader.num_workers={advice.workers}"]
     if persistent and not loader.persistent_workers:
         settings.append("loader.persistent_workers=true")
@@ -110,12 +108,24 @@ def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRu
     )
     return Fix.python(
         summary=f"set num_workers to {advice.workers}",
-        paste="\n".join(lines),
+        paste=f"{paste}: now num_workers={loader.num_workers}",
         caution="; ".join(filter(None, cautions)),
         expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s per step"
         + (", measured with the loader alone" if advice.measured else ", by the time for a batch"),
         settings=tuple(settings),
     )
+
+
+def of_loader(framework: str, place: str, options: Mapping[str, object]) -> str:
+    """How the script, or its framework, sets options of the loader made at this place.
+
+    ``place``: the user's line, which may be the one that calls the framework.
+    """
+    if all(framework_words.has(framework, option) for option in options):
+        words = (framework_words.written(framework, *one, "") for one in options.items())
+        return "\n".join(words) + f"  # {place}"
+    every = ", ".join(f"{option}={value}" for option, value in options.items())
+    return f"DataLoader(…, {every})  # {place}"
 
 
 def start_workers_with(context: str) -> Fix:

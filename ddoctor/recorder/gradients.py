@@ -33,6 +33,8 @@ class Gradients:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.wrapped: list[DistributedDataParallel] = []
+        self.at_first: list[Callable[[], object]] = []
+        """Called in each pass before the first step."""
         self._inside = False
         self._computed_at = 0.0
         self._mark = -1
@@ -67,6 +69,9 @@ class Gradients:
     ) -> None:
         timeline = self._timeline
         timeline.counts[BACKWARDS] += 1
+        if not timeline.done:
+            for call in self.at_first:
+                call()
         armed = None
         if any(one.require_backward_grad_sync for one in self.wrapped):
             timeline.counts[SYNCED] += 1
