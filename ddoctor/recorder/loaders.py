@@ -132,6 +132,7 @@ class Loaders:
             elif seen.preparing.changes is None:
                 tensors = _looked_into(batch)
             if phase == LOADER:
+                timeline.batches += 1
                 seen.waits.append((timeline.done, seconds, epoch.batches == 1))
                 if get_ident() == timeline.busy:
                     seen.preparing.taken(timeline, tensors)

@@ -66,6 +66,7 @@ class Recorder:
         self._frameworks = Frameworks()
         self._gradients = Gradients(timeline)
         self._gradients.at_first.append(self._frameworks.look)
+        self._gradients.at_end.append(self._stepping.passed)
         self._loaders = Loaders(timeline, self._outermost.training)
         self._loaders.at_epoch.append(self._frameworks.look)
         self._inspection = Inspection(timeline)
@@ -85,6 +86,7 @@ class Recorder:
         self._loaders.install()
         calls.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
+        self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
@@ -105,7 +107,7 @@ class Recorder:
             return True
         return any(operation in GATHERS for operation, _ in list(self._collectives.places))
 
-    def _at_optimizer(self, optimizer: Optimizer) -> None:
+    def _at_optimizer(self, optimizer: Optimizer | None = None) -> None:
         self._outermost.find(optimizer)
         self._take_models()
         if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:
