@@ -13,5 +13,5 @@ def written(framework: str, setting: str, value: object, plain: str) -> str:
 
 
 def has(framework: str, setting: str) -> bool:
-    """Whether the framework has words of its own for the setting."""
+    """Whether the framework writes the setting in its own way."""
     return bool(knowledge.load(KnownFrameworks).writing(framework, setting))

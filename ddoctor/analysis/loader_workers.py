@@ -119,7 +119,7 @@ def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRu
 def of_loader(framework: str, place: str, options: Mapping[str, object]) -> str:
     """How the script, or its framework, sets options of the loader made at this place.
 
-    ``place``: the user's line, which may be the one that calls the framework.
+    ``place``: the user's line; it may call the framework.
     """
     if all(framework_words.has(framework, option) for option in options):
         words = (framework_words.written(framework, *one, "") for one in options.items())

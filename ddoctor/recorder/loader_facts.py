@@ -34,18 +34,18 @@ class Preparing:
         self.changes: bool | None = None
         """Whether the model gets other tensors than the loader gave; None: not seen yet."""
         self._given: Given | None = None
-        self._last: Given | None = None
-        """Those of the batch before, if the loader's user is a batch ahead, as accelerate is."""
-        self._ahead = False
+        self._held: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = (), ()
+        """The batch and the one before, of the first ones: no other gets their place."""
+        self._before: Given | None = None
+        """Those of the batch before: a loop may take batches one ahead, as accelerate does."""
         self._rest = 0.0
 
     def taken(self, timeline: Timeline, tensors: Sequence[torch.Tensor] | None) -> None:
         """A batch came; ``tensors``: all that it holds, None: it is not looked into."""
+        self._held = self._held[1], tensors or ()
+        self._before = _given(self._held[0])
         if timeline.phase != REST or (tensors is None and not self.changes):
             return
-        if self.changes is None and timeline.preparing is self:
-            self._ahead = True
-        self._last = self._given if self._ahead else None
         self._given = None if tensors is None else _given(tensors)
         self._rest = timeline.seconds[REST] + perf_counter() - timeline.last
         timeline.preparing = self
@@ -54,7 +54,7 @@ class Preparing:
         """The model is called with these, and its phase has begun."""
         timeline.preparing = None
         if self._given is not None:
-            batches = [one for one in (self._given, self._last) if one is not None]
+            batches = [one for one in (self._given, self._before) if one is not None]
             self.changes = bool(tensors) and not any(
                 _came_from(batch, one) for batch in batches for one in tensors
             )
