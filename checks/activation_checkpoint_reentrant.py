@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.ddp_options import no_search
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -34,7 +35,9 @@ NUMBERED = re.compile(r"Parameter at index (\d+)(?! with name)\b")
 MISMATCH = "Recomputed values for the following tensors have different metadata"
 
 
-def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
+def with_ddp(
+    run: TrainingRun, wrapping: Wrapping | None, words: FrameworkWords
+) -> Iterator[Finding]:
     # It failed while a block was recomputed.
     raised = [
         one
@@ -61,16 +64,16 @@ def with_ddp(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="set use_reentrant=False",
-                paste="\n".join(_without(run, reentrant=False)),
+                paste="\n".join(_without(words, reentrant=False)),
             ),
-            no_search(run, "or switch off find_unused_parameters, if every parameter is used")
+            no_search(words, "or switch off find_unused_parameters, if every parameter is used")
             if searches
             else _STATIC,
         ),
     )
 
 
-def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
+def with_fsdp(run: TrainingRun, wrapping: Wrapping, words: FrameworkWords) -> Iterator[Finding]:
     sharded = any(one.kind.startswith("fsdp") for one in wrapping.wrappers)
     raised = run.raised(MISMATCH)
     if not raised or not sharded:
@@ -94,7 +97,7 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="apply checkpointing inside the FSDP module, or set use_reentrant=True",
-                paste="\n".join(_without(run, reentrant=True)),
+                paste="\n".join(_without(words, reentrant=True)),
             ),
         ),
     )
@@ -115,8 +118,6 @@ def _parameter(message: str) -> str:
     return f"parameter number {found[1]}" if found else "a parameter"
 
 
-def _without(run: TrainingRun, *, reentrant: bool) -> Iterator[str]:
-    yield f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant={reentrant})"
-    if "transformers" in run.framework:
-        yield "# transformers: TrainingArguments(..., gradient_checkpointing=True,"
-        yield f'#     gradient_checkpointing_kwargs={{"use_reentrant": {reentrant}}})'
+def _without(words: FrameworkWords, *, reentrant: bool) -> Iterator[str]:
+    plain = f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant={reentrant})"
+    yield words.written("reentrant", reentrant, plain)

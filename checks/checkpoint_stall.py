@@ -16,12 +16,12 @@ from math import ceil
 from statistics import fmean
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import AGAIN, named, shares, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import save_asynchronously
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, recurs, saving
 from ddoctor.evidence.steps import Lines, Steps
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -34,7 +34,7 @@ AFFORDABLE = 0.01
 
 
 def saving_stops_the_steps(
-    steps: Steps, lines: Lines | None, run: TrainingRun | None
+    steps: Steps, lines: Lines | None, words: FrameworkWords
 ) -> Iterator[Finding]:
     if steps.count < ENOUGH_STEPS:
         return
@@ -69,7 +69,7 @@ def saving_stops_the_steps(
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             save_asynchronously(f"up to {share:.0%} of the time"),
-            _less_often(steps, fmean(events), share, run),
+            _less_often(steps, fmean(events), share, words),
         ),
     )
 
@@ -104,17 +104,15 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _less_often(steps: Steps, seconds: float, share: float, run: TrainingRun | None) -> Fix:
+def _less_often(steps: Steps, seconds: float, share: float, words: FrameworkWords) -> Fix:
     sound = steps.step * (1 - share)
     interval = ceil(seconds / (AFFORDABLE * sound))
-    hugging_face = run is not None and run.framework == "transformers"
     return Fix.python(
         summary=f"save every {interval} steps, which costs {AFFORDABLE:.0%} of the time",
-        paste=(
-            f'training_arguments = TrainingArguments(..., save_strategy="steps", '
-            f"save_steps={interval})"
-            if hugging_face
-            else f"if step % {interval} == 0:\n    save(step)"
+        paste=words.written(
+            "save_every",
+            interval,
+            f"if step % {interval} == 0:\n    save(step)",
         ),
         caution=f"a failure then loses up to {interval * sound:.0f} s of work",
         expected_gain=f"{share - AFFORDABLE:.0%} of the time",

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
@@ -26,7 +27,7 @@ from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import RankUse, TrainingRun
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 STACKS = "default_collate"
@@ -45,7 +46,7 @@ def longer_than_the_items(
     throughput: LoaderThroughput,
     curve: LoaderCurve | None,
     use: RankUse | None,
-    run: TrainingRun | None,
+    words: FrameworkWords,
 ) -> Iterator[Finding]:
     late = throughput.starved
     if not late or not late[0].mostly_collate or late[0].ample:
@@ -53,7 +54,7 @@ def longer_than_the_items(
     worst, loader = late[0], late[0].loader
     advice = advise(worst, throughput.feeds, curve, use)
     workers = (
-        [worker_fix(worst, advice, late, run)]
+        [worker_fix(worst, advice, late, words)]
         if advice.workers > loader.num_workers and advice.helps(worst)
         else []
     )

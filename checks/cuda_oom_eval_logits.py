@@ -32,7 +32,7 @@ def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
 
 
 def _fixes(run: TrainingRun) -> Iterator[Fix]:
-    if "transformers" in run.framework:
+    if run.framework in ("transformers", "trl"):
         yield Fix.python(
             summary="keep predictions instead of logits, and move them to host memory",
             paste=(

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddoctor.analysis import endings, live_data_starvation
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
@@ -41,7 +42,7 @@ from ddoctor.analysis.loader_workers import (
 )
 from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.steps import Lines
-from ddoctor.evidence.training import RankUse, TrainingRun
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -61,7 +62,7 @@ def too_slow_for_the_step(
     throughput: LoaderThroughput,
     curve: LoaderCurve | None,
     use: RankUse | None,
-    run: TrainingRun | None,
+    words: FrameworkWords,
     lines: Lines | None,
 ) -> Iterator[Finding]:
     late = throughput.starved
@@ -78,11 +79,11 @@ def too_slow_for_the_step(
         evidence=tuple(_rows(worst, advice, lines)),
         where=throughput.where(late),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
-        fixes=tuple(_fixes(worst, late, advice, run)),
+        fixes=tuple(_fixes(worst, late, advice, words)),
     )
 
 
-def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     rows = live_data_starvation.hungry(live)
     if not rows or live_data_starvation.collating(rows) is not None:
         return
@@ -111,7 +112,10 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
-                paste=f"DataLoader(…, num_workers={max(2, 2 * workers)}, persistent_workers=True)",
+                paste=words.of(live.framework).of_loader(
+                    endings.place(live_data_starvation.line(rows)),
+                    {"num_workers": max(2, 2 * workers), "persistent_workers": True},
+                ),
                 caution="the workers of all ranks of a host together need a core each",
             ),
         ),
@@ -241,12 +245,12 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
 
 
 def _fixes(
-    worst: Feed, late: Sequence[Feed], advice: Advice, run: TrainingRun | None
+    worst: Feed, late: Sequence[Feed], advice: Advice, words: FrameworkWords
 ) -> Iterator[Fix]:
     loader = worst.loader
     helps = advice.helps(worst)
     if advice.workers > loader.num_workers and not worst.ample and (helps or advice.enough):
-        fix = worker_fix(worst, advice, late, run)
+        fix = worker_fix(worst, advice, late, words)
         if not helps:
             # Another rank lags as much: to fix one of the two changes nothing yet.
             both = "the step gets shorter only after the other cause that delays it is fixed, too"
@@ -256,7 +260,7 @@ def _fixes(
         ahead = 4 * (loader.prefetch_factor or PREFETCH)
         yield Fix.python(
             summary="raise prefetch_factor: on average the workers are fast enough; items differ",
-            paste=f"DataLoader(…, prefetch_factor={ahead})  # {loader.name}",
+            paste=words.of_loader(loader.name, {"prefetch_factor": ahead}),
             caution="holds more batches in /dev/shm",
             settings=(f"loader.prefetch_factor={ahead}",),
         )

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.analysis.ddp_options import written
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
@@ -32,7 +31,7 @@ NOTE_SHARE = 0.02
 WARNING_SHARE = 0.05
 
 
-def costly(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
+def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
     for models in wrapping.by_name(lambda one: one.broadcast_buffers and one.buffers):
         # The rank that arrives last does not wait: its time is the broadcast alone.
         times = (one.buffer_broadcast_seconds for one in models)
@@ -74,7 +73,7 @@ def costly(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterato
             fixes=(
                 Fix.python(
                     summary="set broadcast_buffers=False",
-                    paste=written("broadcast_buffers", False, run),
+                    paste=words.of_ddp("broadcast_buffers", False),
                     caution=caution,
                     expected_gain=f"{share:.1%} of the step",
                     settings=("ddp.broadcast_buffers=false",),

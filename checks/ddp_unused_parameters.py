@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.ddp_options import written
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -39,7 +39,9 @@ FEW = 4
 Names = tuple[str, ...]
 
 
-def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
+def crashed(
+    run: TrainingRun, wrapping: Wrapping | None, words: FrameworkWords
+) -> Iterator[Finding]:
     raised = run.raised(CRASH)
     if not raised:
         return
@@ -52,12 +54,12 @@ def crashed(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:
         f"DDP stopped {endings.when(run, raised[0])}, because parameters got no gradient in "
         f"the previous step: {_by_rank(left_out)}{waiting}",
         Confidence.CERTAIN,
-        run,
+        words,
     )
 
 
 def seen_coming(
-    wrapping: Wrapping, run: TrainingRun | None, steps: Steps | None
+    wrapping: Wrapping, run: TrainingRun | None, steps: Steps | None, words: FrameworkWords
 ) -> Iterator[Finding]:
     if run is not None and run.raised(CRASH):
         return
@@ -79,7 +81,7 @@ def seen_coming(
         f"parameters got no gradient ({_by_rank(left_out)}), and find_unused_parameters is off: "
         f"{end}",
         Confidence.LIKELY,
-        run,
+        words,
     )
 
 
@@ -117,7 +119,7 @@ def _left_out(one: RankEnding, wrapping: Wrapping | None) -> Names:
 
 
 def _finding(
-    left_out: Mapping[int, Names], because: str, confidence: Confidence, run: TrainingRun | None
+    left_out: Mapping[int, Names], because: str, confidence: Confidence, words: FrameworkWords
 ) -> Finding:
     return Finding(
         severity=Severity.ERROR,
@@ -133,11 +135,11 @@ def _finding(
             for rank, names in sorted(left_out.items())[:FEW]
         ),
         where=Where(ranks=tuple(sorted(left_out))),
-        fixes=tuple(_fixes(left_out, run)),
+        fixes=tuple(_fixes(left_out, words)),
     )
 
 
-def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[Fix]:
+def _fixes(left_out: Mapping[int, Names], words: FrameworkWords) -> Iterator[Fix]:
     names = tuple(dict.fromkeys(name for names in left_out.values() for name in names))
     if not names or names[0].startswith("number "):
         numbers = ", ".join(name.removeprefix("number ") for name in names)
@@ -161,7 +163,7 @@ def _fixes(left_out: Mapping[int, Names], run: TrainingRun | None) -> Iterator[F
             yield _frozen(names)
     yield Fix.python(
         summary="or set find_unused_parameters=True",
-        paste=written("find_unused_parameters", True, run),
+        paste=words.of_ddp("find_unused_parameters", True),
         caution="DDP then searches the autograd graph in every step",
         settings=("ddp.find_unused_parameters=true",),
     )

@@ -125,7 +125,7 @@ def _batches(loader: Loader, ranks: int) -> Observation:
 
 
 def _fix(loader: Loader, run: TrainingRun | None) -> Fix:
-    if run is not None and "accelerate" in run.framework:
+    if run is not None and run.framework == "accelerate":
         return Fix.python(
             summary="split the data with accelerator.prepare",
             paste=f"loader = accelerator.prepare(loader)  # {loader.name}",

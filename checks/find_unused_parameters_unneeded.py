@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis.ddp_options import no_search
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Observation, Severity
 
@@ -31,7 +31,7 @@ ENOUGH_INSPECTED = 3
 WARNING_SHARE = 0.05
 
 
-def never_found_any(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
+def never_found_any(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
     for models in wrapping.by_name(lambda one: one.find_unused_parameters and not one.static_graph):
         inspected = min(one.inspected_steps for one in models)
         found = any(one.unused or one.sometimes_unused for one in models)
@@ -65,5 +65,5 @@ def never_found_any(wrapping: Wrapping, steps: Steps, run: TrainingRun | None) -
                 *([search] if timed else []),
             ),
             cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
-            fixes=(no_search(run, "switch off find_unused_parameters", part if timed else None),),
+            fixes=(no_search(words, "switch off find_unused_parameters", part if timed else None),),
         )

@@ -97,7 +97,7 @@ def refused(run: TrainingRun) -> Iterator[Finding]:
 def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
     block = model.block or "TransformerBlock"
     other = "" if model.block else f"replace {block} by the class of the model's repeated block"
-    if run is not None and "accelerate" in run.framework:
+    if run is not None and run.framework in ("accelerate", "transformers", "trl"):
         yield Fix(
             summary=f"wrap each {block} as a unit, in accelerate's configuration",
             paste=(

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis.ddp_options import accumulate
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
@@ -33,7 +34,7 @@ WARNING_SHARE = 0.05
 
 
 def while_accumulating(
-    steps: Steps, wrapping: Wrapping, run: TrainingRun | None
+    steps: Steps, wrapping: Wrapping, run: TrainingRun | None, words: FrameworkWords
 ) -> Iterator[Finding]:
     models = wrapping.wrappers
     ranks = {one.rank for one in models}
@@ -70,7 +71,7 @@ def while_accumulating(
             ),
         ),
         cost=Cost(value=round(saved, 4), unit="share of step"),
-        fixes=tuple(_fixes(passes, saved, run)),
+        fixes=tuple(_fixes(passes, saved, words)),
     )
 
 
@@ -83,9 +84,16 @@ def _accumulates(rank: RankSteps) -> bool:
     return len(rows) >= ENOUGH_STEPS and len(needless) >= NEARLY_ALL * len(rows)
 
 
-def _fixes(passes: int, saved: float, run: TrainingRun | None) -> Iterator[Fix]:
+def _fixes(passes: int, saved: float, words: FrameworkWords) -> Iterator[Fix]:
     gain = f"at least {saved:.1%} of the step, and fewer waits for other ranks"
-    if run is not None and "accelerate" in run.framework:
+    if words.has("accumulate"):
+        yield Fix.python(
+            summary=f"let {words.framework} accumulate",
+            paste=words.written("accumulate", passes),
+            caution=f"it divides the loss by {passes}: do not divide it again",
+            expected_gain=gain,
+        )
+    if words.framework == "accelerate":
         yield Fix.python(
             summary="accumulate with accelerate",
             paste=(

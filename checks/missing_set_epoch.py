@@ -33,7 +33,7 @@ def same_order_again(
         again = len(set(known)) == 1 if len(known) > 1 else one.seeded_by_epoch is False
         if one.shuffle and one.taken and again:
             found.setdefault(one.name, len(known))
-    prepared = run is not None and "accelerate" in run.framework
+    prepared = run is not None and run.framework == "accelerate"
     for name, orders in found.items():
         shown = (
             f"{orders} epochs began with the same batches in the same order"

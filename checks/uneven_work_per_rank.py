@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable
 from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
 
 
-def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
+def more_work(steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
     work = workload(steps) if comparable(steps) else None
     if work is None:
         return
@@ -78,11 +78,11 @@ def more_work(steps: Steps, run: TrainingRun | None) -> Iterator[Finding]:
         ),
         where=Where.of(heaviest),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(_fix(work, bool(heaviest), run),),
+        fixes=(_fix(work, bool(heaviest), words),),
     )
 
 
-def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
+def _fix(work: Workload, same_rank: bool, words: FrameworkWords) -> Fix:
     if work.unit == "samples":
         summary = "use the same batch size on every rank, and drop a shorter last batch"
         paste = (
@@ -90,9 +90,9 @@ def _fix(work: Workload, same_rank: bool, run: TrainingRun | None) -> Fix:
             "loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=True)"
         )
         caution = ""
-    elif run is not None and run.framework == "transformers":
+    elif words.has("like_lengths"):
         summary = "group texts of similar length into the same step on all ranks"
-        paste = "training_arguments = TrainingArguments(..., group_by_length=True)"
+        paste = words.written("like_lengths", "")
         caution = "makes the order a little less random"
     else:
         summary = "group samples of similar length, so that all ranks have equal work in each step"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_data_starvation import line, restarting
 from ddoctor.analysis.live_ranks import named, shares
 from ddoctor.analysis.live_state import LiveState
@@ -26,7 +27,6 @@ from ddoctor.analysis.loader_throughput import (
     of_batches,
     restart,
 )
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
@@ -36,7 +36,7 @@ EPOCHS = 3
 CAUTION = "the workers then do not see what the script changes in the dataset between epochs"
 
 
-def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iterator[Finding]:
+def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterator[Finding]:
     late = [
         feed
         for feed in throughput.feeds
@@ -47,9 +47,6 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
     worst = max(late, key=lambda feed: feed.restarts / feed.step)
     loader, share = worst.loader, worst.restarts / worst.step
     pause = first_batch(loader)
-    lines = [f"DataLoader(…, persistent_workers=True)  # {loader.name}"]
-    if run is not None and run.framework == "transformers":
-        lines.append("# or, where Trainer makes it: dataloader_persistent_workers=True")
     memory = (loader.worker_memory or 0) * loader.num_workers / 1024
     caution = CAUTION
     if memory:
@@ -83,7 +80,7 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
         fixes=(
             Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
-                paste="\n".join(lines),
+                paste=words.of_loader(loader.name, {"persistent_workers": True}),
                 caution=caution,
                 expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
                 settings=("loader.persistent_workers=true",),
@@ -92,7 +89,7 @@ def started_again(throughput: LoaderThroughput, run: TrainingRun | None) -> Iter
     )
 
 
-def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     if not live.moves:
         return
     starting = {rank: share for rank in live.ranks if (share := restarting(rank)) >= NOTABLE_LIVE}
@@ -114,7 +111,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         fixes=(
             Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
-                paste=f"DataLoader(…, persistent_workers=True)  # {at}".rstrip(" #"),
+                paste=words.of(live.framework).of_loader(at, {"persistent_workers": True}),
                 caution=CAUTION,
             ),
         ),

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.training import TrainingRun
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.models import Fix
 
-PLAIN = "model = DistributedDataParallel(model, ..., {option}={value})"
 
-# TrainingArguments of transformers, DistributedDataParallelKwargs of accelerate, and DDPStrategy of
-# Lightning, which passes its keywords to DDP.
-FRAMEWORKS = {
-    "transformers": "TrainingArguments(..., ddp_{option}={value})",
-    "accelerate": (
-        "Accelerator(..., kwargs_handlers=[DistributedDataParallelKwargs({option}={value})])"
-    ),
-    "lightning": "Trainer(..., strategy=DDPStrategy({option}={value}))",
-}
-
-
-def written(option: str, value: bool | int, run: TrainingRun | None) -> str:
-    """Lines to paste: for plain PyTorch, and for the frameworks that the script imported."""
-    imported = run.framework if run is not None else ""
-    lines = [PLAIN.format(option=option, value=value)]
-    lines += [
-        f"# {framework}: {line.format(option=option, value=value)}"
-        for framework, line in FRAMEWORKS.items()
-        if framework in imported
-    ]
-    return "\n".join(lines)
-
-
-def no_search(run: TrainingRun | None, summary: str, gain: str | None = None) -> Fix:
+def no_search(words: FrameworkWords, summary: str, gain: str | None = None) -> Fix:
     """The fix that switches off the search for unused parameters."""
     return Fix.python(
         summary=summary,
-        paste=written("find_unused_parameters", False, run),
+        paste=words.of_ddp("find_unused_parameters", False),
         caution="if a rare branch leaves parameters out after all, DDP raises in the next step",
         expected_gain=gain,
         settings=("ddp.find_unused_parameters=false",),

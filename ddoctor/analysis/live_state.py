@@ -55,6 +55,11 @@ class LiveState(Derived):
         return self.looks[0].world
 
     @property
+    def framework(self) -> str:
+        """What runs the loop; empty: the script itself."""
+        return next((one.seen.framework for one in self.ranks if one.seen.framework), "")
+
+    @property
     def seconds(self) -> float:
         """For how long the first host was sampled."""
         return self.looks[0].seconds

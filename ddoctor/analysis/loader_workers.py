@@ -8,9 +8,10 @@ from itertools import pairwise
 from math import ceil
 
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve
-from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
+from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Fix
 
 # A loader delays a run if waits take more than about 5 % of the time (DS-Analyzer, VLDB'21,
@@ -82,16 +83,13 @@ def advise(
     )
 
 
-def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRun | None) -> Fix:
+def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], words: FrameworkWords) -> Fix:
     """The change of ``num_workers``, which all starved ranks of the host make."""
     loader = feed.loader
     # Its workers would be started again and again: an epoch ended within the few steps seen.
     persistent = bool(loader.epoch_batches) and loader.kind == "map"
-    options = f"num_workers={advice.workers}" + ", persistent_workers=True" * persistent
-    lines = [f"DataLoader(…, {options})  # {loader.name}: now num_workers={loader.num_workers}"]
-    if run is not None and run.framework == "transformers":
-        arguments = ", ".join(f"dataloader_{option}" for option in options.split(", "))
-        lines.append(f"# or, where Trainer makes it: TrainingArguments(…, {arguments})")
+    options = {"num_workers": advice.workers} | ({"persistent_workers": True} if persistent else {})
+    paste = words.of_loader(loader.name, options)
     settings = [f"loader.num_workers={advice.workers}"]
     if persistent and not loader.persistent_workers:
         settings.append("loader.persistent_workers=true")
@@ -110,7 +108,7 @@ def worker_fix(feed: Feed, advice: Advice, late: Sequence[Feed], run: TrainingRu
     )
     return Fix.python(
         summary=f"set num_workers to {advice.workers}",
-        paste="\n".join(lines),
+        paste=f"{paste}: now num_workers={loader.num_workers}",
         caution="; ".join(filter(None, cautions)),
         expected_gain=f"{feed.step:.3g} to {advice.step(feed):.3g} s per step"
         + (", measured with the loader alone" if advice.measured else ", by the time for a batch"),

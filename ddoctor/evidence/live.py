@@ -113,6 +113,8 @@ class LiveRank(Part, frozen=True, kw_only=True):
     workers: tuple[LiveWorker, ...] = ()
     restarts: Count = 0
     """Number of times that all its DataLoader workers were replaced, checked twice a second."""
+    framework: str = ""
+    """A name of ``knowledge/frameworks.toml``: what runs the loop; empty: the script itself."""
     unseen: str = ""
     """Why there are no stacks; empty: there are."""
 

@@ -155,7 +155,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     optimizers: tuple[str, ...] = ()
     """Classes of the optimizers that took steps, most frequent first."""
     framework: str = ""
-    """accelerate, transformers, lightning, …, as far as they were imported."""
+    """A name of ``knowledge/frameworks.toml``: what runs the loop; empty: the script itself."""
     log: str = ""
     """The log file behind these ranks if there is no recording; it holds no steps."""
 

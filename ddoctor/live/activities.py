@@ -12,6 +12,7 @@ from itertools import groupby, takewhile
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, KnownFrames, Turn
 from ddoctor.live.source import Source
 
@@ -80,6 +81,12 @@ def turns(stacks: Sequence[tuple[Frame, ...]], *, on_gpu: bool = False) -> tuple
     """Return the activities of a main thread in the order of time."""
     rows = groupby(activity(stack, on_gpu=on_gpu) for stack in stacks)
     return tuple(Turn(name=name, samples=sum(1 for _ in met)) for name, met in rows)
+
+
+def framework(stacks: Sequence[tuple[Frame, ...]]) -> str:
+    """Return the framework that runs the loop of a main thread; empty: none."""
+    table: KnownFrameworks = knowledge.load(KnownFrameworks)
+    return table.used({frame.file for stack in stacks for frame in stack})
 
 
 def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:

@@ -14,7 +14,7 @@ import psutil
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.training import RankHost, RankUse
-from ddoctor.live.activities import activities, turns
+from ddoctor.live.activities import activities, framework, turns
 from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
 from ddoctor.live.rank_processes import RankProcess, missing
 from ddoctor.live.sampling_rate import SamplingRate
@@ -111,6 +111,7 @@ class _SampledRank:
                 self._worker(one.pid, last, stacks_of.get(one.pid, ())) for one in self.one.workers
             ),
             restarts=self._restarts,
+            framework=framework(stacks),
             unseen=self.unseen or ("" if stacks else "its main thread was not sampled"),
         )
         asked = self.one.environment.get("OMP_NUM_THREADS", "")

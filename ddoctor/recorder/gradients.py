@@ -33,6 +33,10 @@ class Gradients:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.wrapped: list[DistributedDataParallel] = []
+        self.at_first: list[Callable[[], object]] = []
+        """Called in each pass before the first step."""
+        self.at_end: list[Callable[[], object]] = []
+        """Called after each pass, but those that only add to an accumulation."""
         self._inside = False
         self._computed_at = 0.0
         self._mark = -1
@@ -45,7 +49,16 @@ class Gradients:
         autograd: Any = torch.autograd
         original: Callable[..., None] = autograd.backward
         returned = autograd.grad
-        grad = timed(self._timeline, returned, BACKWARD)
+        timed_grad = timed(self._timeline, returned, BACKWARD)
+
+        @wraps(returned)
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            found = timed_grad(*args, **kwargs)
+            # Without batches to tell them apart, a script may need any number of them for a step.
+            timeline = self._timeline
+            if timeline.batches and not self._inside and get_ident() == timeline.busy:
+                self._ended()
+            return found
 
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -67,6 +80,9 @@ class Gradients:
     ) -> None:
         timeline = self._timeline
         timeline.counts[BACKWARDS] += 1
+        if not timeline.done:
+            for call in self.at_first:
+                call()
         armed = None
         if any(one.require_backward_grad_sync for one in self.wrapped):
             timeline.counts[SYNCED] += 1
@@ -85,6 +101,12 @@ class Gradients:
             if self._computed_at:
                 passed = timeline.last - self._computed_at
                 timeline.meeting(self._computed_at, passed, 0, DDP_REDUCE, self._mark)
+        if armed is not None or not self.wrapped:
+            self._ended()
+
+    def _ended(self) -> None:
+        for call in self.at_end:
+            call()
 
     @harmless
     def _arm(self, tensors: Any) -> Any:

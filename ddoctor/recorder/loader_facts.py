@@ -34,10 +34,16 @@ class Preparing:
         self.changes: bool | None = None
         """Whether the model gets other tensors than the loader gave; None: not seen yet."""
         self._given: Given | None = None
+        self._held: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] = (), ()
+        """The batch and the one before, of the first ones: no other gets their place."""
+        self._before: Given | None = None
+        """Those of the batch before: a loop may take batches one ahead, as accelerate does."""
         self._rest = 0.0
 
     def taken(self, timeline: Timeline, tensors: Sequence[torch.Tensor] | None) -> None:
         """A batch came; ``tensors``: all that it holds, None: it is not looked into."""
+        self._held = self._held[1], tensors or ()
+        self._before = _given(self._held[0])
         if timeline.phase != REST or (tensors is None and not self.changes):
             return
         self._given = None if tensors is None else _given(tensors)
@@ -48,8 +54,9 @@ class Preparing:
         """The model is called with these, and its phase has begun."""
         timeline.preparing = None
         if self._given is not None:
+            batches = [one for one in (self._given, self._before) if one is not None]
             self.changes = bool(tensors) and not any(
-                _came_from(self._given, one) for one in tensors
+                _came_from(batch, one) for batch in batches for one in tensors
             )
         if self.changes:
             seconds = timeline.seconds[REST] - self._rest

@@ -40,6 +40,8 @@ class Loaders:
         self.seen: MutableMapping[DataLoader[Any], Seen] = WeakIdKeyDictionary()
         self.begun: list[Seen] = []
         """Loaders with an epoch, including those that the script has released."""
+        self.at_epoch: list[Callable[[], object]] = []
+        """Called where an epoch begins."""
         self.closed = False
         """Whether loaders created from now on do not belong to the script."""
 
@@ -70,6 +72,8 @@ class Loaders:
             if seen is None or not self._timeline.here():
                 return begin(this)
             seen = self._known(this, seen)
+            for call in self.at_epoch:
+                call()
             began = self._timeline.enter(EVALUATION if self._training() is False else LOADER)
             try:
                 iterator = begin(this)
@@ -128,6 +132,7 @@ class Loaders:
             elif seen.preparing.changes is None:
                 tensors = _looked_into(batch)
             if phase == LOADER:
+                timeline.batches += 1
                 seen.waits.append((timeline.done, seconds, epoch.batches == 1))
                 if get_ident() == timeline.busy:
                     seen.preparing.taken(timeline, tensors)

@@ -46,10 +46,16 @@ class Outermost:
         self._parameters: set[int] = set()
         self.shapes: set[tuple[tuple[int, ...], ...]] = set()
 
-    def find(self, optimizer: Optimizer) -> None:
-        """Watch the outermost modules that hold parameters of this optimizer."""
-        self._parameters |= {id(one) for group in optimizer.param_groups for one in group["params"]}
+    def find(self, optimizer: Optimizer | None) -> None:
+        """Watch the outermost modules that hold parameters of this optimizer; None: that hold any
+        to train."""
         every = modules()
+        if optimizer is None:
+            trained = (one for module in every for one in module.parameters(recurse=False))
+            self._parameters |= {id(one) for one in trained if one.requires_grad}
+        else:
+            groups = optimizer.param_groups
+            self._parameters |= {id(one) for group in groups for one in group["params"]}
         inner = {id(child) for one in every for child in one._modules.values()}
         for module in every:
             if id(module) not in inner and self._holds(module):

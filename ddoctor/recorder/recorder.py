@@ -18,6 +18,7 @@ from ddoctor.evidence.loading import CurvePoint
 from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial
 from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
+from ddoctor.recorder.frameworks import Frameworks
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.loaders import Loaders
@@ -31,7 +32,6 @@ from ddoctor.recorder.timeline import Timeline
 if TYPE_CHECKING:
     from ddoctor.recorder.growth import BatchGrowth
 
-FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed")
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
@@ -63,8 +63,12 @@ class Recorder:
         self._stepping = Stepping(timeline)
         self._outermost = Outermost(timeline)
         self._collectives = CollectiveWatch(timeline)
+        self._frameworks = Frameworks()
         self._gradients = Gradients(timeline)
+        self._gradients.at_first.append(self._frameworks.look)
+        self._gradients.at_end.append(self._stepping.passed)
         self._loaders = Loaders(timeline, self._outermost.training)
+        self._loaders.at_epoch.append(self._frameworks.look)
         self._inspection = Inspection(timeline)
         self._sampler = Sampler(timeline, self.write)
         self._growth: BatchGrowth | None = None
@@ -82,6 +86,7 @@ class Recorder:
         self._loaders.install()
         calls.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
+        self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
@@ -102,7 +107,7 @@ class Recorder:
             return True
         return any(operation in GATHERS for operation, _ in list(self._collectives.places))
 
-    def _at_optimizer(self, optimizer: Optimizer) -> None:
+    def _at_optimizer(self, optimizer: Optimizer | None = None) -> None:
         self._outermost.find(optimizer)
         self._take_models()
         if facts.device(self._outermost).startswith("cuda") and self._timeline.device is None:
@@ -115,6 +120,7 @@ class Recorder:
         self._inspection.watch(self._gradients.wrapped)
 
     def _settle(self, number: int) -> int:
+        self._frameworks.look()
         if number == 1:
             tensors, depth = facts.graphs()
             self._memory = replace(
@@ -191,7 +197,7 @@ class Recorder:
                     threads=torch.get_num_threads(),
                     gc_enabled=gc.isenabled(),
                     optimizers=tuple(name for name, _ in self._stepping.classes.most_common()),
-                    framework=", ".join(name for name in FRAMEWORKS if name in sys.modules),
+                    framework=self._frameworks.used,
                     device=facts.device(self._outermost),
                     curve=self._curve,
                 ),

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from ddoctor import blocks
 from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Block, Frame
@@ -80,7 +82,7 @@ class Sampler:
                 file=places.short(code.co_filename),
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
-                text=redaction.text(linecache.getline(code.co_filename, line).strip()),
+                text=_text(code, line),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
                 calls=tuple(_frame(*call) for call in calls),
                 within=tuple(block for call in calls for block in self._blocks(*call)),
@@ -90,7 +92,9 @@ class Sampler:
 
     def _blocks(self, code: CodeType, line: int) -> Iterator[Block]:
         file = code.co_filename
-        return blocks.around(_frame(code, line), self._nodes(file), linecache.getlines(file))
+        lines = linecache.getlines(file)
+        for block in blocks.around(_frame(code, line), self._nodes(file), lines):
+            yield replace(block, text=redaction.text(block.text))
 
     def _run(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
@@ -137,12 +141,16 @@ class Sampler:
             self.grown = max(self.grown, weight - self._at_first)
 
 
+def _text(code: CodeType, line: int) -> str:
+    return redaction.text(linecache.getline(code.co_filename, line).strip())
+
+
 def _frame(code: CodeType, line: int) -> Frame:
     return Frame(
         file=places.short(code.co_filename),
         line=line,
         function=code.co_name,
-        text=linecache.getline(code.co_filename, line).strip(),
+        text=_text(code, line),
         of_user=True,
     )
 

@@ -1,7 +1,12 @@
-"""The definition of a step: from one step of the most frequent optimizer (anchor) to its next."""
+"""The definition of a step: from one step of the most frequent optimizer (anchor) to its next.
+
+A script that updates its parameters by itself has no optimizer. There a step ends with a backward
+pass: the first one after each batch, or each one where no DataLoader gives batches.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
@@ -28,6 +33,8 @@ from ddoctor.recorder.timeline import Timeline
 ANCHOR_STEPS = 2
 # Training goes on with another optimizer alone, say in a second stage.
 OTHERS_STEPS = 5
+# So many passes and no optimizer, not even one that waits for the end of an accumulation.
+PASSES = 4
 OPTIMIZER_STEPS = COUNT["optimizer_steps"]
 
 # What calls the hooks, around the step of every optimizer.
@@ -54,6 +61,13 @@ class Stepping:
         """Steps of the optimizers other than the anchor."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
         """Called at each optimizer that steps repeatedly, the anchor first."""
+        self.at_passes: list[Callable[[], None]] = []
+        """Called where passes are found to be steps."""
+        self._passes = 0
+        self._by_hand: bool | None = None
+        """Whether the script has no optimizer; None: not known yet."""
+        self._batches = 0
+        """Batches that were taken until the last pass."""
         self.at_step: list[Callable[[int], int]] = []
         """Called between two steps, with the number of the next; each returns the step of its next
         call."""
@@ -118,6 +132,31 @@ class Stepping:
                 self._since_anchor.clear()
         elif not self._becomes_anchor(optimizer, anchor is None):
             return
+        self._end_step()
+
+    def passed(self) -> None:
+        """A backward pass that ends an accumulation, if there is any, is over."""
+        batches = self._timeline.batches
+        if self._all or self._by_hand is False or (batches and batches == self._batches):
+            return
+        self._batches = batches
+        self._passes += 1
+        if self._passes >= PASSES and self._without_optimizer():
+            self._end_step()
+
+    @harmless
+    def _without_optimizer(self) -> bool:
+        if self._by_hand is None:
+            self._by_hand = not any(issubclass(type(one), Optimizer) for one in gc.get_objects())
+            if self._by_hand:
+                # Nothing but the hook of the pass itself counts these steps.
+                self._timeline.may_rest = False
+                self._tell_world()
+                _tell(self.at_passes)
+        return self._by_hand
+
+    def _end_step(self) -> None:
+        timeline = self._timeline
         timeline.end_step()
         if timeline.done >= self._due:
             self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
@@ -135,10 +174,13 @@ class Stepping:
         if self._since_anchor[id(optimizer)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
             self._anchor = ref(optimizer)
             self._since_anchor.clear()
-            grouped = torch.distributed.is_initialized()
-            self._timeline.head[WORLD] = torch.distributed.get_world_size() if grouped else 1
+            self._tell_world()
             return True
         return False
+
+    def _tell_world(self) -> None:
+        grouped = torch.distributed.is_initialized()
+        self._timeline.head[WORLD] = torch.distributed.get_world_size() if grouped else 1
 
     def stop(self) -> NoReturn:
         """End the script."""

@@ -68,6 +68,10 @@ class Timeline:
         self.preparing: Preparing | None = None
         """Of the loader whose batch is on its way to the model; None: it has arrived."""
         self.meetings = 0
+        self.batches = 0
+        """Batches that DataLoaders gave to the training."""
+        self.may_rest = True
+        """Whether steps are counted without the hooks that are removed meanwhile."""
         self._begin = self.last = perf_counter()
         self._row_began: float | None = None
         self._row_edge = FULL_STEPS - IN_A_ROW
@@ -195,7 +199,7 @@ class Timeline:
             self._row_began = now
             self._row_edge = self.done + IN_A_ROW
             return
-        short = now - self._row_began < IN_A_ROW * SHORT_SECONDS
+        short = self.may_rest and now - self._row_began < IN_A_ROW * SHORT_SECONDS
         self._row_began = None
         self._row_edge = self.done - self.done % EVERY + EVERY
         if short:

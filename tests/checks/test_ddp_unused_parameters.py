@@ -131,10 +131,15 @@ def test_the_fixes_do_what_they_say(findings: Findings) -> None:
 
 
 def test_the_option_as_the_frameworks_write_it(findings: Findings) -> None:
-    section = run(CRASH, CRASH, framework="transformers, accelerate")
-    (finding,) = findings(CAUSE, section, wrapping(AUX, AUX))
-    assert "TrainingArguments(..., ddp_find_unused_parameters=True)" in finding.fixes[-1].paste
-    assert "DistributedDataParallelKwargs" in finding.fixes[-1].paste
+    for framework, words in (
+        ("transformers", "TrainingArguments(..., ddp_find_unused_parameters=True)"),
+        ("accelerate", "DistributedDataParallelKwargs(find_unused_parameters=True)"),
+        ("lightning", "DDPStrategy(find_unused_parameters=True)"),
+        ("", "DistributedDataParallel(model, ..., find_unused_parameters=True)"),
+    ):
+        section = run(CRASH, CRASH, framework=framework)
+        (finding,) = findings(CAUSE, section, wrapping(AUX, AUX))
+        assert words in finding.fixes[-1].paste
 
 
 def test_what_is_never_used_is_a_note_where_ddp_looks_for_it(findings: Findings) -> None:

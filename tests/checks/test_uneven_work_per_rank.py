@@ -70,7 +70,7 @@ def test_more_samples(findings: Findings) -> None:
 def test_the_trainer_of_transformers_has_a_switch_for_it(findings: Findings) -> None:
     run = TrainingRun(command=("train.py",), seconds=10.0, ranks=(), framework="transformers")
     (finding,) = findings(CAUSE, of_tokens(drawn(0, 0.6), drawn(1, 0.6)), run)
-    assert "group_by_length=True" in finding.fixes[0].paste
+    assert 'train_sampling_strategy="group_by_length"' in finding.fixes[0].paste
 
 
 def test_it_is_told_in_place_of_the_straggler() -> None:

@@ -58,3 +58,22 @@ def test_a_batch_without_tensors(record: Record) -> None:
     assert ran.exit_code == 0, ran.stderr
     (known,) = ran.known.loaders
     assert known.preparing
+
+
+@pytest.mark.parametrize(("prepare", "changes"), [("return x", False), ("return x * 2", True)])
+def test_a_loop_that_is_a_batch_ahead(record: Record, prepare: str, changes: bool) -> None:
+    ahead = """
+def ahead(loader):
+    batches = iter(loader)
+    now = next(batches)
+    for after in batches:
+        yield now
+        now = after
+    yield now
+"""
+    script = TRAIN.format(prepare=prepare).replace("in DataLoader(data, batch_size=4)", "in rows")
+    made = ahead + "rows = ahead(DataLoader(data, batch_size=4))\nfor (x,)"
+    ran = record(script.replace("for (x,)", made))
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    assert bool(known.preparing) is changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.recorder.stepping import PASSES
 from tests.recorder.conftest import Record, Run
 
 BEGIN = """
@@ -317,3 +318,81 @@ def test_without_a_word_it_runs_to_its_end(bare: Run, record: Record) -> None:
     ran = record(source)
     assert (ran.exit_code, ran.left) == (0, False)
     assert ran.stdout == bare(source).stdout != ""
+
+
+BY_HAND = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+parameters = list(model.parameters())
+loader = DataLoader(torch.randn(192, 4), batch_size=8)
+def loss(batch):
+    return model(batch).square().mean()
+def update(gradients):
+    with torch.no_grad():
+        torch._foreach_add_(parameters, gradients, alpha=-0.01)
+"""
+PLAIN_PASSES = """
+for step in range(24):
+    loss(torch.randn(8, 4)).backward()
+    update([one.grad for one in parameters])
+    model.zero_grad()
+"""
+TWO_PASSES_A_BATCH = """
+for batch in loader:
+    for half in batch.chunk(2):
+        loss(half).backward()
+    update([one.grad for one in parameters])
+    model.zero_grad()
+"""
+RETURNED = """
+for batch in loader:
+    update(torch.autograd.grad(loss(batch), parameters))
+"""
+
+
+@pytest.mark.parametrize("body", [PLAIN_PASSES, TWO_PASSES_A_BATCH, RETURNED])
+def test_without_an_optimizer_passes_are_steps(record: Record, body: str) -> None:
+    ran = record(BY_HAND + body)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.done == len(ran.rows) == 24 - PASSES + 1
+    assert any(ran.phase("forward"))
+    assert any(ran.phase("backward"))
+
+
+def test_steps_without_an_optimizer_are_counted_to_the_last(record: Record) -> None:
+    """The recorder rests in the short steps of others."""
+    ran = record(BY_HAND + PLAIN_PASSES.replace("24", "400"))
+    assert ran.done == 400 - PASSES + 1
+
+
+def test_the_run_ends_at_the_agreed_pass(record: Record) -> None:
+    ran = record(BY_HAND + PLAIN_PASSES, stop_at=10)
+    assert (ran.done, ran.left) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "steps"),
+    [
+        (ACCUMULATED.replace("range(4)", "range(9)"), 12 - BEFORE),
+        (ACCUMULATED.replace("    optimizer.step()\n", ""), 0),
+    ],
+)
+def test_passes_are_no_steps_where_there_is_an_optimizer(
+    record: Record, body: str, steps: int
+) -> None:
+    assert record(BEGIN + body).done == steps
+
+
+def test_an_optimizer_that_comes_later_takes_over(record: Record) -> None:
+    then = """
+optimizer = torch.optim.SGD(parameters, lr=0.01)
+for step in range(12):
+    for part in range(3):
+        loss(torch.randn(8, 4)).backward()
+    optimizer.step()
+"""
+    ran = record(BY_HAND + PLAIN_PASSES + then)
+    # Until the first of its steps, its passes are told by nothing from those before.
+    assert 24 - PASSES + 1 + 12 - BEFORE <= ran.done <= 24 - PASSES + 1 + 12 - BEFORE + 3

@@ -15,6 +15,9 @@ ByHand = partial(Case, script="by_hand")
 Accelerated = partial(Case, script="accelerated", requires="accelerate")
 Fine = partial(Case, script="hf_trainer", requires="transformers")
 Lit = partial(Case, script="lightning_module", requires="lightning")
+Fabric = partial(Case, script="fabric_loop", requires="lightning")
+Tuned = partial(Case, script="sft", requires="trl")
+Updated = partial(Case, script="sgd_by_hand")
 
 LOADING = (
     *doses(
@@ -85,6 +88,28 @@ LOADING = (
         )
     ),
     *doses(
+        Fabric(
+            name="Fabric, slow items",
+            graded=Graded(option="--read-ms", per_step=96),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Tuned(
+            name="SFT of TRL with adapters, slow items",
+            base=("--lora",),
+            graded=Graded(option="--read-ms", per_step=8),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
+        Updated(
+            name="no optimizer, slow items",
+            graded=Graded(option="--read-ms", per_step=96),
+            roots=("dataloader-bottleneck",),
+        )
+    ),
+    *doses(
         Case(
             name="FSDP2, slow items",
             script="sharded",
@@ -96,6 +121,24 @@ LOADING = (
 )
 
 BALANCE = (
+    *(
+        case
+        for kind, name, roots in (
+            (Fabric, "Fabric", ("straggler-rank",)),
+            (Tuned, "SFT of TRL", ("straggler-rank",)),
+            # What it does longer is work on its batch.
+            (Updated, "no optimizer", ("collate-bottleneck", "straggler-rank")),
+        )
+        for case in doses(
+            kind(
+                name=f"{name}, rank 1 is slow",
+                fault=("--slow-rank=1",),
+                graded=Graded(option="--extra-ms"),
+                roots=roots,
+                rank=1,
+            )
+        )
+    ),
     *(
         case
         for where in ("forward", "backward", "metric")
@@ -342,6 +385,14 @@ HOST = (
 
 ENDINGS = (
     *(
+        kind(name=f"{name}, rank 1 raises", fault=(fault,), roots=("dead-rank",), rank=1)
+        for kind, name, fault in (
+            (Fabric, "Fabric", "--bad-batch=20"),
+            (Tuned, "SFT of TRL", "--bad-step=20"),
+            (Updated, "no optimizer", "--bad-batch=20"),
+        )
+    ),
+    *(
         Regression(
             name=f"rank 1 ends: {how}",
             fault=(f"--fail={how}",),
@@ -394,6 +445,10 @@ SOUND = (
     Fine(name="Trainer of transformers"),
     Case(name="FSDP2", script="sharded", base=("--batch-size=4096", "--at-once")),
     Lit(name="Lightning"),
+    Fabric(name="Fabric"),
+    Tuned(name="SFT of TRL"),
+    Tuned(name="SFT of TRL with adapters", base=("--lora",)),
+    Updated(name="no optimizer"),
 )
 
 CASES = (*LOADING, *BALANCE, *WRAPPER, *DATA, *HOST, *ENDINGS, *SOUND)
