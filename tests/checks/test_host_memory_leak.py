@@ -111,13 +111,16 @@ def test_a_note_where_it_takes_more_than_a_week(findings: Findings) -> None:
     assert "full in 12 days" in finding.because
 
 
-def loading(*, workers: int = 0, batches: int = 25, ended: bool = False) -> Loading:
+def loading(
+    *, workers: int = 0, batches: int = 25, ended: bool = False, batch_bytes: int = 2**20
+) -> Loading:
     loader = loader_with(
         name="train.py:9",
         dataset="Images",
         items=8 * batches,
         batch_size=8,
         batches=batches,
+        batch_bytes=batch_bytes,
         num_workers=workers,
         prefetch_factor=None,
         sampler="RandomSampler",
@@ -165,6 +168,26 @@ def test_a_note_where_it_may_still_be_the_allocator(findings: Findings) -> None:
     (finding,) = findings(CAUSE, little)
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
     assert "record more steps to be sure" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("workers", "batch", "severity"),
+    [
+        (0, 2, Severity.WARNING),
+        (0, 20, Severity.NOTE),
+        (2, 2, Severity.WARNING),
+        (2, 8, Severity.NOTE),
+    ],
+)
+def test_a_note_where_it_may_be_what_batches_need(
+    findings: Findings, workers: int, batch: int, severity: Severity
+) -> None:
+    """96 MiB in all."""
+    seen = loading(workers=workers, ended=True, batch_bytes=batch * 2**20)
+    grown = growth(workers=leaking) if workers else growth(leaking)
+    (finding,) = findings(CAUSE, run(grown), seen)
+    assert finding.severity is severity
+    assert (finding.confidence is Confidence.POSSIBLE) is (severity is Severity.NOTE)
 
 
 def test_it_follows_from_tensors_that_keep_their_graph() -> None:
