@@ -95,10 +95,8 @@ def test_rank_0_is_killed(cluster: MakeCluster) -> None:
     assert left(made) == []
 
 
-@pytest.mark.parametrize(
-    ("host", "number"),
-    [(0, signal.SIGINT), pytest.param(1, signal.SIGTERM, marks=pytest.mark.ward)],
-)
+@pytest.mark.ward
+@pytest.mark.parametrize(("host", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
 def test_an_interruption(cluster: MakeCluster, host: int, number: signal.Signals) -> None:
     made = cluster(2)
     started = begin(made, "collectives", "matmul", "--json", "-")

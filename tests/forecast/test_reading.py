@@ -105,6 +105,7 @@ def test_each_strategy(tmp_path: Path) -> None:
     assert whole.moment(ONE).startswith("backward pass")
 
 
+@pytest.mark.ward
 def test_what_fsdp_keeps_on_the_cpu(tmp_path: Path) -> None:
     whole = forecast(written(tmp_path))
     for gpus in (1, 2, 8):

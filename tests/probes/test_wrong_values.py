@@ -36,6 +36,7 @@ def test_in_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert abs(value.got - value.expected) == 1
 
 
+@pytest.mark.ward
 def test_in_what_comes_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (section,) = measured("wrong_exchanges", tmp_path, monkeypatch).all(Collectives)
     wrong = {sweep.collective: sweep.wrong for sweep in section.sweeps if sweep.wrong}
