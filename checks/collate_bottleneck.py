@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks
+from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks, loop_work
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
-from ddoctor.analysis.loop_work import LoopLine, Place
+from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Steps
@@ -150,7 +150,7 @@ def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Ite
         because=(
             f"rank {worst.rank} works {loader.collate_in_main:.3f} s on each batch between the "
             f"loader of {loader.name} and the model, in a step of {worst.step:.3f} s"
-            f"{_mostly(loop.lines(Place.PREPARES))}"
+            f"{_mostly(loop.lines(*ON_BATCHES))}"
         ),
         evidence=(_share("work of the training process on batches", worst, worst.in_main),),
         where=throughput.where(late),
@@ -161,8 +161,10 @@ def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Ite
 
 def _before_the_model(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[Finding]:
     """Work on batches by sampled lines: of a loop without a DataLoader, too."""
-    seconds, lines = loop.seconds(Place.PREPARES), loop.lines(Place.PREPARES)
     feeds = throughput.feeds
+    # Without a DataLoader, what makes the batch is dataloader-bottleneck.
+    places = ON_BATCHES if feeds else (Place.PREPARES,)
+    seconds, lines = loop.seconds(*places), loop.lines(*places)
     if seconds < NOTABLE * loop.step or any(feed.wait > seconds for feed in feeds) or not lines:
         return
     yield Finding(
@@ -192,8 +194,7 @@ def _before_the_model(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[
 
 
 def _mostly(lines: Sequence[LoopLine]) -> str:
-    frame = lines[0].frame if lines else None
-    return f", mostly at {endings.place(frame)}{endings.quoted(frame)}" if frame else ""
+    return f", {loop_work.words(lines[0])}" if lines else ""
 
 
 def _in_the_workers(workers: int, place: str) -> Fix:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_data_starvation
+from ddoctor.analysis import endings, live_data_starvation, loop_work
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
@@ -40,6 +40,9 @@ from ddoctor.analysis.loader_workers import (
     computed_once,
     worker_fix,
 )
+from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.step_loop import StepLoop
+from ddoctor.analysis.stragglers import Straggler, Stragglers
 from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.steps import Lines
 from ddoctor.evidence.training import RankUse
@@ -53,6 +56,8 @@ EXPLAINS = (
     "scaling-efficiency-low",
 )
 
+# Share of a rank's delay: what is less does not explain it.
+MOST = 0.5
 # The first epoch pays for one-time work; two more with the same cost are no accident.
 EPOCHS = 3
 TOGETHER = 10
@@ -83,6 +88,48 @@ def too_slow_for_the_step(
     )
 
 
+def without_a_loader(
+    throughput: LoaderThroughput, loop: StepLoop, late: Stragglers
+) -> Iterator[Finding]:
+    """The loop makes or takes its batches itself; by its sampled lines."""
+    if throughput.feeds:
+        return
+    one = next((row for row in late.found if _by_its_batches(row, loop)), None)
+    if one is not None:
+        rank, seconds, cost = one.place.rank, loop.longer(one.place.rank, Place.FEEDS), one.cost
+        who, than = f"rank {rank} spends", " longer than the usual rank"
+    else:
+        rank, seconds = None, loop.seconds(Place.FEEDS)
+        cost, who, than = seconds / loop.step, "all ranks spend", ""
+    lines = loop.lines(Place.FEEDS, rank=rank)
+    if cost < NOTABLE or not lines:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{who} {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms{than} to get "
+            f"the batch, without a DataLoader, {loop_work.words(lines[0])}"
+        ),
+        evidence=(
+            Observation(
+                name="getting the batch",
+                value=round(100 * seconds / loop.step),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source="the rank with the least" if one is None else f"rank {rank}",
+            ),
+        ),
+        where=Where.of([one.place]) if one is not None else Where(),
+        cost=Cost(value=round(cost, 3), unit="share of step"),
+        fixes=(_a_loader(endings.place(lines[0].frame)),),
+    )
+
+
+def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:
+    return one.part == "rest" and loop.longer(one.place.rank, Place.FEEDS) >= MOST * one.seconds
+
+
 def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     rows = live_data_starvation.hungry(live)
     if not rows or live_data_starvation.collating(rows) is not None:
@@ -94,9 +141,12 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
         lost, meanwhile = live.straggler.lost, f" {live.straggler.others_wait}"
     at = endings.at(live_data_starvation.line(rows))
     workers = len(rows[0].seen.workers)
+    own = live_data_starvation.own(rows)
     sure = live_data_starvation.again(rows)
     doubt = "" if sure else "; attach again: it was seen there once, which may be a single batch"
     what = "waits for its DataLoader workers" if workers else "loads batches itself"
+    if own:
+        what = "gets its batches without a DataLoader"
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
@@ -110,7 +160,9 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
         where=Where.of(rows),
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
-            Fix.python(
+            _a_loader(endings.place(live_data_starvation.line(rows)))
+            if own
+            else Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
                 paste=words.of(live.framework).of_loader(
                     endings.place(live_data_starvation.line(rows)),
@@ -119,6 +171,20 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
                 caution="the workers of all ranks of a host together need a core each",
             ),
         ),
+    )
+
+
+def _a_loader(place: str) -> Fix:
+    return Fix.python(
+        summary="make the batches in the workers of a DataLoader, while the step computes",
+        paste=(
+            "class Batches(torch.utils.data.IterableDataset):\n"
+            "    def __iter__(self):\n"
+            f"        yield from ...  # the batches of {place}\n"
+            "\n"
+            "loader = DataLoader(Batches(), batch_size=None, num_workers=2)"
+        ),
+        caution="each worker makes all of them, unless it takes a share by get_worker_info()",
     )
 
 

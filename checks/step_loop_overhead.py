@@ -87,7 +87,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 def _told(line: LoopLine) -> str:
     does = f" ({line.does})" if line.does else ""
-    return f"{endings.place(line.frame)}{endings.quoted(line.frame)}{does}"
+    inner = f", in {endings.place(line.inner)}" if line.inner is not None else ""
+    return f"{endings.place(line.frame)}{endings.quoted(line.frame)}{inner}{does}"
 
 
 def anomaly_mode(use: RankUse) -> Iterator[Finding]:

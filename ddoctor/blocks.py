@@ -1,4 +1,4 @@
-"""The loops and branches of a source file, and those around a frame."""
+"""The loops, branches and functions of a source file, and what is around a frame."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ddoctor.evidence.frames import Block, Frame
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor | ast.While
-Node = ast.If | Loop
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = ast.If | Loop | Function
 
 
 def parsed(lines: Sequence[str]) -> Sequence[Node]:
-    """The loops and branches of a file; empty: it cannot be read."""
+    """The loops, branches and functions of a file; empty: it cannot be read."""
     with suppress(SyntaxError, ValueError, RecursionError):
         every = ast.walk(ast.parse("\n".join(line.rstrip("\n") for line in lines)))
         return [node for node in every if isinstance(node, Node)]
@@ -25,7 +26,7 @@ def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterato
     """The loops and branches whose body contains the frame, the innermost last."""
     for node in nodes:
         first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
-        if first <= frame.line <= last:
+        if first <= frame.line <= last and not isinstance(node, Function):
             yield Block(
                 file=frame.file,
                 function=frame.function,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import PHASES, HotLine, Lines, Phase, RankLines, RankSteps, Steps
 
@@ -89,8 +90,16 @@ def steps(
     return Steps(ranks=tuple(recorded), warm_up=10, clock="host" if device == "cpu" else "cuda")
 
 
-def lines(*ranks: Mapping[tuple[str, int, str], int]) -> Lines:
-    """What each rank was met at: looks, by phase, line number and text."""
+def origin(line: int, *, gives: bool = False) -> Origin:
+    """A line of what ``lines`` shows."""
+    return Origin(file="train.py", function="main", line=line, end=line, gives=gives)
+
+
+def lines(*ranks: Mapping[tuple[str, int, str], int], origins: Sequence[Origin] = ()) -> Lines:
+    """What each rank was met at: looks, by phase, line number and text.
+
+    ``origins``: what makes the batches of the model.
+    """
     return Lines(
         ranks=tuple(
             RankLines(
@@ -104,6 +113,7 @@ def lines(*ranks: Mapping[tuple[str, int, str], int]) -> Lines:
                         function="main",
                         text=text,
                         samples=looks,
+                        origins=tuple(origins) if phase == "forward" else (),
                     )
                     for (phase, line, text), looks in met.items()
                 ),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
+from ddoctor.analysis.live_ranks import AGAIN, OWN_LOADER, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.evidence.frames import Frame
@@ -17,7 +17,7 @@ STARVED_ON_GPU = 0.5
 # together explain most of the time that each waits for the others.
 IN_TURNS, EXPLAINED = 0.1, 0.6
 STARTING = "loader-start"
-LOADING = ("loader", "loader-wait", STARTING)
+LOADING = ("loader", "loader-wait", STARTING, OWN_LOADER)
 # Workers were all replaced this often: an epoch has ended, and it was not the last.
 EPOCHS = 2
 # One in the start, one in the wait for the first batch, and one or two among the others.
@@ -79,6 +79,11 @@ def turns(live: LiveState) -> str:
     """What ranks without a straggler lose by each other's loaders, to follow a sentence."""
     lost = in_turns(live) if live.straggler is None and len(live.ranks) > 1 else 0.0
     return f"; alternately, each is the last, and waits {lost:.0%} of the time" if lost else ""
+
+
+def own(rows: Sequence[LiveRankState]) -> bool:
+    """Whether the first of them makes its batches without a DataLoader."""
+    return rows[0].seen.share(OWN_LOADER) > 0
 
 
 def line(rows: Sequence[LiveRankState]) -> Frame | None:

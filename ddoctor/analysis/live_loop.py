@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ddoctor.analysis import gpu_lines, loop_work
-from ddoctor.analysis.live_ranks import AGAIN, IN_ENGINE, LiveRankState
+from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import IN_MODEL, NOTABLE
-from ddoctor.analysis.loop_work import REST, LoopLine, Place
-
-OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
-# A stack may change while py-spy reads it, and then shows a line that does not belong to it.
-TORN = 1
+from ddoctor.analysis.live_stragglers import NOTABLE
+from ddoctor.analysis.loop_work import ON_BATCHES, REST, LoopLine, Place
+from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +32,7 @@ class LoopWork:
 
 def preparing(live: LiveState) -> LoopWork | None:
     """Work on a batch before the model gets it; None: too little."""
-    return _work(live, {Place.PREPARES})
+    return _work(live, ON_BATCHES)
 
 
 def around(live: LiveState) -> LoopWork | None:

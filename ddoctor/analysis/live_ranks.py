@@ -35,11 +35,13 @@ HELD = {
 ENDED = ("zombie", "gone")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
+OWN_LOADER = "own-loader"
+"""The script makes its batches itself, without a DataLoader."""
 # A line of the script that starts a garbage collection.
 COLLECTS = "collect("
 PHASE_OF = {
     **dict.fromkeys(FOR_OTHERS, "waiting"),
-    **dict.fromkeys(("loader-wait", "loader-start"), "loader"),
+    **dict.fromkeys(("loader-wait", "loader-start", OWN_LOADER), "loader"),
     IN_ENGINE: "backward",
     **dict.fromkeys(("import", "logging", gpu_lines.AT_GPU), "rest"),
     "compile": "forward",
@@ -202,7 +204,7 @@ class LiveRankState:
             return "init_process_group"
         if self.doing.startswith("backward"):
             return "backward"
-        plain = ("rest", gpu_lines.AT_GPU)
+        plain = ("rest", gpu_lines.AT_GPU, OWN_LOADER)
         return "" if self.doing in plain else self.doing.removesuffix("-wait")
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
+from ddoctor.analysis import own_loader
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.live_ranks import (
     FEWEST_SAMPLES,
@@ -43,7 +44,7 @@ class LiveState(Derived):
     def derive(cls, looks: tuple[LiveLook, ...]) -> LiveState:
         """The state that the samples of these hosts show."""
         ranks = [
-            LiveRankState(host=look.host, seconds=look.seconds, seen=seen)
+            LiveRankState(host=look.host, seconds=look.seconds, seen=own_loader.told(seen))
             for look in looks
             for seen in look.ranks
         ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import takewhile
 
-from ddoctor.analysis import loop_lines
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.analysis import endings, loop_lines
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.live import Activity
 
 FORWARD, REST, COLLECTION = "forward", "rest", "gc"
@@ -22,6 +22,8 @@ FORWARD, REST, COLLECTION = "forward", "rest", "gc"
 class Place(Enum):
     """Where work stands in the loop of a step."""
 
+    FEEDS = auto()
+    """What takes or makes the batch: a loop over batches, or a loop's own lines if it has none."""
     PREPARES = auto()
     """Work on the batch that the model gets."""
     EARLIER = auto()
@@ -34,6 +36,9 @@ class Place(Enum):
     """In no loop with them, or its place is not clear."""
 
 
+ON_BATCHES = (Place.FEEDS, Place.PREPARES)
+
+
 @dataclass(frozen=True)
 class LoopLine:
     """A line of the loop that begins such work, or the line itself where the place is not known."""
@@ -41,6 +46,8 @@ class LoopLine:
     frame: Frame
     does: str = ""
     """What the work does by its own text, such as ``logs``; empty: not known."""
+    inner: Frame | None = field(default=None, compare=False)
+    """The user's line that works for it, sampled most often; None: this line itself."""
 
 
 def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Place, LoopLine]:
@@ -52,11 +59,19 @@ def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Pla
     itself = row.calls[-1]
     place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, itself)
     does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
-    if place is Place.PREPARES and does not in loop_lines.OF_NO_BATCH:
+    if place in ON_BATCHES and does not in loop_lines.OF_NO_BATCH:
         does = ""
     if does and place not in (Place.EARLIER, Place.LATER):
         return Place.LATER, LoopLine(itself, does)
-    return place, LoopLine(line, does)
+    return place, LoopLine(line, does, inner=itself if itself != line else None)
+
+
+def words(line: LoopLine) -> str:
+    """Return ``mostly at train.py:30 (`clean(batch)`), often in text.py:7 (`sub(…)`)``."""
+    told = f"mostly at {endings.place(line.frame)}{endings.quoted(line.frame)}"
+    if line.inner is None:
+        return told
+    return f"{told}, often in {endings.place(line.inner)}{endings.quoted(line.inner)}"
 
 
 def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place, Frame]:
@@ -64,9 +79,9 @@ def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place
     itself = row.calls[-1]
     models = [met for other in steps if other.name == FORWARD for met in _compared(row, other)]
     others = [met for other in steps if other.name != FORWARD for met in _compared(row, other)]
-    prepares = next((line for place, line in models if place is Place.PREPARES), None)
-    if prepares is not None:
-        return Place.PREPARES, prepares
+    on_batches = next((met for met in models if met[0] in ON_BATCHES), None)
+    if on_batches is not None:
+        return on_batches
     if after in (FORWARD, "backward"):
         return Place.WITHIN, itself
     found = models + others
@@ -108,54 +123,29 @@ def _in_order(
         # A function without a loop is called by one: of the script, or of a library.
         if (inside and not called) or not here.text:
             return
-    if step.name == FORWARD and _on_the_batch(here, loop, there):
-        yield Place.PREPARES, here
-    else:
-        yield Place.EARLIER if here.line < there.line else Place.LATER, here
+    usual = Place.EARLIER if here.line < there.line else Place.LATER
+    yield _of_the_batch(here, step.origins) or usual, here
 
 
-def _on_the_batch(line: Frame, loop: Block | None, model: Frame) -> bool:
-    """Whether the line works on what the loop's head gives, or the line ``model`` reads."""
-    read, written = _names(line.text)
-    of_model, _ = _names(model.text)
-    if line.line > model.line:
-        # The next batch, which the model gets in the next step.
-        return bool(written & of_model)
-    _, given = _names(f"{loop.text} pass") if loop is not None else (set(), set[str]())
-    at_head = loop is not None and line.line == loop.line
-    return at_head or bool((read | written) & of_model or read & given)
-
-
-def _names(text: str) -> tuple[set[str], set[str]]:
-    """The variables that a line reads and writes, without functions, ``self`` and counters."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return set(), set()
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    counters = {
-        node.target.elts[0]
-        for node in nodes
-        if isinstance(node, ast.For)
-        and isinstance(node.target, ast.Tuple)
-        and "enumerate(" in ast.unparse(node.iter)
-    }
-    names = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Name)
-        and node.id != "self"
-        and id(node) not in called
-        and node not in counters
-    ]
-    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-    return read, {node.id for node in names} - read
+def _of_the_batch(line: Frame, statements: Sequence[Origin]) -> Place | None:
+    """How the line makes what the model gets; ``statements`` do; None: it is none of them."""
+    mine = next((one for one in statements if _holds(one, line)), None)
+    if mine is None:
+        return None
+    if mine.counts:
+        return None
+    taken = any(one.gives for one in statements)
+    return Place.FEEDS if mine.gives or not taken else Place.PREPARES
 
 
 def _contains(block: Block, line: Frame) -> bool:
     """Whether it is a loop with this line, or with this line at its head."""
+    return block.loop and _holds(block, line)
+
+
+def _holds(block: Block | Origin, line: Frame) -> bool:
     same = (block.file, block.function) == (line.file, line.function)
-    return block.loop and same and block.line <= line.line <= block.end
+    return same and block.line <= line.line <= block.end
 
 
 def _passes(line: Frame, called: Frame) -> bool:

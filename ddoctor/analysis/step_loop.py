@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from ddoctor.analysis import loop_lines, loop_work, stretches
 from ddoctor.analysis.derived import Derived
@@ -12,6 +13,7 @@ from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, LoopLine, Plac
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity
+from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 
 OF_THE_STEP = (FORWARD, "backward", "optimizer")
@@ -21,6 +23,7 @@ OF_THE_STEP = (FORWARD, "backward", "optimizer")
 class RankLoop:
     """Such work of one rank."""
 
+    place: RankPlace
     seconds: Mapping[Place, float]
     """Seconds per step that last over the run, by the place of the work."""
     lines: Mapping[Place, Counter[LoopLine]]
@@ -47,13 +50,19 @@ class StepLoop(Derived):
         each = (sum(rank.seconds.get(one, 0.0) for one in places) for rank in self.ranks)
         return min(each, default=0.0)
 
-    def lines(self, *places: Place) -> list[LoopLine]:
-        """The lines with such work on any rank, those with the most samples first."""
+    def lines(self, *places: Place, rank: int | None = None) -> list[LoopLine]:
+        """The lines with such work on any rank, or on this one, the most frequent first."""
         met: Counter[LoopLine] = Counter()
-        for rank in self.ranks:
-            for place in places:
-                met += rank.lines.get(place, Counter())
+        for one in self.ranks:
+            for place in places if rank in (None, one.place.rank) else ():
+                met += one.lines.get(place, Counter())
         return [line for line, _ in met.most_common()]
+
+    def longer(self, rank: int, place: Place) -> float:
+        """Seconds per step of one rank with such work, less those of the usual rank."""
+        each = {one.place.rank: one.seconds.get(place, 0.0) for one in self.ranks}
+        mine = each.pop(rank, 0.0)
+        return mine - median_low(each.values()) if each else 0.0
 
 
 def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
@@ -72,12 +81,18 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             place, line = loop_work.told(_activity(row), steps, row.after)
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
-    return RankLoop(seconds=seconds, lines=met)
+    return RankLoop(place=rank.place, seconds=seconds, lines=met)
 
 
 def _activity(line: HotLine) -> Activity:
     calls = line.calls or (_frame(line),)
-    return Activity(name=line.phase, samples=line.samples, calls=calls, within=line.within)
+    return Activity(
+        name=line.phase,
+        samples=line.samples,
+        calls=calls,
+        within=line.within,
+        origins=line.origins,
+    )
 
 
 def _frame(line: HotLine) -> Frame:

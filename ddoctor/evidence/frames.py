@@ -1,4 +1,4 @@
-"""Frames of a stack, and the blocks of source around them."""
+"""Frames of a stack, and the source around them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ class Frame(Part, frozen=True, kw_only=True):
     text: str = ""
     of_user: bool = False
     """Whether it is the user's code and not a library's."""
+
+
+class Origin(Part, frozen=True, kw_only=True):
+    """A statement that makes what a line reads, or the head of a loop or a function that gives it.
+
+    Only those that are repeated with the line.
+    """
+
+    file: str
+    function: str
+    line: int
+    end: int
+    counts: bool = False
+    """Whether it is a loop over numbers."""
+    gives: bool = False
+    """Whether it takes the next batch: from a loader or an iterator."""
 
 
 class Block(Part, frozen=True, kw_only=True):

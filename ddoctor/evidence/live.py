@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.section import AttachSection, Count, Known, Part
 
 
@@ -22,6 +22,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """How many of these frames lead into the activity; the others are within it."""
     within: tuple[Block, ...] = ()
     """Loops and branches around that line and its callers, innermost last."""
+    origins: tuple[Origin, ...] = ()
+    """In the forward pass: statements whose values those frames read, directly or not."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
 

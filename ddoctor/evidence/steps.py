@@ -7,7 +7,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Literal, get_args
 
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Part, RunSection, of_one_length
 
@@ -181,6 +181,8 @@ class HotLine(Part, frozen=True, kw_only=True):
     line."""
     within: tuple[Block, ...] = ()
     """Loops and branches around these frames."""
+    origins: tuple[Origin, ...] = ()
+    """In the forward pass: statements whose values these frames read, directly or not."""
 
 
 class RankLines(Part, frozen=True, kw_only=True):

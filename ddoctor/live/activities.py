@@ -16,7 +16,7 @@ from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, KnownFrames, Turn
 from ddoctor.live.source import Source
 
-COLLECTIVE, REST = "collective", "rest"
+COLLECTIVE, FORWARD, REST = "collective", "forward", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library.
 WAIT = re.compile(r"\.wait\(")
@@ -41,6 +41,7 @@ def activities(
             calls=one.calls,
             entered=one.entered,
             within=source.blocks(one.calls),
+            origins=source.origins(one.calls[: one.entered]) if one.name == FORWARD else (),
             before_skip=source.skip(one.calls),
         )
         for one, samples in _few(Counter(seen)).most_common()

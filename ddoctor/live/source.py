@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor import blocks
+from ddoctor import blocks, origins
 from ddoctor.blocks import Loop
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 
 # The kernel counts a process's start time from the boot, whose time it has in whole seconds.
 COARSE_SECONDS = 2.0
@@ -58,6 +58,10 @@ class Source:
             for frame in calls
             for block in blocks.around(frame, self._nodes(frame.file), self._lines(frame.file))
         )
+
+    def origins(self, calls: Sequence[Frame]) -> tuple[Origin, ...]:
+        """Return the statements whose values these frames of the user read, directly or not."""
+        return origins.origins(calls, self._nodes)
 
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.

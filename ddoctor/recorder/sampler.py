@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from ddoctor import blocks
+from ddoctor import blocks, origins
 from ddoctor.evidence import redaction
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
-from ddoctor.recorder import places, script
+from ddoctor.recorder import places, script, tape
 from ddoctor.recorder.timeline import Timeline
 
 EVERY_SECONDS = 0.05
@@ -50,6 +50,7 @@ class Sampler:
         self._write = write
         self._numbers: dict[tuple[CodeType, int, CodeType, Calls], int] = {}
         """Code, line, innermost code and calls of each place, numbered from 0."""
+        self._origins = cache(self._of_calls)
         self._nodes = cache(lambda file: blocks.parsed(linecache.getlines(file)))
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
@@ -75,6 +76,7 @@ class Sampler:
 
     def places(self) -> tuple[HotLine, ...]:
         """The sampled places, by the numbers in ``samples``."""
+        forward = {place for _, phase, _, place in self.samples if phase == tape.FORWARD}
         return tuple(
             HotLine(
                 phase="",
@@ -86,9 +88,16 @@ class Sampler:
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
                 calls=tuple(_frame(*call) for call in calls),
                 within=tuple(block for call in calls for block in self._blocks(*call)),
+                origins=self._origins(calls) if number in forward else (),
             )
-            for code, line, inner, calls in list(self._numbers)
+            for number, (code, line, inner, calls) in enumerate(list(self._numbers))
         )
+
+    def _of_calls(self, calls: Calls) -> tuple[Origin, ...]:
+        # Nothing can be read by a shortened name.
+        files = {places.short(code.co_filename): code.co_filename for code, _ in calls}
+        frames = [_frame(*call) for call in calls]
+        return origins.origins(frames, lambda file: self._nodes(files[file]))
 
     def _blocks(self, code: CodeType, line: int) -> Iterator[Block]:
         file = code.co_filename

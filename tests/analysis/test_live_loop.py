@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from ddoctor.analysis import live_loop
+from ddoctor.analysis.live_ranks import OWN_LOADER
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.live import Activity, LiveRank
 from tests.live_look import SECONDS, block, look
 from tests.training_run import user
@@ -25,11 +26,16 @@ STEP: tuple[tuple[str, int, tuple[Frame, ...]], ...] = (
 """A step of a loop: activities, their samples and the user's frames."""
 
 
+def origin(number: int, *, gives: bool = False) -> Origin:
+    return Origin(file=FORWARD.file, function="train", line=number, end=number, gives=gives)
+
+
 def rank(
     number: int,
     *work: tuple[int, tuple[Frame, ...]],
     visits: int = 20,
     loop: Block = LOOP,
+    origins: tuple[Origin, ...] = (origin(10, gives=True), origin(15)),
     step: Sequence[tuple[str, int, tuple[Frame, ...]]] = STEP,
 ) -> LiveRank:
     """A rank that trains, and works at these lines outside the model."""
@@ -53,6 +59,7 @@ def rank(
                 calls=calls,
                 entered=min(2, len(calls)),
                 within=(loop,),
+                origins=origins if name == "forward" else (),
             )
             for name, samples, calls in rows
         ),
@@ -71,9 +78,7 @@ INNER = user(3, "row.append(table[word])", "tokenise")
     [
         at(15, "ids = tokenise(texts)", INNER),
         at(15, "ids = torch.tensor([table[word] for word in texts])"),
-        # At the head of the loop.
-        at(10, "for texts in batches():", user(3, "yield tokenise(texts)", "batches")),
-        at(10, "for texts in batches():", user(3, "time.sleep(0.01)", "batches")),
+        at(15, "ids = torch.tensor([text.item() for text in texts])"),
     ],
 )
 def test_before_the_model(calls: tuple[Frame, ...]) -> None:
@@ -125,7 +130,7 @@ def test_after_the_step() -> None:
 )
 def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
     loop = block(10, 40, head)
-    seen = rank(0, (42, at(15, line)), loop=loop)
+    seen = rank(0, (42, at(16, line)), loop=loop)
     live = LiveState.derive((look(seen),))
     work = live_loop.around(live)
     assert work is not None
@@ -134,18 +139,24 @@ def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "line"),
+    ("line", "taken"),
     [
-        ("for step, texts in enumerate(loader):", "show(texts)"),
-        ("while True:", "ids = next(batches)"),
-        ("for step in range(steps):", "ids = data[step : step + size].to(device)"),
-        ("for ids in loader:", "ids = ids.to(device)"),
-        ("for texts in loader:", "ids = [text.item() for text in texts]"),
+        # A generator at the head of the loop, and lines of a loop that counts.
+        (10, (origin(10, gives=True),)),
+        (15, (origin(15), origin(16))),
     ],
 )
-def test_on_the_batch(head: str, line: str) -> None:
-    seen = rank(0, (42, at(15, line)), loop=block(10, 40, head))
-    assert live_loop.preparing(LiveState.derive((look(seen),))) is not None
+def test_batches_without_a_loader(line: int, taken: tuple[Origin, ...]) -> None:
+    calls = at(line, "x = get_batch()", user(3, "time.sleep(0.01)", "batches"))
+    live = LiveState.derive((look(rank(0, (42, calls), origins=taken)),))
+    assert live.ranks[0].seen.share(OWN_LOADER) == pytest.approx(0.42)
+    assert live_loop.preparing(live) is None
+    assert live_loop.around(live) is None
+    # Beside a DataLoader it is work on what that gives.
+    step = (*STEP, ("loader", 5, (MAIN, user(10, "for x in clean(loader):", "train"))))
+    live = LiveState.derive((look(rank(0, (42, calls), origins=taken, step=step)),))
+    assert live.ranks[0].seen.share(OWN_LOADER) == 0
+    assert live_loop.preparing(live) is not None
 
 
 def quiet() -> Iterator[tuple[LiveRank, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from ddoctor.analysis.loop_work import Place
 from ddoctor.analysis.step_loop import StepLoop
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.steps import HotLine, Lines, RankLines
 from tests.live_look import block
 from tests.training_run import user
@@ -22,8 +22,20 @@ BACKWARD = user(30, "loss.backward()", "train")
 OPTIMIZER = user(31, "optimizer.step()", "train")
 
 
+def origin(number: int, *, gives: bool = False) -> Origin:
+    return Origin(file=MODEL.file, function="train", line=number, end=number, gives=gives)
+
+
+HEAD = origin(10, gives=True)
+
+
 def line(
-    phase: str, samples: int, *calls: Frame, after: str = "", within: Sequence[Block] = (LOOP,)
+    phase: str,
+    samples: int,
+    *calls: Frame,
+    after: str = "",
+    within: Sequence[Block] = (LOOP,),
+    origins: Sequence[Origin] = (),
 ) -> HotLine:
     last = calls[-1]
     return HotLine(
@@ -36,15 +48,20 @@ def line(
         after=after,
         calls=(MAIN, *calls),
         within=tuple(within),
+        origins=tuple(origins),
     )
 
 
 def loop_with(
-    calls: Sequence[Frame], *, after: str = "optimizer", within: Sequence[Block] = (LOOP,)
+    calls: Sequence[Frame],
+    *,
+    after: str = "optimizer",
+    within: Sequence[Block] = (LOOP,),
+    origins: Sequence[Origin] = (HEAD, origin(15)),
 ) -> StepLoop:
     """Two ranks that work 0.05 s of each step at these calls, outside of all phases."""
     rows = (
-        line("forward", 20, MODEL, within=within),
+        line("forward", 20, MODEL, within=within, origins=origins),
         line("backward", 30, BACKWARD, within=within),
         line("optimizer", 5, OPTIMIZER, within=within),
         line("rest", 12, *calls, after=after, within=within),
@@ -65,11 +82,9 @@ INNER = user(3, "row.append(table[word])", "tokenise")
     [
         (at(15, "ids = tokenise(texts)", INNER), "loader", Place.PREPARES),
         # Of a generator, at the head of the loop.
-        (at(10, "for texts in batches():", INNER), "optimizer", Place.PREPARES),
-        # The next batch, while this one is trained.
-        (at(25, "ids = get_batch()", INNER), "forward", Place.PREPARES),
-        (at(15, "rate = schedule(step)"), "loader", Place.EARLIER),
-        (at(15, "rate = schedule(step)"), "optimizer", Place.EARLIER),
+        (at(10, "for texts in batches():", INNER), "optimizer", Place.FEEDS),
+        (at(16, "rate = schedule(step)"), "loader", Place.EARLIER),
+        (at(16, "rate = schedule(step)"), "optimizer", Place.EARLIER),
         (at(35, "history = summarise(losses)", INNER), "optimizer", Place.LATER),
         # The loss, and what is done to gradients.
         (at(25, "loss = weigh(logits)", INNER), "forward", Place.WITHIN),
@@ -82,6 +97,27 @@ def test_work_by_its_place(calls: tuple[Frame, ...], after: str, place: Place) -
     assert sum(loop.seconds(other) for other in Place if other is not place) == 0
     shown = calls[-1] if place is Place.WITHIN else calls[0]
     assert [line.frame for line in loop.lines(place)] == [shown]
+    assert [line.inner for line in loop.lines(place)] == [calls[-1] if shown != calls[-1] else None]
+    assert loop.longer(0, place) == 0
+
+
+@pytest.mark.parametrize("number", [15, 25])
+def test_a_loop_that_makes_its_batches_by_lines_of_its_own(number: int) -> None:
+    counts = Origin(file=MODEL.file, function="train", line=10, end=10, counts=True)
+    loop = loop_with(at(number, "ids = get_batch()", INNER), origins=(origin(number), counts))
+    assert loop.seconds(Place.FEEDS) > 0
+    head = loop_with(at(10, "for step in tqdm(range(9)):", INNER), origins=(origin(15), counts))
+    assert head.seconds(Place.FEEDS) == 0
+    assert head.seconds(Place.EARLIER) > 0
+
+
+def test_a_rank_that_makes_its_batches_longer() -> None:
+    rows = (line("forward", 20, MODEL, origins=(HEAD,)), line("rest", 12, *at(10, "for", INNER)))
+    met = Lines(ranks=tuple(RankLines(rank=rank, samples=32, lines=rows) for rank in (0, 1, 2)))
+    loop = StepLoop.derive(steps(USUAL, with_more("rest", 0.05), USUAL), met)
+    assert loop.longer(1, Place.FEEDS) == pytest.approx(0.05, rel=0.1)
+    assert loop.longer(0, Place.FEEDS) <= 0
+    assert loop.seconds(Place.FEEDS) < 0.01
 
 
 @pytest.mark.parametrize(

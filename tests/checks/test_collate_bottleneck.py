@@ -22,7 +22,7 @@ from tests.live_look import (
 )
 from tests.training_loaders import loader_with
 from tests.training_run import library, user
-from tests.training_steps import lines
+from tests.training_steps import lines, origin
 
 CAUSE = "collate-bottleneck"
 COUNT = 60
@@ -98,11 +98,14 @@ def test_on_one_rank(findings: Findings) -> None:
 
 
 TOKENISES = {("rest", 7, "ids = tokenise(texts)"): 30, ("forward", 9, "model(ids)"): 60}
+ON_BATCHES = (origin(5, gives=True), origin(7))
 
 
 def test_the_training_process_works_on_what_workers_made(findings: Findings) -> None:
     section = loading(loader(num_workers=4, fetch=0.1, collate=0.01, collate_in_main=0.03))
-    (finding,) = findings(CAUSE, steps(0.005, rest=0.03), section, lines(TOKENISES))
+    (finding,) = findings(
+        CAUSE, steps(0.005, rest=0.03), section, lines(TOKENISES, origins=ON_BATCHES)
+    )
     assert "rank 0 works 0.030 s on each batch between the loader" in finding.because
     assert finding.because.endswith("mostly at train.py:7 in main (`ids = tokenise(texts)`)")
     assert finding.cost is not None
@@ -117,7 +120,9 @@ def test_the_training_process_works_on_what_it_loads_itself(findings: Findings) 
 
 
 def test_work_on_batches_of_no_loader(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, steps(0.0, rest=0.03), loading(), lines(TOKENISES))
+    (finding,) = findings(
+        CAUSE, steps(0.0, rest=0.03), loading(), lines(TOKENISES, origins=ON_BATCHES)
+    )
     assert "all ranks spend 0.03 s of a step of" in finding.because
     assert finding.because.endswith("mostly at train.py:7 in main (`ids = tokenise(texts)`)")
     assert finding.severity is Severity.WARNING
@@ -129,7 +134,7 @@ def test_work_on_batches_of_no_loader(findings: Findings) -> None:
     [
         # After the model, on something else, too little, less than the wait for the loader.
         (("rest", 12, "scores = rank(logits)"), 0.0, 0.03),
-        (("rest", 7, "adjust(schedule)"), 0.0, 0.03),
+        (("rest", 6, "adjust(schedule)"), 0.0, 0.03),
         (("rest", 7, "ids = tokenise(texts)"), 0.0, 0.003),
         (("rest", 7, "ids = tokenise(texts)"), 0.04, 0.03),
     ],
@@ -137,7 +142,7 @@ def test_work_on_batches_of_no_loader(findings: Findings) -> None:
 def test_quiet_where_no_batch_is_prepared(
     findings: Findings, work: tuple[str, int, str], loaded: float, rest: float
 ) -> None:
-    met = lines({work: 30, ("forward", 9, "model(ids)"): 60})
+    met = lines({work: 30, ("forward", 9, "model(ids)"): 60}, origins=ON_BATCHES)
     assert findings(CAUSE, steps(loaded, rest=rest), loading(loader(fetch=0.04)), met) == ()
 
 

@@ -1,0 +1,113 @@
+"""Loops that make their batches themselves, without a DataLoader."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.frames import Origin
+from ddoctor.evidence.loading import Loading
+from ddoctor.models import Confidence
+from tests.analysis.test_live_loop import STEP, at, rank
+from tests.analysis.test_live_loop import origin as in_train
+from tests.conftest import Findings
+from tests.live_look import look
+from tests.training_loaders import loader_with
+from tests.training_run import user
+from tests.training_steps import USUAL, lines, origin, steps, with_more
+
+CAUSE = "dataloader-bottleneck"
+FORWARD = ("forward", 20, "loss = model(batch)")
+HEAD = ("rest", 10, "for batch in shards():")
+TAKEN = (origin(10, gives=True),)
+SLOW = with_more("rest", 0.05)
+NONE = Loading(loaders=())
+
+
+def test_on_all_ranks(findings: Findings) -> None:
+    met = {FORWARD: 30, HEAD: 30}
+    (finding,) = findings(CAUSE, steps(SLOW, SLOW), NONE, lines(met, met, origins=TAKEN))
+    assert finding.because.startswith("all ranks spend")
+    assert "train.py:10 in main (`for batch in shards():`)" in finding.because
+    assert finding.where.ranks == ()
+    assert finding.confidence is Confidence.LIKELY
+    assert "num_workers" in finding.fixes[0].paste
+
+
+def test_on_one_rank(findings: Findings) -> None:
+    met = {FORWARD: 30, HEAD: 30}
+    seen = lines({FORWARD: 30}, met, {FORWARD: 30}, origins=TAKEN)
+    (finding,) = findings(CAUSE, steps(USUAL, SLOW, USUAL), NONE, seen)
+    assert finding.because.startswith("rank 1 spends")
+    assert finding.where.ranks == (1,)
+
+
+def test_by_lines_of_a_loop_that_counts(findings: Findings) -> None:
+    met = {FORWARD: 30, ("rest", 12, "batch = table[rows]"): 30}
+    seen = lines(met, origins=(origin(11), origin(12)))
+    (finding,) = findings(CAUSE, steps(SLOW), NONE, seen)
+    assert "`batch = table[rows]`" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds", "origins"),
+    [
+        # Too little; on something else; after the model; on what the head gives.
+        (10, 0.005, TAKEN),
+        (12, 0.05, TAKEN),
+        (30, 0.05, TAKEN),
+        (12, 0.05, (*TAKEN, origin(12))),
+    ],
+)
+def test_quiet(findings: Findings, line: int, seconds: float, origins: tuple[Origin, ...]) -> None:
+    met = {FORWARD: 30, ("rest", line, "work()"): 30}
+    work = with_more("rest", seconds)
+    assert findings(CAUSE, steps(work, work), NONE, lines(met, met, origins=origins)) == ()
+
+
+def test_quiet_about_what_wraps_a_data_loader(findings: Findings) -> None:
+    met = lines({FORWARD: 30, HEAD: 30}, origins=TAKEN)
+    there = Loading(loaders=(loader_with(taken=60, wait_seconds=(0.0,) * 60),))
+    assert findings(CAUSE, steps(SLOW), there, met) == ()
+    (finding,) = findings("collate-bottleneck", steps(SLOW), there, met)
+    assert "train.py:10" in finding.because
+
+
+def test_quiet_about_a_rank_that_is_late_elsewhere(findings: Findings) -> None:
+    slow = {FORWARD: 30, ("rest", 30, "report()"): 30, HEAD: 1}
+    met = {FORWARD: 30, HEAD: 1}
+    seen = lines(met, slow, met, origins=TAKEN)
+    assert findings(CAUSE, steps(USUAL, SLOW, USUAL), NONE, seen) == ()
+
+
+BATCHES = at(10, "for texts in shards():", user(3, "time.sleep(0.01)", "shards"))
+GIVES = (in_train(10, gives=True),)
+
+
+def test_live_on_all_ranks(findings: Findings) -> None:
+    rows = [rank(number, (42, BATCHES), origins=GIVES) for number in (0, 1)]
+    (finding,) = findings(CAUSE, look(*rows))
+    assert "ranks 0-1: the main thread gets its batches without a DataLoader" in finding.because
+    assert "train.py:3 in shards" in finding.because
+    assert "batch_size=None" in finding.fixes[0].paste
+
+
+def test_live_on_one_rank(findings: Findings) -> None:
+    waits = (*STEP, ("collective", 42, at(30, "loss.backward()")))
+    late = rank(0, (42, BATCHES), origins=GIVES)
+    (finding,) = findings(CAUSE, look(late, rank(1, origins=GIVES, step=waits)))
+    assert finding.where.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    ("samples", "line"),
+    [
+        # Too little; before the model, and after it.
+        (5, 10),
+        (42, 12),
+        (42, 35),
+    ],
+)
+def test_quiet_live(findings: Findings, samples: int, line: int) -> None:
+    calls = at(line, "refresh()", user(3, "time.sleep(0.01)", "refresh"))
+    rows = [rank(number, (samples, calls), origins=GIVES) for number in (0, 1)]
+    assert findings(CAUSE, look(*rows)) == ()
