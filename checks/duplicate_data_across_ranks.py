@@ -10,12 +10,15 @@ Symptoms: the number of steps per epoch does not fall when GPUs are added.
 To fix it, pass a ``DistributedSampler`` to the DataLoader, or prepare the loader with accelerate.
 """
 
+# Above 150 lines: loaders with equal items, loops without a loader, and whole datasets on each rank
+# have different evidence and fixes.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ddoctor.analysis.data_overlap import by_name, compare, confidence, synchronised
+from ddoctor.analysis.data_overlap import by_name, compare, compare_inputs, confidence, synchronised
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -67,6 +70,53 @@ def same_batches(
         )
 
 
+def same_inputs(
+    seen: DataSeen, loading: Loading, wrapping: Wrapping | None, steps: Steps
+) -> Iterator[Finding]:
+    """No DataLoader gives the batches, and the model gets the same on several ranks."""
+    compared = compare_inputs(seen)
+    if compared is None or not compared.groups or any(one.taken for one in loading.loaders):
+        return
+    places = [rank.place for rank in steps.ranks]
+    sure = confidence(compared, places, synchronised(wrapping, steps))
+    made = [one for rank in seen.inputs for one in rank.origins]
+    # Random numbers that are made for each step stand for data that is not there.
+    stand_in = all(one.random for one in seen.inputs) and not any(one.takes for one in made)
+    if sure is None or stand_in:
+        return
+    at = next((f" at {one.file}:{one.line}" for one in made if not one.counts), "")
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=min(sure, Confidence.LIKELY),
+        because=(
+            f"the batches that the loop makes{at} are the same on {compared.who}, in all "
+            f"{compared.batches} compared calls of the model"
+        ),
+        evidence=(
+            Observation(
+                name="different first batches",
+                value=len(compared.ranks) - sum(len(group) - 1 for group in compared.groups),
+                expected=len(compared.ranks),
+                source=f"contents on {len(compared.ranks)} ranks",
+            ),
+        ),
+        where=compared.where(places),
+        fixes=(
+            Fix.python(
+                summary="draw different samples on each rank: seed by the rank, or take a share",
+                paste=(
+                    "rank, world = dist.get_rank(), dist.get_world_size()\n"
+                    "generator = torch.Generator().manual_seed(1000 + rank)\n"
+                    "rows = torch.randint(len(data), (batch_size,), generator=generator)\n"
+                    "# or, for data in order:\n"
+                    "data = data[rank::world]"
+                ),
+                caution="the model itself needs the same seed on all ranks, or DDP's broadcast",
+            ),
+        ),
+    )
+
+
 def all_of_it_on_every_rank(
     loading: Loading,
     seen: DataSeen | None,
@@ -91,13 +141,18 @@ def all_of_it_on_every_rank(
         alike = compared is not None and compared.groups
         if len(loaders) < 2 or not whole or alike or not _worth_sharing(loaders):
             continue
+        same = first.data != "" and len({one.data for one in loaders}) == 1
         yield Finding(
-            severity=Severity.NOTE,
-            confidence=Confidence.POSSIBLE,
+            severity=Severity.WARNING if same else Severity.NOTE,
+            confidence=Confidence.LIKELY if same else Confidence.POSSIBLE,
             because=(
                 f"each of {len(loaders)} ranks iterates over all {first.items} items of "
-                f"{first.dataset} at {name}, in a different order: correct only if each rank has a "
-                "separate dataset"
+                f"{first.dataset} at {name}, in a different order"
+                + (
+                    f": an epoch trains on each item {len(loaders)} times"
+                    if same
+                    else ": correct only if each rank has a separate dataset"
+                )
             ),
             evidence=(_batches(first, len(loaders)),),
             fixes=(_fix(first, run),),

@@ -12,6 +12,7 @@ from ddoctor.evidence.frames import Frame, Origin
 # A loop that counts gives no batch.
 COUNTS = re.compile(r"\b(range|count)\(")
 NEXT = re.compile(r"\bnext\(")
+TAKES = ("index_select", "take", "gather")
 Statement = ast.stmt
 # Whatever may have statements in it.
 OF_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -78,6 +79,20 @@ def _made(statements: Sequence[Statement], wanted: set[str]) -> list[Statement]:
 
 def _counts(node: Statement) -> bool:
     return isinstance(node, ast.For) and COUNTS.search(ast.unparse(node.iter)) is not None
+
+
+def _takes_items(node: Statement) -> bool:
+    parts = (part for header in _header(node) for part in ast.walk(header))
+    return any(
+        (isinstance(part, ast.Subscript) and not _stores(part) and not _is_constant(part.slice))
+        or (isinstance(part, ast.Attribute) and part.attr in TAKES)
+        for part in parts
+    )
+
+
+def _is_constant(index: ast.expr) -> bool:
+    """Whether it is a number or a name in quotes, as of a field of a batch."""
+    return isinstance(index, ast.Constant)
 
 
 def _takes_a_batch(node: Statement) -> bool:
@@ -161,5 +176,6 @@ def _origin(node: Statement, frame: Frame) -> Origin:
         line=node.lineno,
         end=max(node.lineno, _end(node)),
         counts=_counts(node),
+        takes=_takes_items(node),
         gives=_takes_a_batch(node),
     )

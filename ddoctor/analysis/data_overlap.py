@@ -11,7 +11,7 @@ from ddoctor.analysis import endings
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Where
+from ddoctor.models import Confidence, Placed, Where
 
 # A single batch may be equal by accident: the longest samples first, or a fixed warm-up batch.
 LEAST = 2
@@ -40,9 +40,9 @@ class Compared:
             return "all ranks"
         return ", as well as to ".join(map(endings.ranks, self.groups))
 
-    def where(self, loaders: Iterable[Loader]) -> Where:
+    def where(self, places: Iterable[Placed]) -> Where:
         """The ranks of all groups; empty if these are all ranks."""
-        return place({rank for group in self.groups for rank in group}, loaders)
+        return place({rank for group in self.groups for rank in group}, places)
 
 
 def compare(
@@ -62,13 +62,29 @@ def compare(
     lengths = {epoch: min(len(epochs[epoch]) for epochs in of_rank.values()) for epoch in epochs}
     if not epochs:
         return None
-    given = {
-        rank: tuple(batch for epoch in epochs for batch in batches[epoch][: lengths[epoch]])
-        for rank, batches in of_rank.items()
-    }
+    return _compared(
+        {
+            rank: tuple(batch for epoch in epochs for batch in batches[epoch][: lengths[epoch]])
+            for rank, batches in of_rank.items()
+        }
+    )
+
+
+def compare_inputs(seen: DataSeen) -> Compared | None:
+    """Compare what the model got first on all ranks; None as for ``compare``."""
+    known = [one for one in seen.inputs if len(one.batches) >= LEAST]
+    shortest = min((len(one.batches) for one in known), default=0)
+    if len(known) < 2:
+        return None
+    return _compared({one.rank: one.batches[:shortest] for one in known})
+
+
+def _compared(given: Mapping[int, tuple[str, ...]]) -> Compared | None:
+    """None: all batches of a rank are equal."""
     if any(len(set(batches)) == 1 for batches in given.values()):
         return None
-    return Compared(ranks=tuple(sorted(given)), groups=alike(given), batches=sum(lengths.values()))
+    batches = len(next(iter(given.values())))
+    return Compared(ranks=tuple(sorted(given)), groups=alike(given), batches=batches)
 
 
 def alike(given: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
@@ -89,7 +105,7 @@ def synchronised(wrapping: Wrapping | None, steps: Steps | None) -> bool | None:
 
 
 def confidence(
-    compared: Compared, loaders: Iterable[Loader], synced: bool | None
+    compared: Compared, places: Iterable[Placed], synced: bool | None
 ) -> Confidence | None:
     """How sure it is that equal data is a mistake; None: it may be intended.
 
@@ -101,16 +117,16 @@ def confidence(
         return None
     if compared.everyone:
         return Confidence.CERTAIN if synced else Confidence.LIKELY
-    host = {one.rank: one.host for one in loaders}
+    host = {one.rank: one.host for one in places}
     sizes = {len(group) for group in compared.groups}
     covered = sum(map(len, compared.groups)) == len(compared.ranks)
     together = all(len({host.get(rank) for rank in group}) == 1 for group in compared.groups)
     return None if covered and len(sizes) == 1 and together else Confidence.LIKELY
 
 
-def place(ranks: Collection[int], loaders: Iterable[Loader]) -> Where:
-    """These ranks and their hosts; empty if these are all ranks with the loader."""
-    every = {one.rank: one for one in loaders}
+def place(ranks: Collection[int], places: Iterable[Placed]) -> Where:
+    """These ranks and their hosts; empty if these are all of these places."""
+    every = {one.rank: one for one in places}
     return Where.of([every[rank] for rank in ranks], every=every)
 
 

@@ -28,6 +28,8 @@ class Origin(Part, frozen=True, kw_only=True):
     end: int
     counts: bool = False
     """Whether it is a loop over numbers."""
+    takes: bool = False
+    """Whether it takes items out of something, such as ``table[rows]``."""
     gives: bool = False
     """Whether it takes the next batch: from a loader or an iterator."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.section import Count, Part, RunSection, of_one_length
 
 
@@ -46,6 +47,8 @@ class Loader(Part, frozen=True, kw_only=True):
     """Whether set_epoch had a new number for the second epoch; None: no such epoch or sampler."""
     replicas: int | None = None
     """Number of parts into which the sampler splits the dataset; None: it does not split."""
+    data: str = ""
+    """Fingerprint of the fields of the dataset; empty: they do not show what it holds."""
 
     fetched: int = 0
     """Items that were fetched and timed, in workers or in the main process."""
@@ -158,7 +161,19 @@ class FirstBatches(Part, frozen=True, kw_only=True):
         of_one_length(batches=self.batches, workers=self.workers)
 
 
+class FirstInputs(Part, frozen=True, kw_only=True):
+    """Fingerprints of what the model got in its first calls on one rank."""
+
+    rank: int
+    batches: tuple[str, ...]
+    random: bool
+    """Whether all look like random numbers: normal, or uniform."""
+    origins: tuple[Origin, ...] = ()
+    """Statements whose values the line reads that calls the model, directly or not."""
+
+
 class DataSeen(RunSection, frozen=True, kw_only=True):
     """The data on which the ranks trained."""
 
     epochs: tuple[FirstBatches, ...]
+    inputs: tuple[FirstInputs, ...] = ()

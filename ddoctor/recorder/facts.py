@@ -16,9 +16,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
+from ddoctor.evidence.loading import FirstInputs
 from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
+from ddoctor.recorder import user_calls
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
 
@@ -151,6 +153,19 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())
     # Weights that are no numbers any more can be compared with nothing.
     return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
+
+
+def inputs(outermost: Outermost) -> FirstInputs | None:
+    """The first inputs of the models; None: not all could be read."""
+    prints = tuple(outermost.inputs)
+    if not prints or not all(prints):
+        return None
+    return FirstInputs(
+        rank=0,
+        batches=prints,
+        random=outermost.random,
+        origins=user_calls.origins(outermost.calls),
+    )
 
 
 def flags(outermost: Outermost, autocast: str) -> RankFlags:

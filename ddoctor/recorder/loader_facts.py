@@ -98,6 +98,8 @@ class Seen:
         self.name = name
         self.settings: Loader | None = None
         """Its settings; None: no epoch has begun."""
+        self.data = ""
+        """As in the evidence's Loader."""
         self.sources: Sequence[str] = ()
         """The random number generators of its dataset."""
         self.made: Callable[[], object] = lambda: None
@@ -172,6 +174,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
     seeded = settings.replicas is not None and len(seeds) > 1
     return replace(
         settings,
+        data=seen.data,
         fetched=int(totals["fetched"]),
         fetch_seconds=totals["fetch_seconds"],
         fetch_cpu_seconds=totals["fetch_cpu_seconds"],

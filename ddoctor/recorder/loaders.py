@@ -16,6 +16,7 @@ from torch.utils.data import dataloader as module
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder import places, trial, workers
+from ddoctor.recorder.fingerprints import PRINTED_VALUES, of_dataset, of_tensors
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.loader_facts import Epoch, Seen, described, distributed
 from ddoctor.recorder.swaps import replaces
@@ -27,8 +28,6 @@ FIRST_BATCHES = 8
 MOST_EPOCHS = 64
 # An iterator's attribute: its loader, and what is known of that.
 OWN = "_ddoctor_own"
-# Of a tensor's values; enough to tell two samples apart.
-PRINTED_VALUES = 4096
 
 
 class Loaders:
@@ -158,6 +157,7 @@ class Loaders:
         if seen not in self.begun and len(self.begun) < MOST_LOADERS:
             self.begun.append(seen)
         seen.settings, seen.made = settings, ref(loader)
+        seen.data = of_dataset(loader.dataset) or ""
         seen.sources = workers.sources(loader.dataset)
         self.seen[loader] = seen
         return seen
@@ -178,7 +178,7 @@ def _counted(epoch: Epoch, take: Callable[[Any], Any], iterator: Any) -> Any:
 def _look_at(seen: Seen, epoch: Epoch, batch: Any) -> list[torch.Tensor]:
     """All tensors of the batch."""
     tensors = _tensors(batch)
-    epoch.prints["values"].append(_print(tensors) or "")
+    epoch.prints["values"].append(of_tensors(tensors) or "")
     epoch.prints["labels"].append(_print_labels(tensors) or "")
     seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
     return tensors
@@ -224,17 +224,4 @@ def _told_apart(tensor: torch.Tensor) -> bool:
 
 @harmless
 def _print_labels(tensors: list[torch.Tensor]) -> str | None:
-    return _print([one for one in tensors if _told_apart(one)])
-
-
-@harmless
-def _print(tensors: list[torch.Tensor]) -> str:
-    """Fingerprint; empty: no value is readable, as for a sparse tensor."""
-    if not tensors:
-        return ""
-    number = 0
-    for tensor in tensors:
-        values = tensor.detach().reshape(-1)[:PRINTED_VALUES].cpu().contiguous()
-        # Their bytes: numpy has no bfloat16, and text takes a millisecond.
-        number = crc32(values.view(torch.uint8).numpy().data, number)
-    return f"{number:08x}"
+    return of_tensors([one for one in tensors if _told_apart(one)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -19,11 +19,15 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
+from ddoctor.recorder import places, user_calls
+from ddoctor.recorder.fingerprints import of_tensors, random_numbers
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import COUNT, EVALUATION, FORWARD
 from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.user_calls import Calls
 
 MOST_SHAPES = 64
+FIRST_INPUTS = 8
 UNDISTURBED_SECONDS = 10.0
 # A module that holds the model and is never called itself: look below it.
 PATIENCE_STEPS = 2
@@ -44,6 +48,12 @@ class Outermost:
         """The modules whose calls are timed."""
         self._classes: set[type] = set()
         self._parameters: set[int] = set()
+        self.inputs: list[str] = []
+        """Fingerprints of the first inputs of the models, in training."""
+        self.random = True
+        """Whether all of these look like random numbers."""
+        self.calls: Calls = ()
+        """The user's calls that led to the first of them."""
         self.shapes: set[tuple[tuple[int, ...], ...]] = set()
 
     def find(self, optimizer: Optimizer | None) -> None:
@@ -143,6 +153,8 @@ class Outermost:
         tensors = args if alone else tensors_among((*args, *kwargs.values()))
         if self._timeline.preparing is not None:
             self._timeline.preparing.arrived(self._timeline, tensors)
+        if len(self.inputs) < FIRST_INPUTS:
+            self._look_at(tensors)
         if tensors:
             shapes = tuple(one.shape for one in tensors)
             counts = self._timeline.counts
@@ -150,6 +162,16 @@ class Outermost:
             counts[ELEMENTS] += sum(one.numel() for one in tensors)
             if len(self.shapes) < MOST_SHAPES:
                 self.shapes.add(shapes)
+
+    @harmless
+    def _look_at(self, tensors: Sequence[torch.Tensor]) -> None:
+        # A capture ends with an error if something is copied to the host.
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        if not self.inputs and (user := places.caller(sys._getframe())) is not None:
+            self.calls = user_calls.calls(user)
+        self.inputs.append(of_tensors(tensors) or "")
+        self.random = self.random and bool(random_numbers(tensors))
 
 
 def modules() -> list[nn.Module]:

@@ -187,6 +187,7 @@ class Recorder:
                     ),
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                     calls=tuple(self._collectives.places.values()),
+                    inputs=facts.inputs(self._outermost),
                     flags=facts.flags(self._outermost, self._timeline.autocast),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),

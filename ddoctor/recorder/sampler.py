@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TypeAlias
 
-from msgspec.structs import replace
-
-from ddoctor import blocks, origins
-from ddoctor.evidence import redaction
-from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
-from ddoctor.recorder import places, script, tape
+from ddoctor.recorder import places, tape, user_calls
 from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.user_calls import Calls
 
 EVERY_SECONDS = 0.05
 FIRST_LOOKS = 400
@@ -34,9 +27,6 @@ WEIGHED_OFTEN = 60
 takes."""
 MOST_SAMPLES = 20_000
 MOST_PLACES = 500
-MOST_CALLS = 8
-"""Frames between the script and its loop; more are below the loop, or a recursion."""
-Calls: TypeAlias = tuple[tuple[CodeType, int], ...]
 WRITE_AFTER_SECONDS = 2.0
 """Seconds to the first write; the interval doubles each time, to at most a minute."""
 STOP_SECONDS = 5.0
@@ -50,8 +40,6 @@ class Sampler:
         self._write = write
         self._numbers: dict[tuple[CodeType, int, CodeType, Calls], int] = {}
         """Code, line, innermost code and calls of each place, numbered from 0."""
-        self._origins = cache(self._of_calls)
-        self._nodes = cache(lambda file: blocks.parsed(linecache.getlines(file)))
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
         self.memory: list[tuple[float, int, float, float, float | None]] = []
@@ -84,26 +72,14 @@ class Sampler:
                 file=places.short(code.co_filename),
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
-                text=_text(code, line),
+                text=user_calls.text(code, line),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
-                calls=tuple(_frame(*call) for call in calls),
-                within=tuple(block for call in calls for block in self._blocks(*call)),
-                origins=self._origins(calls) if number in forward else (),
+                calls=tuple(user_calls.frame(*call) for call in calls),
+                within=tuple(block for call in calls for block in user_calls.blocks(*call)),
+                origins=user_calls.origins(calls) if number in forward else (),
             )
             for number, (code, line, inner, calls) in enumerate(list(self._numbers))
         )
-
-    def _of_calls(self, calls: Calls) -> tuple[Origin, ...]:
-        # Nothing can be read by a shortened name.
-        files = {places.short(code.co_filename): code.co_filename for code, _ in calls}
-        frames = [_frame(*call) for call in calls]
-        return origins.origins(frames, lambda file: self._nodes(files[file]))
-
-    def _blocks(self, code: CodeType, line: int) -> Iterator[Block]:
-        file = code.co_filename
-        lines = linecache.getlines(file)
-        for block in blocks.around(_frame(code, line), self._nodes(file), lines):
-            yield replace(block, text=redaction.text(block.text))
 
     def _run(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
@@ -133,7 +109,7 @@ class Sampler:
         user = places.caller(frame)
         if frame is None or user is None:
             return
-        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user), _calls(user))
+        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user), user_calls.calls(user))
         number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) >= MOST_PLACES:
@@ -148,39 +124,6 @@ class Sampler:
         self.memory.append((timeline.last, timeline.done, weight, device, free))
         if not self._training:
             self.grown = max(self.grown, weight - self._at_first)
-
-
-def _text(code: CodeType, line: int) -> str:
-    return redaction.text(linecache.getline(code.co_filename, line).strip())
-
-
-def _frame(code: CodeType, line: int) -> Frame:
-    return Frame(
-        file=places.short(code.co_filename),
-        line=line,
-        function=code.co_name,
-        text=_text(code, line),
-        of_user=True,
-    )
-
-
-def _calls(user: FrameType) -> Calls:
-    """The user's outermost frames that lead to what the recorder times, innermost last."""
-    calls: list[tuple[CodeType, int]] = []
-    timed = False
-    frame: FrameType | None = user
-    while frame is not None and frame.f_code.co_filename != script.__file__:
-        file = frame.f_code.co_filename
-        if places.of_user(file):
-            if timed:
-                # What was met before is inside of a timed call.
-                calls.clear()
-            timed = False
-            calls.append((frame.f_code, frame.f_lineno or 0))
-        elif places.of_ours(file):
-            timed = True
-        frame = frame.f_back
-    return tuple(reversed(calls[-MOST_CALLS:]))
 
 
 def _short(file: str) -> str:

@@ -280,7 +280,12 @@ def _data(run: Run) -> DataSeen:
             for record, facts in run.facts
             for one in facts.loaders
             for epoch in one.epochs
-        )
+        ),
+        inputs=tuple(
+            replace(facts.inputs, rank=record.rank)
+            for record, facts in run.facts
+            if facts.inputs is not None
+        ),
     )
 
 

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
+from ddoctor.evidence.frames import Origin
+from ddoctor.evidence.loading import DataSeen, FirstBatches, FirstInputs, Loader, Loading
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_loaders import loader_with
+from tests.training_steps import USUAL, steps
 
 CAUSE = "duplicate-data-across-ranks"
 
@@ -188,3 +190,82 @@ def test_quiet_about_values_that_never_change(findings: Findings) -> None:
 def test_quiet_under_a_framework_that_splits_the_data(findings: Findings) -> None:
     run = TrainingRun(command=("train.py",), seconds=9.0, ranks=(), framework="accelerate")
     assert findings(CAUSE, seen(0, 1), loading(2), wrapped(ranks=2), run) == ()
+
+
+def test_the_whole_of_one_dataset_on_every_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, seen(0, 1, 2, 3), loading(data="1234abcd"), wrapped())
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.LIKELY
+    assert "an epoch trains on each item 4 times" in finding.because
+
+
+def test_datasets_with_different_fields_may_be_meant(findings: Findings) -> None:
+    section = Loading(loaders=tuple(loader(rank, data=f"data{rank}") for rank in range(2)))
+    (finding,) = findings(CAUSE, seen(0, 1), section, wrapped(ranks=2))
+    assert finding.severity is Severity.NOTE
+
+
+def inputs(*parts: object, random: bool = False, batches: int = 8, takes: bool = False) -> DataSeen:
+    """What the model got on each rank, by the number of its part of the data."""
+    return DataSeen(
+        epochs=(),
+        inputs=tuple(
+            FirstInputs(
+                rank=rank,
+                batches=tuple(f"{part}-{batch}" for batch in range(batches)),
+                random=random,
+                origins=(Origin(file="train.py", function="main", line=12, end=12, takes=takes),),
+            )
+            for rank, part in enumerate(parts)
+        ),
+    )
+
+
+NONE = Loading(loaders=())
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_loop_that_draws_the_same_on_all_ranks(findings: Findings, random: bool) -> None:
+    section = inputs(0, 0, random=random, takes=random)
+    (finding,) = findings(CAUSE, section, NONE, wrapped(ranks=2), steps(USUAL, USUAL))
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.LIKELY
+    assert "at train.py:12 are the same on all ranks, in all 8 compared calls" in finding.because
+    assert "manual_seed(1000 + rank)" in finding.fixes[0].paste
+
+
+def test_two_ranks_of_four_draw_the_same(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, inputs(0, 1, 1, 2), NONE, wrapped(), steps(*[USUAL] * 4))
+    assert finding.where.ranks == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "fed"),
+    [
+        # Each rank has its part.
+        (inputs(0, 1), "ddp", NONE),
+        # Random numbers made for each step: a benchmark.
+        (inputs(0, 0, random=True), "ddp", NONE),
+        # Nothing is averaged; neighbours in groups of one size; too little to compare.
+        (inputs(0, 0), "none", NONE),
+        (inputs(0, 0, 1, 1), "fsdp2", NONE),
+        (inputs(0, 0, batches=1), "ddp", NONE),
+        # One rank is not known; the same batch again and again.
+        (inputs(0), "ddp", NONE),
+        (
+            DataSeen(
+                epochs=(),
+                inputs=tuple(
+                    FirstInputs(rank=rank, batches=("a",) * 8, random=False) for rank in (0, 1)
+                ),
+            ),
+            "ddp",
+            NONE,
+        ),
+        # A loader gives the batches, and is judged by its items.
+        (inputs(0, 0), "ddp", loading(2, sampler="DistributedSampler", replicas=2)),
+    ],
+)
+def test_quiet_about_inputs(findings: Findings, section: DataSeen, kind: str, fed: Loading) -> None:
+    ran = steps(*[USUAL] * max(2, len(section.inputs)))
+    assert findings(CAUSE, section, fed, wrapped(kind), ran) == ()

@@ -1,11 +1,11 @@
-"""Models: each gives the network and the table that its inputs are taken from."""
+"""Models: each gives the network and the table, the same on all ranks, of its inputs."""
 
 from tests.ward.drawn.part import Part
 
 
 def _model(name: str, table: str, layers: str, forward: str) -> Part:
     network = f"""
-table = {table}
+table = {table[:-1]}, generator=torch.Generator().manual_seed(7))
 
 
 class Net(nn.Module):
