@@ -12,7 +12,6 @@ from torch import nn
 table = (torch.arange(4000) % 97).float().reshape(-1, 8)
 def get_batch(step):
     return table[step : step + 16]
-torch.manual_seed(SEED)
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(20):
@@ -32,17 +31,10 @@ for step in range(20):
     ],
 )
 def test_the_first_inputs(record: Record, made: str, random: bool, takes: bool) -> None:
-    def prints(seed: int) -> tuple[str, ...]:
-        ran = record(TRAIN.replace("SEED", str(seed)).replace("MADE", made))
-        assert ran.exit_code == 0, ran.stderr
-        found = ran.known.inputs
-        assert found is not None
-        assert found.random is random
-        assert [one.takes for one in found.origins if not one.counts] == [takes]
-        assert len(found.batches) == len(set(found.batches)) == 8
-        return found.batches
-
-    one, same, other = prints(1), prints(1), prints(2)
-    assert one == same
-    # What follows the steps is the same with each seed.
-    assert (one == other) is made.startswith("get_batch")
+    ran = record(TRAIN.replace("MADE", made))
+    assert ran.exit_code == 0, ran.stderr
+    found = ran.known.inputs
+    assert found is not None
+    assert found.random is random
+    assert [one.takes for one in found.origins if not one.counts] == [takes]
+    assert len(found.batches) == len(set(found.batches)) == 8
