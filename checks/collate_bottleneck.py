@@ -21,12 +21,12 @@ from statistics import median
 from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks, loop_work
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput
+from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -47,6 +47,7 @@ def longer_than_the_items(
     curve: LoaderCurve | None,
     use: RankUse | None,
     words: FrameworkWords,
+    lines: Lines | None,
 ) -> Iterator[Finding]:
     late = throughput.starved
     if not late or not late[0].mostly_collate or late[0].ample:
@@ -81,6 +82,7 @@ def longer_than_the_items(
                 unit="s per batch",
             ),
             _share("waiting for batches", worst, worst.wait),
+            *sampled_at(worst, lines),
         ),
         where=throughput.where(late),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),

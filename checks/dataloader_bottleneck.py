@@ -31,6 +31,7 @@ from ddoctor.analysis.loader_throughput import (
     LoaderThroughput,
     first_batch,
     of_batches,
+    sampled_at,
 )
 from ddoctor.analysis.loader_workers import (
     ON_A_CPU,
@@ -301,13 +302,7 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
         yield Observation(
             name="time for a batch", value=round(loader.batch_seconds, 4), unit="s of a worker"
         )
-    hot = lines.of(worst.rank, "loader") if lines is not None else ()
-    if hot and not loader.num_workers:
-        yield Observation(
-            name="sampled most often at",
-            value=f"{hot[0].file}:{hot[0].line} {hot[0].text}".rstrip(),
-            source=f"{hot[0].samples} of {sum(line.samples for line in hot)} samples in the loader",
-        )
+    yield from sampled_at(worst, lines)
 
 
 def _fixes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
@@ -10,8 +10,8 @@ from statistics import fmean, median
 from ddoctor.analysis import stretches
 from ddoctor.analysis.derived import Derived
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.steps import RankSteps, Steps
-from ddoctor.models import Where
+from ddoctor.evidence.steps import Lines, RankSteps, Steps
+from ddoctor.models import Observation, Where
 
 # Published detectors of slow ranks that require both went from one false alarm in four to none.
 NOTABLE = 0.1
@@ -199,3 +199,18 @@ def _without_loader(rank: RankSteps) -> float:
     """Seconds of the rank's own work in the median step, without its loader."""
     loader = rank.by_name.get("loader", (0.0,) * len(rank.seconds))
     return median(own - wait for own, wait in zip(rank.local, loader, strict=True))
+
+
+def sampled_at(feed: Feed, lines: Lines | None) -> Iterator[Observation]:
+    """The line at which the workers of a loader, or the main thread in it, are met most often."""
+    hot = feed.loader.lines
+    if not feed.loader.num_workers and lines is not None:
+        hot = lines.of(feed.rank, "loader")
+    if hot:
+        whole = sum(line.samples for line in hot)
+        who = "of the workers" if feed.loader.num_workers else "in the loader"
+        yield Observation(
+            name="sampled most often at",
+            value=f"{hot[0].file}:{hot[0].line} {hot[0].text}".rstrip(),
+            source=f"{hot[0].samples} of {whole} samples {who}",
+        )

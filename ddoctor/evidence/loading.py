@@ -6,6 +6,7 @@ from typing import Literal
 
 from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.section import Count, Part, RunSection, of_one_length
+from ddoctor.evidence.steps import HotLine
 
 
 class WorkerRandomness(Part, frozen=True, kw_only=True):
@@ -85,6 +86,8 @@ class Loader(Part, frozen=True, kw_only=True):
     """Unshared memory of one worker in MiB, the median of them; None: not visible."""
     batch_bytes: int | None = None
     """Bytes of the tensors of a batch."""
+    lines: tuple[HotLine, ...] = ()
+    """The user's lines at which its workers were sampled most often; empty: it has none."""
     randomness: tuple[WorkerRandomness, ...] = ()
 
     def __post_init__(self) -> None:

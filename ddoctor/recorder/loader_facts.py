@@ -186,6 +186,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
         first_waits=tuple(seconds for _, seconds, first in seen.waits if first),
         epoch_batches=tuple(epoch.batches for epoch in seen.epochs if epoch.ended),
         batch_bytes=seen.batch_bytes,
+        lines=seen.slots[-1].lines() if seen.slots else (),
         randomness=seen.slots[0].randomness(seen.sources) if seen.slots else (),
     )
 

@@ -22,8 +22,10 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from ddoctor.evidence.loading import WorkerRandomness
+from ddoctor.evidence.steps import HotLine
 from ddoctor.recorder import tracebacks
 from ddoctor.recorder.harmless import harmless
+from ddoctor.recorder.worker_lines import ROOM, WorkerLines, most_frequent
 
 MOST_SOURCES = 6
 TOTALS = (
@@ -55,6 +57,7 @@ class Slots:
         """Number of batches that the main process has fetched."""
         cells = SLOT_CELLS * (workers + 1)
         self._cells = memoryview(mmap.mmap(-1, 8 * cells)).cast("d")
+        self._rooms = memoryview(mmap.mmap(-1, ROOM * (workers + 1)))
 
     def next_is_timed(self) -> bool:
         """Whether the main process times the next batch that it fetches."""
@@ -64,6 +67,14 @@ class Slots:
     def slot(self, number: int) -> Any:
         """The cells of a slot, which has one writer; slot 0 is the main process."""
         return self._cells[number * SLOT_CELLS : (number + 1) * SLOT_CELLS]
+
+    def room(self, number: int) -> Any:
+        """The memory for the lines of a worker, numbered as its slot."""
+        return self._rooms[number * ROOM : (number + 1) * ROOM]
+
+    def lines(self) -> tuple[HotLine, ...]:
+        """The lines at which its workers were sampled, the most frequent first."""
+        return most_frequent(self.room(number + 1) for number in range(self.workers))
 
     def totals(self) -> dict[str, float]:
         """The sums over all slots."""
@@ -86,6 +97,8 @@ class Slots:
 
 current: Slots | None = None
 """The slots of the loader whose workers are starting; inside of a worker, of its loader."""
+at_work: WorkerLines | None = None
+"""Inside of a worker: what samples its lines; None: no batch has begun."""
 in_main: Slots | None = None
 """The slots of the loader that the main process fetches for, if it is timed."""
 
@@ -123,6 +136,7 @@ def _timed(original: Any) -> Any:
         cells = slots.slot(number)
         if info is not None and cells[COLLATED] + 1 in LOOKS:
             _look(cells, this.dataset)
+        sampled = _sampled(slots, number) if info is not None else None
         collate = _Collate(this.collate_fn)
         this.collate_fn = collate
         began, cpu = perf_counter(), thread_time()
@@ -130,6 +144,8 @@ def _timed(original: Any) -> Any:
             batch = original(this, index)
         finally:
             this.collate_fn = collate.function
+            if sampled is not None:
+                sampled.busy = False
         seconds, cpu = perf_counter() - began, thread_time() - cpu
         cells[FETCHED] += len(index) if hasattr(index, "__len__") else 1
         cells[FETCH_SECONDS] += seconds - collate.seconds
@@ -140,6 +156,17 @@ def _timed(original: Any) -> Any:
         return batch
 
     return fetch
+
+
+@harmless
+def _sampled(slots: Slots, number: int) -> WorkerLines:
+    """What samples this worker, which now makes a batch."""
+    global at_work
+    if at_work is None:
+        at_work = WorkerLines(slots.room(number))
+        at_work.start()
+    at_work.busy = True
+    return at_work
 
 
 class _Collate:

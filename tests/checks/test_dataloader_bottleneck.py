@@ -271,6 +271,11 @@ def test_the_line_of_the_dataset(findings: Findings) -> None:
     lines = Lines(ranks=(RankLines(rank=0, samples=60, lines=(line,)),))
     (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), lines)
     assert finding.evidence[-1].value == "data.py:12 return resize(picture)"
+    # With workers, it is theirs that counts.
+    of_workers = loader(workers=1, lines=(msgspec.structs.replace(line, line=30),))
+    (finding,) = findings(CAUSE, loaded(0.06), loading(of_workers), lines)
+    assert finding.evidence[-1].value == "data.py:30 return resize(picture)"
+    assert finding.evidence[-1].source == "30 of 30 samples of the workers"
 
 
 def test_it_explains_the_late_rank() -> None:

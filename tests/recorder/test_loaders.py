@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddoctor.recorder import recorded
 from tests.recorder.conftest import Record, Run
 
@@ -318,3 +320,38 @@ def test_batches_and_loaders_of_every_kind_pass(bare: Run, record: Record) -> No
     known = {one.loader.name: one for one in ran.known.loaders}
     assert len(known[line(ODD, "odd = DataLoader")].waits) == 12
     assert len(known[line(ODD, "equal = Equal(")].waits) == 6
+
+
+SLOW_WORKERS = (
+    BEGIN
+    + """
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, number):
+        time.sleep(0.05)  # decodes
+        return torch.full((4,), float(number)), number
+if __name__ == "__main__":
+    loader = DataLoader(Slow(), batch_size=2, num_workers=2, multiprocessing_context=CONTEXT)
+    for epoch in range(2):
+        for x, y in loader:
+            step(x)
+"""
+)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_the_lines_of_workers(record: Record, context: str) -> None:
+    ran = record(SLOW_WORKERS.replace("CONTEXT", repr(context)))
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    found = known.loader.lines
+    if context == "spawn":
+        # Its workers share no memory with the process that writes this down.
+        assert found == ()
+        return
+    assert found[0].text == "time.sleep(0.05)  # decodes"
+    assert found[0].function == "__getitem__"
+    assert f"{found[0].file}:{found[0].line}" == line(SLOW_WORKERS, "# decodes")
+    # Samples of the last epoch: 12 items of 0.05 s on each of two workers, one each 0.05 s.
+    assert 6 <= found[0].samples <= 40

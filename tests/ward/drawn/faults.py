@@ -11,7 +11,7 @@ def $work(milliseconds):
 BURN = """
 def $work(milliseconds):
     until = time.thread_time() + milliseconds / 1000
-    while time.thread_time() < until:
+    while time.thread_time() < until:  # HERE
         sorted(str(number) for number in range(50))  # HERE
 """
 PAY = "$work(args.cost_ms)  # HERE"
