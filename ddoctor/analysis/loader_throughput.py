@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -202,15 +203,24 @@ def _without_loader(rank: RankSteps) -> float:
 
 
 def sampled_at(feed: Feed, lines: Lines | None) -> Iterator[Observation]:
-    """The line at which the workers of a loader, or the main thread in it, are met most often."""
-    hot = feed.loader.lines
+    """The function in which the workers of a loader, or the main thread in it, are most often.
+
+    And its most frequent line. Single lines may be met too often: a thread that samples runs when
+    the other one lets go of the interpreter.
+    """
+    met = feed.loader.lines
     if not feed.loader.num_workers and lines is not None:
-        hot = lines.of(feed.rank, "loader")
-    if hot:
-        whole = sum(line.samples for line in hot)
-        who = "of the workers" if feed.loader.num_workers else "in the loader"
-        yield Observation(
-            name="sampled most often at",
-            value=f"{hot[0].file}:{hot[0].line} {hot[0].text}".rstrip(),
-            source=f"{hot[0].samples} of {whole} samples {who}",
-        )
+        met = lines.of(feed.rank, "loader")
+    functions: Counter[tuple[str, str]] = Counter()
+    for line in met:
+        functions[line.file, line.function] += line.samples
+    if not functions:
+        return
+    (most, samples), *_ = functions.most_common()
+    hot = next(line for line in met if (line.file, line.function) == most)
+    who = "of the workers" if feed.loader.num_workers else "in the loader"
+    yield Observation(
+        name="sampled most often at",
+        value=f"{hot.file}:{hot.line} {hot.text}".rstrip(),
+        source=f"{samples} of {functions.total()} samples {who} in {hot.function}",
+    )

@@ -14,6 +14,7 @@ from ddoctor.evidence.training import RankHost, RankUse, TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_loaders import loader_with
+from tests.training_steps import lines
 
 CAUSE = "dataloader-bottleneck"
 COUNT = 60
@@ -268,14 +269,26 @@ def test_the_line_of_the_dataset(findings: Findings) -> None:
         text="return resize(picture)",
         samples=30,
     )
-    lines = Lines(ranks=(RankLines(rank=0, samples=60, lines=(line,)),))
-    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), lines)
+    met = Lines(ranks=(RankLines(rank=0, samples=60, lines=(line,)),))
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), met)
     assert finding.evidence[-1].value == "data.py:12 return resize(picture)"
     # With workers, it is theirs that counts.
     of_workers = loader(workers=1, lines=(msgspec.structs.replace(line, line=30),))
-    (finding,) = findings(CAUSE, loaded(0.06), loading(of_workers), lines)
+    (finding,) = findings(CAUSE, loaded(0.06), loading(of_workers), met)
     assert finding.evidence[-1].value == "data.py:30 return resize(picture)"
-    assert finding.evidence[-1].source == "30 of 30 samples of the workers"
+    assert finding.evidence[-1].source == "30 of 30 samples of the workers in __getitem__"
+
+
+def test_a_function_counts_with_all_its_lines(findings: Findings) -> None:
+    met = lines(
+        {("loader", 5, "return stack(items)"): 8, ("loader", 9, "a()"): 7, ("loader", 8, "b()"): 7}
+    )
+    (rank,) = met.ranks
+    own, *others = rank.lines
+    apart = msgspec.structs.replace(own, function="collate")
+    met = Lines(ranks=(msgspec.structs.replace(rank, lines=(apart, *others)),))
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader()), met)
+    assert finding.evidence[-1].value == "train.py:9 a()"
 
 
 def test_it_explains_the_late_rank() -> None:
