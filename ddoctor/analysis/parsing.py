@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 MOST_DIGITS = 18
 """A number of 18 digits fits into 64 bits; Python refuses to read thousands of digits."""
@@ -23,5 +23,6 @@ def is_older(version: str, other: str) -> bool:
     """Whether a version is below another; False if one of them is no version."""
     try:
         return Version(version) < Version(other)
-    except InvalidVersion:
+    except ValueError:
+        # InvalidVersion, or a number of thousands of digits, which Python refuses to read.
         return False

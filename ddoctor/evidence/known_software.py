@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ddoctor.evidence.section import Known, Part
 from ddoctor.evidence.software import Software
@@ -101,7 +101,8 @@ def within(version: str, versions: str) -> bool:
     """Whether a version is in a range such as ``>=2.4,<2.6``; False for an invalid version."""
     try:
         return SpecifierSet(versions).contains(Version(version), prereleases=True)
-    except InvalidVersion:
+    except ValueError:
+        # InvalidVersion, or a number of thousands of digits, which Python refuses to read.
         return False
 
 
