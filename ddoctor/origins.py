@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ddoctor.blocks import LOOPS, Function, Loop, Node
 from ddoctor.evidence.frames import Frame, Origin
 
-# A loop that counts gives no batch.
-COUNTS = re.compile(r"\b(range|count)\(")
-NEXT = re.compile(r"\bnext\(")
+# A loop over numbers gives no batch.
+COUNTS, NEXT = frozenset({"range", "count", "trange"}), frozenset({"next"})
 TAKES = ("index_select", "take", "gather")
 Statement = ast.stmt
 # Whatever may have statements in it.
@@ -78,7 +76,7 @@ def _made(statements: Sequence[Statement], wanted: set[str]) -> list[Statement]:
 
 
 def _counts(node: Statement) -> bool:
-    return isinstance(node, ast.For) and COUNTS.search(ast.unparse(node.iter)) is not None
+    return isinstance(node, ast.For) and bool(_called([node.iter]) & COUNTS)
 
 
 def _takes_items(node: Statement) -> bool:
@@ -98,7 +96,14 @@ def _is_constant(index: ast.expr) -> bool:
 def _takes_a_batch(node: Statement) -> bool:
     if isinstance(node, ast.For | ast.AsyncFor):
         return not _counts(node)
-    return any(NEXT.search(ast.unparse(part)) for part in _header(node))
+    return bool(_called(_header(node)) & NEXT)
+
+
+def _called(parts: Iterable[ast.AST]) -> set[str]:
+    """The names of the functions and methods that are called."""
+    calls = (one.func for part in parts for one in ast.walk(part) if isinstance(one, ast.Call))
+    names = (getattr(one, "id", None) or getattr(one, "attr", "") for one in calls)
+    return {str(name) for name in names}
 
 
 def _statements(node: Node) -> Iterator[Statement]:

@@ -149,5 +149,12 @@ def test_arguments_lead_to_the_caller() -> None:
     assert taken == ["for x in self.stream:"]
 
 
+def test_a_statement_of_a_thousand_terms() -> None:
+    source = f"for x in loader:\n    y = {' + '.join(['x'] * 1000)}\n    model(y)  # HERE"
+    found, taken = told(source)
+    assert len(found) == 2
+    assert taken == ["for x in loader:"]
+
+
 def test_what_cannot_be_parsed_has_none() -> None:
     assert told("for x in loader:\n    model(x  # HERE") == ([], [])
