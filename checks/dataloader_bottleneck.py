@@ -93,7 +93,7 @@ def without_a_loader(
     throughput: LoaderThroughput, loop: StepLoop, late: Stragglers
 ) -> Iterator[Finding]:
     """The loop makes or takes its batches itself; by its sampled lines."""
-    if throughput.feeds:
+    if throughput.feeds or not loop.ranks:
         return
     one = next((row for row in late.found if _by_its_batches(row, loop)), None)
     if one is not None:
