@@ -340,7 +340,7 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.ward)])
 def test_the_lines_of_workers(record: Record, context: str) -> None:
     ran = record(SLOW_WORKERS.replace("CONTEXT", repr(context)))
     assert ran.exit_code == 0, ran.stderr
