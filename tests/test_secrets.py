@@ -257,7 +257,9 @@ def test_a_machine(tmp_path: Path, seed: int, words: tuple[str, ...]) -> None:
     known = environment(planted, tmp_path)
     results = tmp_path / "results"
     results.mkdir()
+    watched = Watched(tmp_path / "tmp", planted)
     run = ddoctor(*words, *outputs(results), environment=known, cwd=results)
+    assert watched.end() == []
     assert run.returncode in (0, 1), run.stderr
     assert "NCCL_PASSWORD" in (results / "out.bundle.json").read_text()
     assert planted.found(run.stdout, run.stderr, *files(results), *files(tmp_path / "tmp")) == []

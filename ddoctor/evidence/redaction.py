@@ -15,50 +15,93 @@ HIDDEN = "‹redacted›"
 """Replaces a value that might be a secret."""
 
 SECRET_NAME = re.compile(
-    r"(?:^|[_.-])(?:API[_.-]?)?(?:KEY|AUTH|PASS|PASSWD|PWD|CREDS?|PAT)S?(?:[_.-]|$)"
+    r"(?:^|[_.-])(?:API[_.-]?)?(?:KEY|AUTH|PASS|PASSWD|PWD|PW|CREDS?|PAT)S?(?:[_.-]|$)"
     r"|TOKENS?(?:[_.-]|$)|SECRET|PASSWORD|PASSPHRASE|CREDENTIAL|APIKEY|AUTHORIZATION"
     r"|(?<=[a-z])(?-i:Key|Token|Auth)s?(?![a-z])",
     re.IGNORECASE,
 )
 """The name of a variable or an option whose value is a secret; ``camelCase`` counts, too."""
 
+NAME_IN_TEXT = re.compile(
+    r"(?<![A-Za-z0-9])(?:TOKEN|PWD|AUTH|SIGNATURE)(?![A-Za-z0-9])"
+    r"|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTHORIZATION|COOKIE"
+    r"|(?:API|ACCESS|ACCOUNT|PRIVATE|AUTH|ENCRYPTION|SIGNING|WANDB|HF|AWS|SSH)[ _.-]?KEY"
+    r"|(?<=[a-z])(?-i:Token|Auth)(?![A-Za-z])",
+    re.IGNORECASE,
+)
+"""The same within a text. There a mere ``key`` is mostly that of a dictionary, or of attention."""
+
 COUNTED = re.compile(r"(?:TOKENS|KEYS|SIZE|DIM|LENGTH|LEN|COUNT|IDS?|TYPE)$", re.IGNORECASE)
 """A name such as ``max-tokens``: a number behind it is none."""
-NUMBER = re.compile(r"[\d.,_]*|none|true|false", re.IGNORECASE)
+OF_A_MODEL = re.compile(
+    r"[_.](?:WEIGHT|BIAS|EMB|EMBED|EMBEDDINGS?|LAYERS?|HEADS?|PROJ|NORM|MASK|DROPOUT|TYPE_IDS)$",
+    re.IGNORECASE,
+)
+"""A name such as ``token_embedding.weight``: nothing behind it is a secret."""
+STRICT = re.compile(
+    r"PASS|PWD|SECRET|CREDENTIAL|API|ACCESS|PRIVATE|AUTHORIZATION|COOKIE", re.IGNORECASE
+)
+"""A name that is no model's and no tokenizer's: what looks like theirs may be a secret."""
+NOTHING = re.compile(r"none|null|true|false|\d*\.\d+", re.IGNORECASE)
+NUMBER = re.compile(r"[\d.,_]*")
+OF_A_TOKENIZER = re.compile(
+    # A number that is no key, a special token, a call, an attribute.
+    r"\d[\d.,_e+-]{0,8}|`?<[^<>\s]+>`?|\[[A-Z_]+\]|[A-Za-z_][\w.]*[(\[].*|[a-z_]+(?:\.[a-z_]+)+"
+)
 
 FORMS = re.compile(
     # The whole key, even where the text ends within it.
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r".*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
     # Three parts of a JSON Web Token, or its first one.
     r"|(?:\b|(?<=\dm))eyJ[\w-]{16,}(?:\.[\w-]*){0,2}"
-    # Hugging Face, GitHub, GitLab, OpenAI and others with sk-, Stripe, Slack, AWS, Google, npm,
-    # PyPI, NVIDIA, Groq, Replicate, Weights & Biases.
     # A colour may stand before it.
-    r"|(?:(?<![A-Za-z0-9])|(?<=\dm))(?:(?:hf|api_org|gh[pousr]|github_pat|[srp]k_(?:live|test)|npm|gsk|r8"
-    r"|wandb_v1)_\w{12,}|(?:glpat|sk|pypi|nvapi|xox[abeoprs])-[\w-]{12,}|(?:AKIA|ASIA)[0-9A-Z]{12,}"
-    r"|AIza[\w-]{30,}|ya29\.[\w-]{12,})",
+    r"|(?:(?<![A-Za-z0-9])|(?<=\dm))(?:"
+    # Hugging Face, GitHub, Stripe, npm, Groq, Replicate, RunPod, Docker, DigitalOcean, Notion.
+    r"(?:hf|api_org|gh[pousr]|[srp]k_(?:live|test)|npm|gsk|r8|rpa|dckr_pat|dop_v1|ntn)_[A-Za-z0-9]{12,}"
+    # GitHub, Weights & Biases, Together.
+    r"|(?:github_pat|wandb_v1|tgp_v1)_\w{12,}"
+    # OpenAI and others with sk-, GitLab, NVIDIA, Slack, Tailscale, PyPI.
+    r"|sk-(?:(?:proj|ant|svcacct|admin|or|lf)-[\w-]{8,}|[A-Za-z0-9]{12,})"
+    r"|(?:gl(?:pat|dt|rt|ptt|cbt|agent|soat)|nvapi|xox[abeoprs]|xapp|tskey)-[\w-]{12,}"
+    r"|pypi-Ag[\w-]{8,}"
+    # AWS, Google, Atlassian, Vault, SendGrid, Databricks, age.
+    r"|(?:AKIA|ASIA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{12,}|ATATT3[\w-]{12,}"
+    r"|hvs\.[\w-]{12,}|SG\.[\w-]{12,}\.[\w-]{12,}|dapi[0-9a-f]{30,}|AGE-SECRET-KEY-1[0-9A-Z]{12,})",
     re.DOTALL,
 )
 """The forms in which services write their keys."""
 
-USER = re.compile(r"(?<=://)[^/\s'\"]*(?=@)")
-"""User information of a URL."""
-BEARER = re.compile(r"\b((?:Bearer|Basic) +)[^\s'\"]{6,}", re.IGNORECASE)
-
-_VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)\]}'\"]+)"
-_WORD = (
-    r"(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|PWD|CREDENTIALS?|AUTH|AUTHORIZATION|APIKEY|SIGNATURE"
-    r"|(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE|AUTH|ENCRYPTION|SIGNING|WANDB|HF|AWS|SSH)[_-]?KEY)"
+USER = re.compile(r"(?<=://)(?:[^/\s'\"]*|[^/\s'\":@]*:(?!\d+/)[^\s'\"@]*)(?=@)")
+"""User information of a URL; a password with a slash in it should be quoted, and is not always."""
+SIGNED = re.compile(
+    # Azure's signature; the incoming webhooks of Slack and Discord, of which the path is the key.
+    r"(?<=[?&;]sig=)[^\s&'\"]+|(?<=hooks\.slack\.com/services/)[\w/]+"
+    r"|(?<=/api/webhooks/)\d+/[\w-]+"
 )
+# Words in lower case, as in "basic blocks", are no keys.
+BEARER = re.compile(
+    r"\b((?:Bearer|Basic) +)(?=[^\s'\"][^\s'\"]*(?-i:[A-Z0-9=.]))[^\s'\"]{6,}", re.IGNORECASE
+)
+
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 NAMED = re.compile(
-    # What a name has before that word is not needed, and a name has an end: otherwise the time
-    # would grow with the square of a text's length.
-    rf"((?<![A-Za-z0-9]){_WORD}(?:[_.-][A-Za-z0-9]{{1,32}}){{0,8}}[\"']?\s{{0,40}}[=:]\s{{0,40}})"
-    rf"(?!(?:Bearer|Basic)\b){_VALUE}",
+    # A name has a beginning: otherwise the time would grow with the square of a text's length.
+    rf"((?<![\w.-])(?=[\w.-]*?(?:{NAME_IN_TEXT.pattern}))"
+    r"(?:(?:API|ACCESS|PRIVATE) )?[A-Za-z_][\w.-]*)"
+    # name=value, name: value, "name": "value", d["name"] = "value", name: str = "value".
+    r"((?:\\{0,3}[\"']\]?)?\s{0,40}"
+    r"(?::\s{0,4}(?:Optional\[)?(?:str|bytes|int|float|SecretStr)\]?(?:\s?\|\s?None)?\s{0,4}(?==))?"
+    r"[=:](?!=)\s{0,40}"
+    # put("name", "value")
+    r"|[\"'],\s{0,4}(?=[\"']))"
+    # An escaped quotation mark, or the scheme of a header.
+    r"(\\*(?:(?:Bearer|Basic|Token|Digest) +)?)"
+    rf"({_QUOTED}|[^\s,;&)\]}}'\"]+|(?<=\\)[\"'][^\"'\\]*)",
     re.IGNORECASE,
 )
-"""``name=value``, ``name: value`` or ``"name": "value"`` within a text."""
-OPTION = re.compile(r"((?:^|(?<=\s))--?[A-Za-z][\w.-]*)([= ]+)(?![-\s])(\"[^\"]*\"|'[^']*'|\S+)")
+"""A name and a value within a text."""
+OPTION = re.compile(rf"((?:^|(?<=\s))--?[A-Za-z][\w.-]*)([= ]+)(?![-\s])({_QUOTED}|\S+)")
 """An option of a command line within a text, with its value."""
 
 # The most frequent pairs of letters in English, about 8 of 10 (P. Norvig, English Letter
@@ -70,12 +113,17 @@ PAIRS = (
     "mo ow pa im mi ai sh ir su id os iv ia am fi ci vi pl ig tu ev ld ry mp fe bl ab gh ty op wo "
     "sa ay ex ke fr oo av ag if ap gr od bo sp rd do uc bu ei ov by rm ep tt oc"
 )
-# GPUs are named by one.
-UUID = re.compile(r"(?:[A-Z]{3}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# GPUs and pods are named by one.
+UUID = re.compile(r"(?:[A-Za-z]{3}-?)?[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}")
 HEX = re.compile(r"[0-9a-f]+")
 LONG = re.compile(r"[A-Za-z0-9_+/-]{33,}={0,2}")
 # Their entries are named by what they hold: a commit, a layer of an image, a compiled kernel.
-NAMED_BY_CONTENT = ("snapshots", "blobs", "objects", "overlay2", "containers", "docker", "store")
+NAMED_BY_CONTENT = (
+    *("snapshots", "blobs", "objects", "overlay2", "containers", "docker", "store"),
+    *("cache", "triton", "fxgraph", "aotautograd"),
+)
+# So is what follows these.
+DIGEST = re.compile(r"(?:\bcommit|\brevision|\bsha\d+)[ :=]{1,2}$", re.IGNORECASE)
 
 # Fields that look random and are public: sections are matched by the names of their hosts.
 KEPT = ("host", "hosts", "commit")
@@ -100,11 +148,6 @@ def encoded(value: object) -> bytes:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
         return msgspec.json.encode(redact(value))
-
-
-def secret(name: str, value: str) -> bool:
-    """Whether the value of a variable might be a secret, by the name or by its own form."""
-    return bool(SECRET_NAME.search(name)) or text(value) != value
 
 
 def words(arguments: Iterable[str]) -> Iterator[str]:
@@ -137,8 +180,9 @@ def text(given: str) -> str:
     told = FORMS.sub(HIDDEN, given)
     if "@" in told:
         told = USER.sub(HIDDEN, told)
+    told = SIGNED.sub(HIDDEN, told)
     told = BEARER.sub(rf"\1{HIDDEN}", told)
-    told = NAMED.sub(rf"\1{HIDDEN}", told)
+    told = NAMED.sub(_named, told)
     told = OPTION.sub(_option, told)
     return LONG.sub(_long, told)
 
@@ -177,12 +221,21 @@ def _kept(given: Any) -> Any:
     return _value(given)
 
 
-def _given(name: str, value: str) -> bool:
-    """Whether a command line gives a secret to the option or setting of this name."""
-    name = name.lstrip("-+")
-    if not value or not SECRET_NAME.search(name):
+def _given(name: str, value: str, names: re.Pattern[str] = SECRET_NAME) -> bool:
+    """Whether a secret is given to the option, setting or variable of this name."""
+    name, value = name.lstrip("-+"), value.strip("\"'")
+    if not value or not names.search(name) or OF_A_MODEL.search(name) or NOTHING.fullmatch(value):
         return False
-    return not (COUNTED.search(name) and NUMBER.fullmatch(value))
+    if COUNTED.search(name) and NUMBER.fullmatch(value):
+        return False
+    return bool(STRICT.search(name)) or not OF_A_TOKENIZER.fullmatch(value)
+
+
+def _named(found: re.Match[str]) -> str:
+    name, between, scheme, value = found.groups()
+    if value == HIDDEN or not _given(name, value, NAME_IN_TEXT):
+        return found.group()
+    return f"{name}{between}{scheme}{HIDDEN}"
 
 
 def _option(found: re.Match[str]) -> str:
@@ -192,16 +245,29 @@ def _option(found: re.Match[str]) -> str:
 
 def _long(found: re.Match[str]) -> str:
     whole = found.group()
+    if DIGEST.search(found.string, max(0, found.start() - 12), found.start()):
+        return whole
     parts = whole.split("/")
+    named = [_named_by_content(part, before) for before, part in pairwise(["", *parts])]
     told = [
-        HIDDEN if _random(part) and before not in NAMED_BY_CONTENT else part
-        for before, part in pairwise(["", *parts])
+        HIDDEN if _random(part) and not by_content else part
+        for part, by_content in zip(parts, named, strict=True)
     ]
     # Base64 has slashes, too; a path has names between them.
-    named = any(part in NAMED_BY_CONTENT for part in parts)
-    if told == parts and len(parts) > 1 and not named and _random(whole.replace("/", ""), 0.36):
+    if (
+        told == parts
+        and len(parts) > 1
+        and not any(named)
+        and _random(whole.replace("/", ""), 0.36)
+    ):
         return HIDDEN
     return "/".join(told)
+
+
+def _named_by_content(part: str, before: str) -> bool:
+    # torch's compiler puts what it calls cab… into a folder ab; a container lies in its pod.
+    compiled = len(before) == 2 and part[1:3] == before
+    return compiled or before in NAMED_BY_CONTENT or bool(UUID.fullmatch(before))
 
 
 def _random(word: str, bound: float = 0.43) -> bool:

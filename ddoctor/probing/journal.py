@@ -56,9 +56,9 @@ class Journal:
             doing=doing,
             outcome=outcome,
             reason=reason,
-            section=msgspec.Raw(redaction.encoded(section)),
+            section=msgspec.Raw(redaction.encoded(redaction.redact(section))),
         )
-        text = redaction.encoded(line) + b"\n"
+        text = redaction.encoded(redaction.redact(line)) + b"\n"
         if os.write(self._file, text) < len(text):
             # The rest would follow in the middle of the next line.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

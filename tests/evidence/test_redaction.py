@@ -37,8 +37,22 @@ NAMED = (
     "AWS_SECRET_ACCESS_KEY={}",
     "access_token: {}",
     "Authorization: Bearer {}",
+    "Authorization: token {}",
+    'headers={{"X-Api-Key": "{}"}}',
     "https://me:{}@host/x",
     "postgresql://:{}@db:5432/runs",
+    "https://hub/models?rev=1&access_token={}&y=2",
+    "https://store/data?sv=2022-11-02&sig={}&se=2027",
+    "Server=db;User=me;Password={};Database=runs",
+    "AccountName=me;AccountKey={};EndpointSuffix=x",
+    '"SecretAccessKey": "{}"',
+    "clientSecret: {}",
+    "dbpassword={}",
+    'os.environ["HF_TOKEN"] = "{}"',
+    "os.environ.setdefault('WANDB_API_KEY', '{}')",
+    'api_key: str | None = "{}"',
+    r"{{\"password\": \"{}\"}}",
+    "invalid API key: {}",
 )
 
 
@@ -65,9 +79,10 @@ def test_a_name_is_enough(kind: str, around: str) -> None:
         assert told == before + HIDDEN + after or HIDDEN in told
 
 
-def test_a_private_key_goes_as_a_whole() -> None:
+@pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+def test_a_private_key_goes_as_a_whole(kind: str) -> None:
     lines = "\n".join("x" * 64 for _ in range(5))
-    key = f"-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----"
+    key = f"-----BEGIN {kind}-----\n{lines}\n-----END {kind}-----"
     assert text(f"before {key} after") == f"before {HIDDEN} after"
     assert text(f"cut: {key[:90]}") == f"cut: {HIDDEN}"
 
@@ -103,6 +118,13 @@ def test_a_command_line_keeps_its_shape(given: tuple[str, ...], told: tuple[str,
         ("--author", "me"),
         ("--data", "/data/c4/en/c4-train.00000-of-01024.json.gz"),
         ("--run-name", "llama3_8b_bf16_tp8_pp4_dp2_seq8192_mbs1_gbs512"),
+        ("--tokens-per-batch", "4096"),
+        ("--token-dropout", "0.1"),
+        ("--pass-rate", "0.5"),
+        ("--num_key_value_heads", "8"),
+        ("--image-token-index", "32000"),
+        ("--eos_token", "</s>"),
+        ("use_auth_token=True", "password=None", "trained_tokens=1.2e9"),
     ],
 )
 def test_other_arguments_stay(given: tuple[str, ...]) -> None:
@@ -169,6 +191,29 @@ def test_a_variable_by_its_value(name: str, value: str, told: str) -> None:
         "NCCL WARN Cuda failure 2 'out of memory' at enqueue.cc:1234",
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600",
         "from torch.nn.parallel import DistributedDataParallel as DDP",
+        "Setting `pad_token_id` to `eos_token_id`:50256 for open-end generation.",
+        "Please select a token to use as `pad_token` `(tokenizer.pad_token = tokenizer.eos_token "
+        "e.g.)` or add one via `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`",
+        "{'eos_token': '<|endoftext|>', 'pad_token_id': 0}",
+        "model.generate(ids, pad_token_id=tokenizer.eos_token_id, max_new_tokens=20)",
+        "size mismatch for token_embedding.weight: copying a param with shape torch.Size([10, 4])",
+        "KeyError: 'layer.0.key.weight'",
+        "self.token_emb = nn.Embedding(50257, 768)",
+        "next_token = logits.argmax(-1)",
+        "token = next(stream)",
+        "loss per token: 2.31, last token: 11",
+        "The token: `<s>` is not in the vocabulary",
+        "token=None, use_auth_token=False, credential: none",
+        "signature=forward(x, y)",
+        "hf_model_name_or_path, hf_transformer_config, npm_config_cache",
+        "pip install sk-learn-intel-extension from pypi-mirror-internal-host",
+        "Basic authentication of basic information",
+        "https://host:8080/@scope/package",
+        "commit 607a30d783dfa663caf39e06633721c8d4cfcd7e",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "kubepods/pod5f1b2c3d-4e5f-6789-abcd-ef0123456789/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b",
+        "torchinductor_me/ab/cabcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrst.py:12",
+        "/root/.triton/cache/ABCDEFGHIJKLMNOPQRSTUVWXYZ234567ABCDEFGHIJKLMNOPQRST/kernel.so",
     ],
 )
 def test_what_a_training_prints_stays(given: str) -> None:

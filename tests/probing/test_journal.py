@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddoctor.evidence.probes import StorageRead
+from ddoctor.evidence.redaction import HIDDEN
 from ddoctor.probing.journal import Follower, Journal
 
 
@@ -34,3 +35,15 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_came_has_no_lines(tmp_path: Path) -> None:
     assert list(Follower(tmp_path, 0).new_lines()) == []
+
+
+def test_no_secret_is_written(tmp_path: Path) -> None:
+    secret = "hf_" + "Ab3" * 10
+    journal, follower = Journal(tmp_path, 0), Follower(tmp_path, 0)
+    section = StorageRead(path=f"/data/{secret}")
+    journal.write(f"reading /{secret}", reason=f"token={secret}", section=section)
+    assert secret not in (tmp_path / "rank-0.jsonl").read_text()
+    (line,) = follower.new_lines()
+    assert HIDDEN in line.doing
+    assert HIDDEN in line.reason
+    assert HIDDEN.encode() in bytes(line.section)
