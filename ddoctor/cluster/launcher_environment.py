@@ -74,7 +74,9 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
     rank, size = _number(environment, names[0]), _number(environment, names[1])
     if not 0 <= rank < size:
         raise DoctorError(f"{names[0]}={rank} is not a rank of a world of {names[1]}={size}")
-    local_size = _number(environment, names[3], 1) if names[3] else _tasks_here(environment)
+    # Only DeepSpeed's launcher calls it LOCAL_SIZE.
+    others = _number(environment, "LOCAL_SIZE", 1)
+    local_size = _number(environment, names[3], others) if names[3] else _tasks_here(environment)
     address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
     if not address:
         raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")

@@ -22,7 +22,7 @@ from ddoctor.cluster.store import (
     RankInfo,
     StoreLost,
     connect,
-    import_quiet_torch,
+    crowding,
     key,
 )
 from ddoctor.cluster.supervisor import CoordinatorLost, serve
@@ -61,15 +61,17 @@ def main(words: Sequence[str]) -> int:
 
 
 def _supervise(launched: LaunchedRank, options: ProbeOptions) -> int:
-    import_quiet_torch()
     try:
         store = connect(
             launched.address,
             launched.port,
             host_it=launched.hosts_store,
-            limit=ANSWER_SECONDS if launched.agent_store else options.join_timeout,
+            limit=ANSWER_SECONDS * crowding(launched.local_size)
+            if launched.agent_store
+            else options.join_timeout,
             prefix=launched.run,
             ranks=launched.world_size,
+            local_ranks=launched.local_size,
         )
         if launched.rank:
             me = _join(launched, store, options)

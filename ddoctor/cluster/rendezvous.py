@@ -18,7 +18,6 @@ from ddoctor.cluster.store import (
     RankInfo,
     StoreLost,
     connect,
-    import_quiet_torch,
     key,
 )
 from ddoctor.collect.network import own_address
@@ -69,7 +68,6 @@ def gather(endpoint: Endpoint) -> int:
         HostsMissing: hosts are missing or unreachable.
         DoctorError: the options of the hosts do not match, or another host has the report.
     """
-    import_quiet_torch()
     try:
         return _lead(endpoint) if endpoint.host_it else _follow(endpoint)
     except StoreLost as error:

@@ -12,23 +12,20 @@ import time
 import zlib
 from _thread import start_new_thread
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from importlib import import_module
+from functools import partial
 from importlib.metadata import version
 from itertools import count
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
+from ddoctor.cluster.tcp_store import TcpStore, spoken
+from ddoctor.cluster.torch_store import TorchStore, import_torch
 from ddoctor.evidence import redaction
-from ddoctor.proc import processes
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 Label = TypeVar("Label")
 Value = TypeVar("Value")
@@ -42,6 +39,9 @@ NEAR_PORTS = 8
 TICK_SECONDS = 0.1
 # The store answers about 100,000 requests per second, and every rank asks at each tick.
 RANKS_PER_TICK = 500
+# The supervisor of a rank uses about 1 ms of a CPU per tick. Above 16 ranks per CPU, that and the
+# start of so many processes (0.4 s each) leave the store too little of a CPU to answer in time.
+RANKS_PER_CPU = 16
 # A rank reports every change, and at least this often.
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
@@ -151,7 +151,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
 
 
 class MemoryStore:
-    """In-memory substitute for torch's stores, for ranks that share one supervisor."""
+    """In-memory substitute for a ``TcpStore``, for ranks that share one supervisor."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -159,11 +159,8 @@ class MemoryStore:
     def set(self, key: str, value: str) -> None:
         self._values[key] = value
 
-    def check(self, keys: list[str]) -> bool:
-        return self._values.keys() >= set(keys)
-
-    def multi_get(self, keys: list[str]) -> list[str]:
-        return [self._values[key] for key in keys]
+    def get(self, keys: Sequence[str]) -> dict[str, str]:
+        return {key: self._values[key] for key in keys if key in self._values}
 
     def add(self, key: str, more: int) -> int:
         self._values[key] = str(int(self._values.get(key, "0")) + more)
@@ -174,18 +171,32 @@ class ClusterStore:
     """The connection of one of ``ranks`` ranks to the store."""
 
     def __init__(
-        self, store: Store | MemoryStore, address: str, port: int = 0, *, ranks: int = 1
+        self,
+        store: TcpStore | TorchStore | MemoryStore,
+        address: str,
+        port: int = 0,
+        *,
+        prefix: str = "",
+        ranks: int = 1,
+        crowding: float = 1.0,
+        server: TorchStore | None = None,
     ) -> None:
         self._store = store
+        self._prefix = prefix
+        # The store is open as long as this one.
+        self._server = server
         self.address = address
         self.port = port
-        self.tick = TICK_SECONDS * max(1.0, ranks / RANKS_PER_TICK)
+        self.crowding = crowding
+        """Factor of all limits, because the ranks of this host share few CPUs."""
+        self.tick = TICK_SECONDS * max(crowding, ranks / RANKS_PER_TICK)
         """Seconds between two requests of a rank."""
         self._orders = count()
 
     def set(self, key: str, value: object) -> None:
         """Store a value under a key; it replaces the earlier one."""
-        self._call(lambda: self._store.set(key, redaction.encoded(value).decode()))
+        text = redaction.encoded(value).decode()
+        self._call(lambda: self._store.set(self._prefix + key, text))
 
     def give(self, order: msgspec.Struct) -> int:
         """Rank 0: give every rank this order; return its number."""
@@ -200,27 +211,25 @@ class ClusterStore:
     def get_all(self, keys: Mapping[Label, str], kind: type[Value]) -> dict[Label, Value]:
         """The values of these keys by their labels, without the keys that have none yet."""
 
-        def call() -> dict[Label, Any]:
-            wanted = dict(keys)
-            if not wanted or not self._store.check(list(wanted.values())):
-                wanted = {label: key for label, key in wanted.items() if self._store.check([key])}
-            values = self._store.multi_get(list(wanted.values())) if wanted else []
-            return dict(zip(wanted, values, strict=True))
-
+        full = {label: self._prefix + key for label, key in keys.items()}
+        values = self._call(lambda: self._store.get(list(full.values())))
         decoder = msgspec.json.Decoder(kind)
-        return {label: decoder.decode(value) for label, value in self._call(call).items()}
+        return {label: decoder.decode(values[key]) for label, key in full.items() if key in values}
 
     def add(self, key: str, more: int = 1) -> int:
         """Add to a shared number, and return the sum."""
-        return int(self._call(lambda: self._store.add(key, more)))
+        return self._call(lambda: self._store.add(self._prefix + key, more))
 
     def wait_for(
         self, keys: Mapping[Label, str], kind: type[Value], *, seconds: float
     ) -> dict[Label, Value]:
         """Wait up to ``seconds`` for the values of these keys; return those that arrived."""
         deadline = time.monotonic() + seconds
-        while len(found := self.get_all(keys, kind)) < len(keys) and time.monotonic() < deadline:
+        found = self.get_all(keys, kind)
+        while len(found) < len(keys) and time.monotonic() < deadline:
             time.sleep(self.tick)
+            missing = {label: key for label, key in keys.items() if label not in found}
+            found |= self.get_all(missing, kind)
         return found
 
     def wait_until(self, key: str, number: int, *, seconds: float) -> None:
@@ -246,10 +255,10 @@ class ClusterStore:
         finally:
             over.set()
 
-    def _call(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Value]) -> Value:
         """Call the store in a thread, because a connection to a dead host blocks forever."""
         try:
-            return _within(ANSWER_SECONDS, call)
+            return _within(ANSWER_SECONDS * self.crowding, call)
         except Exception as error:
             store = f"the store at {self.address}:{self.port}"
             raise StoreLost(f"{store} does not answer: {_first_line(error)}") from error
@@ -265,23 +274,16 @@ def decompressed(text: str, kind: type[Value]) -> Value:
     return msgspec.json.decode(zlib.decompress(b64decode(text)), type=kind)
 
 
-def import_quiet_torch() -> None:
-    """Import torch without its C++ log, which prints a stack for every failed connection."""
-    name = "TORCH_CPP_LOG_LEVEL"
-    if name not in os.environ:
-        # torch reads it once, at import; the ranks must see the user's environment.
-        os.environ[name] = "FATAL"
-        # NumPy, which torch imports in native code, may swallow a KeyboardInterrupt.
-        with processes.undisturbed():
-            import_module("torch")
-        del os.environ[name]
-
-
 def free_port() -> int:
     """A free port of this host."""
     with socket.socket() as one:
         one.bind(("", 0))
         return int(one.getsockname()[1])
+
+
+def crowding(local_ranks: int) -> float:
+    """Factor of all limits on a host with this number of ranks: 1 up to 16 ranks per CPU."""
+    return max(1.0, local_ranks / (RANKS_PER_CPU * (os.cpu_count() or 1)))
 
 
 def _never() -> bool:
@@ -296,6 +298,7 @@ def connect(
     limit: float,
     prefix: str = "",
     ranks: int = 1,
+    local_ranks: int = 1,
     useless: Callable[[], bool] = _never,
 ) -> ClusterStore:
     """Open the store (on the rank that hosts it), or connect to it within ``limit`` seconds.
@@ -305,30 +308,51 @@ def connect(
     Raises:
         StoreLost: the store cannot be opened or reached; the message says why.
     """
-    # torch has it there, but its type stubs do not.
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    from torch.distributed.distributed_c10d import PrefixStore
-
+    server = None
+    if host_it:
+        server = _server(address, port)
+        port = server.port
+    kind: Callable[[str, int, float], TcpStore | TorchStore] = TcpStore if spoken() else TorchStore
     deadline = time.monotonic() + limit
     while True:
         left = deadline - time.monotonic()
-        patience = max(1.0, min(ATTEMPT_SECONDS, left))
-
-        def attempt(patience: float = patience) -> Store:
-            timeout = timedelta(seconds=patience)
-            return TCPStore(address, port, None, host_it, timeout, wait_for_workers=False)
-
+        patience = max(1.0, left)
         try:
-            # If another program has the port, torch waits forever for its answer.
-            store: Any = _within(patience + ATTEMPT_SECONDS, attempt)
+            store = _opened(kind, address, port, patience)
         except (RuntimeError, ValueError, OSError) as error:
-            if host_it or left < CONNECT_EVERY_SECONDS or useless():
-                why = f"cannot reach the store at {address}:{port}: {_first_line(error)}"
-                raise StoreLost(why) from error
+            if left < CONNECT_EVERY_SECONDS or useless():
+                raise _unreachable(address, port, error) from error
             time.sleep(CONNECT_EVERY_SECONDS)
         else:
-            prefixed = PrefixStore(f"ddoctor/{prefix}", store)
-            return ClusterStore(prefixed, address, store.port, ranks=ranks)
+            return ClusterStore(
+                store,
+                address,
+                port,
+                prefix=f"ddoctor/{prefix}/",
+                ranks=ranks,
+                crowding=crowding(local_ranks),
+                server=server,
+            )
+
+
+def _server(address: str, port: int) -> TorchStore:
+    try:
+        return _opened(partial(TorchStore, host_it=True), address, port, ATTEMPT_SECONDS)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise _unreachable(address, port, error) from error
+
+
+def _opened(
+    kind: Callable[[str, int, float], Value], address: str, port: int, seconds: float
+) -> Value:
+    if kind is not TcpStore:
+        import_torch()
+    # If another program has the port, torch waits forever for its answer.
+    return _within(seconds + ATTEMPT_SECONDS, lambda: kind(address, port, seconds))
+
+
+def _unreachable(address: str, port: int, error: Exception) -> StoreLost:
+    return StoreLost(f"cannot reach the store at {address}:{port}: {_first_line(error)}")
 
 
 def connect_near(
@@ -339,6 +363,7 @@ def connect_near(
     limit: float,
     prefix: str,
     ranks: int,
+    local_ranks: int,
     useless: Callable[[], bool],
 ) -> ClusterStore:
     """Open the store at the first free one of the ports from ``port`` on, or find it there.
@@ -348,6 +373,11 @@ def connect_near(
     Raises:
         StoreLost: as ``connect``; after all ports.
     """
+    if host_it:
+        try:
+            import_torch()
+        except OSError as error:
+            raise StoreLost(str(error)) from error
     ports = range(port, port + NEAR_PORTS)
     # Of two runs that share the ports, each finds its own store.
     prefix = f"{prefix}/{port}"
@@ -355,10 +385,14 @@ def connect_near(
     while True:
         for one in ports:
             with suppress(OSError, StoreLost):
-                if not host_it:
-                    socket.create_connection((address, one), ATTEMPT_SECONDS).close()
                 store = connect(
-                    address, one, host_it=host_it, limit=0.0, prefix=prefix, ranks=ranks
+                    address,
+                    one,
+                    host_it=host_it,
+                    limit=0.0,
+                    prefix=prefix,
+                    ranks=ranks,
+                    local_ranks=local_ranks,
                 )
                 if host_it:
                     store.set(OPEN, True)
@@ -374,13 +408,13 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
+def _within(seconds: float, call: Callable[[], Value]) -> Value:
     """Return the result of a call in a thread, which is abandoned after ``seconds``.
 
     Raises:
         TimeoutError: the call did not return; its other exceptions are raised unchanged.
     """
-    outcome: Future[Any] = Future()
+    outcome: Future[Value] = Future()
 
     def run() -> None:
         try:

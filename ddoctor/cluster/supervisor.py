@@ -104,7 +104,7 @@ class CoordinatorHeartbeat:
             return
         self._asked = now
         counted = self._store.add(HEARTBEAT, 0)
-        limit = SILENT_SECONDS if counted else self._join_limit
+        limit = (SILENT_SECONDS if counted else self._join_limit) * self._store.crowding
         if self.ending:
             limit = ENDING_SILENT_SECONDS
         if counted != self._count:

@@ -121,6 +121,11 @@ class Child:
         return self._over_at is not None
 
     @property
+    def over_seconds(self) -> float:
+        """Seconds since the end of the script; 0: it runs."""
+        return perf_counter() - self._over_at if self.over and self._over_at else 0.0
+
+    @property
     def done(self) -> int:
         """Number of finished steps."""
         return int(self._tape.head[DONE])
@@ -141,9 +146,24 @@ class Child:
 
     def stop_at(self, step: int) -> None:
         """Have the script stop itself after this step."""
-        if not self._tape.head[STOP_AT]:
+        if not self._tape.head[STOP_AT] and not self.over:
             self.use.measure_worker()
         self._tape.head[STOP_AT] = step
+
+    @property
+    def _late(self) -> bool:
+        """Whether it failed past the step at which the others stopped: they broke its connections.
+
+        The order to stop reaches a rank late if its host is too busy.
+        """
+        head = self._tape.head
+        by_itself = not (head[LEAVING] or self.ended_by_us or self.interrupted)
+        failed = bool(self._process.returncode)
+        return failed and by_itself and 0 < head[STOP_AT] <= self.done
+
+    @property
+    def _exit_code(self) -> int:
+        return 0 if self._late else self._process.returncode
 
     def now(self) -> Now:
         """The current state of the script."""
@@ -161,7 +181,7 @@ class Child:
             doing=self._doing,
             busy=busy,
             over=over,
-            exit_code=self._process.returncode if over else None,
+            exit_code=self._exit_code if over else None,
             host=self.host,
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
@@ -262,9 +282,10 @@ class Child:
         self._end_rest()
         used, busy, watched = self.use.used
         found = memory()
-        code = self._process.returncode
+        code = self._exit_code
         printed = self._stderr.ended() if self._stderr else ""
-        ending = last_words.added(self._read_ending() or Ending(), code, printed, self._began_at)
+        known = None if self._late else self._read_ending()
+        ending = last_words.added(known or Ending(), code, printed, self._began_at)
         native = code and not ending.exception
         raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
@@ -297,7 +318,7 @@ class Child:
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
-            leaving=bool(head[LEAVING]),
+            leaving=bool(head[LEAVING]) or self._late,
             done=self.done,
             rows=tuple(self._tape.rows())[-MOST_ROWS:],
             facts=recorded.read(self.folder, recorded.FACTS, msgspec.Raw) or msgspec.Raw(b"null"),

@@ -35,15 +35,22 @@ def _turn(
     while not child.over:
         store.set(key("progress", turn, rank), child.now())
         coordinator.check()
-        if (stop := store.get(key("stop", turn), int)) is not None:
-            if stop == UNRECORDED:
-                raise Unrecorded
-            child.stop_at(stop)
+        _obey(store, child, turn)
         if store.get(key("end", turn), bool):
             child.end(sample=True)
         child.watch(store.tick)
         coordinator.ending = child.interrupted
+    # It may come only now: then the ranks that stopped in time have broken the connections.
+    _obey(store, child, turn)
     store.set(key("progress", turn, rank), child.now())
     record = child.record()
     store.set(key("record", turn, rank), compressed(record))
     return record
+
+
+def _obey(store: ClusterStore, child: Child, turn: int) -> None:
+    stop = store.get(key("stop", turn), int)
+    if stop == UNRECORDED:
+        raise Unrecorded
+    if stop is not None:
+        child.stop_at(stop)

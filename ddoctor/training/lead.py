@@ -97,7 +97,7 @@ class Lead:
         """End the other ranks and wait for them, because torchrun kills them with rank 0."""
         self._store.give(TurnOrder(over=True))
         others = self._size - 1 - len(self._lost)
-        self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS)
+        self._store.wait_until(FINISHED, others, seconds=FINISH_SECONDS * self._store.crowding)
 
     def _records(self, nows: Mapping[int, Now], silent: Collection[int]) -> list[Record]:
         own = self._child.record()
@@ -106,7 +106,8 @@ class Lead:
             for rank in range(1, self._size)
             if rank not in silent
         }
-        texts = self._store.wait_for(keys, str, seconds=RECORDS_SECONDS)
+        limit = RECORDS_SECONDS * self._store.crowding
+        texts = self._store.wait_for(keys, str, seconds=limit)
         others = range(1, self._size)
         self._lost = {rank: nows.get(rank) for rank in others if rank not in texts}
         return [own, *(decompressed(texts[rank], Record) for rank in sorted(texts))]
@@ -196,7 +197,7 @@ class _Watch:
             self._out_of_time(moment)
 
     def _find_silent(self, moment: float) -> Iterator[int]:
-        since, silence = moment, SILENT_SECONDS
+        since, silence = moment, SILENT_SECONDS * self.store.crowding
         if self.child.interrupted_at is not None:
             # Then a rank that never came comes no more.
             since, silence = self.child.interrupted_at, ENDING_SILENT_SECONDS
@@ -227,7 +228,7 @@ class _Watch:
         """A step that no rank has reached when the order to stop arrives."""
         most = max(now.steps for now in self.nows.values())
         typical = median(times[-20:]) if times else 1.0
-        return most + ceil(NEWS_SECONDS / max(typical, 1e-4)) + 1
+        return most + ceil((NEWS_SECONDS + self.store.tick) / max(typical, 1e-4)) + 1
 
     def _stop(self, at: int) -> None:
         self._stop_at = at

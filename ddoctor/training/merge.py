@@ -216,6 +216,8 @@ def _calls(run: Run) -> CollectiveCalls:
                         operation=call.operation,
                         place=call.place,
                         of_user=call.of_user,
+                        within=call.within,
+                        in_steps=len(judged),
                         calls=sum(calls for _, calls, _, _ in judged),
                         bytes=sum(size for _, _, size, _ in judged),
                         seconds=sum(seconds for *_, seconds in judged),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "torchrun … -m ddoctor.probe run"
 JOIN_SECONDS = 300.0
+# A rank whose script has ended waits so long for a rank 0 that has not opened the store.
+LATE_SECONDS = 30.0
 FEWEST_DESCRIPTORS = 20
 
 
@@ -172,24 +174,42 @@ def _supervise(
     outputs: Outputs | None,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.
-    from ddoctor.cluster.store import ANSWER_SECONDS, StoreLost, connect, connect_near
+    from ddoctor.cluster.store import (
+        ANSWER_SECONDS,
+        ClusterStore,
+        MemoryStore,
+        StoreLost,
+        connect,
+        connect_near,
+        crowding,
+    )
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
-    launched, launcher, store = child.launched, os.getppid(), None
+    launched, launcher = child.launched, os.getppid()
+
+    def useless() -> bool:
+        # With the launcher, its store and the other ranks have gone.
+        return os.getppid() != launcher or child.over_seconds > LATE_SECONDS
+
     # If the launcher has no store, the script opens one at MASTER_PORT.
     beside = not launched.agent_store and launched.port > 0
     try:
-        store = (connect_near if beside else connect)(
-            launched.address,
-            launched.port + beside,
-            host_it=launched.hosts_store,
-            limit=ANSWER_SECONDS if launched.agent_store else JOIN_SECONDS,
-            prefix=f"run/{launched.run}",
-            ranks=launched.world_size,
-            # With the launcher, its store and the other ranks have gone.
-            useless=lambda: os.getppid() != launcher,
-        )
+        if launched.world_size == 1:
+            store = ClusterStore(MemoryStore(), launched.address)
+        else:
+            store = (connect_near if beside else connect)(
+                launched.address,
+                launched.port + beside,
+                host_it=launched.hosts_store,
+                limit=ANSWER_SECONDS * crowding(launched.local_size)
+                if launched.agent_store
+                else JOIN_SECONDS,
+                prefix=f"run/{launched.run}",
+                ranks=launched.world_size,
+                local_ranks=launched.local_size,
+                useless=useless,
+            )
         if launched.rank or outputs is None:
             return follow(store, child, new_child, JOIN_SECONDS) or 0
         from ddoctor.training.report import lead
@@ -200,7 +220,8 @@ def _supervise(
         return _unrecorded(child, str(error))
     except (StoreLost, CoordinatorLost) as error:
         why = f"rank {launched.rank}: {error}"
-        if os.getppid() != launcher or (launched.agent_store and store is None):
+        refused = launched.agent_store and isinstance(error.__cause__, ConnectionRefusedError)
+        if os.getppid() != launcher or refused:
             raise DoctorError(f"{why} (has the launcher been killed?)") from error
         return _unrecorded(child, why)
     except Exception as error:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import PurePath
+from typing import Any
 
 from ddoctor.errors import DoctorError
 
@@ -22,7 +25,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
 # Python's short options can share a word; these letters take a value.
 SHORT_OPTIONS = re.compile(r"-([^cmWX]*)(?:([cmWX])(.*))?", re.DOTALL)
-# torchrun and accelerate refuse these options together with -m.
+# The launchers refuse these options together with -m.
 NOT_WITH_MODULE = re.compile(r"--(no[-_]p|run[-_]p)\w*")
 BY_HAND = (
     "put `-m ddoctor.probe run` before the script that Python or torchrun runs: `torchrun "
@@ -103,7 +106,10 @@ def _of_shell(word: str) -> bool:
 def _unclear(words: Sequence[str]) -> DoctorError:
     shell = next((word for word in words if _of_shell(word)), None)
     if shell is not None:
-        return DoctorError(f"ddoctor cannot see what {shell} starts: in that script, {BY_HAND}")
+        return DoctorError(
+            f"ddoctor cannot see what {shell} starts: in that script, put `ddoctor run --` before "
+            "the launch command, as in `ddoctor run -- torchrun --nproc-per-node 2 train.py`"
+        )
     if words[0].endswith(".py") or words[0] == "-m":
         script = " ".join(words[:2] if words[0] == "-m" else words[:1])
         return DoctorError(
@@ -162,34 +168,25 @@ def _accelerate(words: Sequence[str]) -> _Split:
     return _Split(head=["launch", *inner.head], script=inner.script)
 
 
-def _deepspeed(words: Sequence[str]) -> _Split:
-    raise DoctorError(
-        "the deepspeed launcher cannot start ddoctor: use torchrun, which also runs scripts that "
-        "use deepspeed: ddoctor run -- torchrun --nproc-per-node 8 train.py"
-    )
+def _launcher(
+    name: str, module: str, function: str, words: Sequence[str], *, is_module: str = "-m"
+) -> _Split:
+    """Split the words with the function by which a launcher reads them.
 
-
-def _launcher(name: str, module: str, function: str, words: Sequence[str]) -> _Split:
-    """Split the words with the parser that a launcher's function returns.
-
-    All launchers give the script's position the names that torchrun gives it.
+    ``is_module``: its option that says that the script is a module.
     """
+    said = StringIO()
     try:
-        parser: ArgumentParser = getattr(import_module(module), function)()
+        # Of deepspeed, the import itself prints.
+        with redirect_stdout(StringIO()), redirect_stderr(said):
+            parsed = _parsed(getattr(import_module(module), function), words)
     except ImportError as error:
         raise DoctorError(f"cannot import {name.split()[0]}: {error}") from error
-    if name == "torch.distributed.launch":
-        parser.add_argument("--use-env", "--use_env", action="store_true")
-
-    def complain(message: str) -> None:
-        raise DoctorError(f"{name} refuses this command: {message}")
-
-    def show_help() -> None:
-        raise DoctorError(f"{name} --help does not start a training")
-
-    setattr(parser, "error", complain)  # noqa: B010 - of this parser only
-    setattr(parser, "print_help", show_help)  # noqa: B010
-    parsed = parser.parse_args(list(words))
+    except SystemExit as error:
+        if not error.code:
+            raise DoctorError(f"{name} --help does not start a training") from error
+        message = said.getvalue().rpartition("error: ")[2].strip()
+        raise DoctorError(f"{name} refuses this command: {message}") from error
     script = [parsed.training_script, *parsed.training_script_args]
     # The parser drops a `--` after the script, so search backwards.
     begin = len(words) - len(script)
@@ -198,7 +195,7 @@ def _launcher(name: str, module: str, function: str, words: Sequence[str]) -> _S
     head = list(words[:begin])
     if head[-1:] == ["--"]:
         del head[-1]
-    if parsed.max_restarts:
+    if getattr(parsed, "max_restarts", 0):
         # ddoctor exits with 1 if it has findings: torchrun must not restart the rank.
         head.append("--max-restarts=0")
     if parsed.module:
@@ -207,7 +204,17 @@ def _launcher(name: str, module: str, function: str, words: Sequence[str]) -> _S
         number, split = inner
         return _Split(head=[*head, *script[: number + 1], *split.head], script=split.script)
     head = [word for word in head if not NOT_WITH_MODULE.fullmatch(word)]
-    return _Split(head=[*head, "-m"], script=script)
+    return _Split(head=[*head, is_module], script=script)
+
+
+def _parsed(read: Callable[..., Any], words: Sequence[str]) -> Namespace:
+    if "parser" in read.__name__:
+        parser: ArgumentParser = read()
+        return parser.parse_args(list(words))
+    parsed: Namespace = read(list(words))
+    if hasattr(parsed, "user_script"):  # deepspeed; the others have torchrun's names
+        parsed.training_script, parsed.training_script_args = parsed.user_script, parsed.user_args
+    return parsed
 
 
 def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
@@ -220,8 +227,13 @@ def _executed(words: Sequence[str]) -> tuple[int, _Split] | None:
         return None
 
 
-TORCHRUN_PARSER = ("torch.distributed.run", "get_args_parser")
-_torchrun = partial(_launcher, "torchrun", *TORCHRUN_PARSER)
+_torchrun = partial(_launcher, "torchrun", "torch.distributed.run", "parse_args")
+_torch_launch = partial(
+    _launcher, "torch.distributed.launch", "torch.distributed.launch", "parse_args"
+)
+_deepspeed = partial(
+    _launcher, "deepspeed", "deepspeed.launcher.runner", "parse_args", is_module="--module"
+)
 _accelerate_launch = partial(
     _launcher, "accelerate launch", "accelerate.commands.launch", "launch_command_parser"
 )
@@ -233,7 +245,7 @@ READERS: dict[str, _Reader] = {
 }
 MODULES: dict[str, _Reader] = {
     "torch.distributed.run": _torchrun,
-    "torch.distributed.launch": partial(_launcher, "torch.distributed.launch", *TORCHRUN_PARSER),
+    "torch.distributed.launch": _torch_launch,
     "accelerate.commands.launch": _accelerate_launch,
     "accelerate.commands.accelerate_cli": _accelerate,
     "deepspeed.launcher.runner": _deepspeed,

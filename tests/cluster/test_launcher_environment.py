@@ -121,3 +121,10 @@ def test_a_torchrun_that_srun_started_is_torchrun() -> None:
 def test_words_that_make_no_sense(environment: dict[str, str], message: str) -> None:
     with pytest.raises(DoctorError, match=message):
         place(environment)
+
+
+def test_deepspeed_has_another_name_for_the_ranks_of_a_host() -> None:
+    """Its launcher, version 0.19, sets no LOCAL_WORLD_SIZE."""
+    told = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_SIZE": "4"}
+    found = place({**told, "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"})
+    assert (found.local_rank, found.local_size) == (1, 4)

@@ -193,6 +193,28 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert (code in (0, 1), other) == (True, 0), stderr
 
 
+@pytest.mark.ward
+def test_a_rank_that_hears_too_late_where_to_stop_has_not_failed(training: MakeTraining) -> None:
+    """Its host is so busy that the others have stopped before, and broken its connections."""
+    script = training(SCRIPT)
+    report = script.script.parent / "report.json"
+    options = ("--no-prove", "--steps=20", f"--json={report}")
+    with by_hand(script, free_port(), *options, steps=100_000) as ranks:
+        begun(ranks)
+        busy, its_script = scripts(ranks[1])
+        busy.suspend()
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while its_script.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        busy.resume()
+        (code, _, stderr), (other, _, failure) = ended(ranks)
+    assert "Connection closed by peer" in failure
+    told = json.loads(report.read_text())
+    assert (code in (0, 1), other) == (True, 0), stderr
+    assert [one for one in told["findings"] if one["severity"] == "error"] == []
+
+
 def supervisor(launcher: subprocess.Popen[str], rank: int) -> psutil.Process:
     (found,) = (
         one

@@ -124,6 +124,33 @@ def test_python_that_starts_a_launcher(command: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "deepspeed --num_gpus 8 train.py --module x",
+            "deepspeed --num_gpus 8 {run} train.py --module x",
+        ),
+        (
+            "srun deepspeed --hostfile=hosts --module package.train",
+            "srun deepspeed --hostfile=hosts {run} -m package.train",
+        ),
+        (
+            "deepspeed --no_python python -u train.py",
+            f"deepspeed --no_python python -u {RUN} train.py",
+        ),
+        ("deepspeed --no_python my-training x", "deepspeed {run} my-training x"),
+        (
+            "python -m deepspeed.launcher.runner train.py",
+            "python -m deepspeed.launcher.runner {run} train.py",
+        ),
+    ],
+)
+def test_deepspeed(command: str, expected: str) -> None:
+    pytest.importorskip("deepspeed")
+    assert new(command) == expected.format(run=RUN.replace("-m ", "--module ", 1))
+
+
+@pytest.mark.parametrize(
     "options",
     [
         "",
@@ -229,9 +256,6 @@ def test_a_python_that_the_launcher_executes(command: str, expected: str) -> Non
         ("srun bash train.sh", "cannot see what bash starts"),
         ("torchrun --no-python ./train.sh", "cannot see what ./train.sh starts"),
         ("torchrun --no-python bash train.sh", "cannot see what bash starts"),
-        ("deepspeed --num_gpus 8 train.py", "the deepspeed launcher cannot start ddoctor"),
-        ("srun deepspeed train.py", "the deepspeed launcher cannot start ddoctor"),
-        ("python -m deepspeed.launcher.runner train.py", "the deepspeed launcher cannot"),
         ("train.py --lr 1", "ddoctor run -- python train.py"),
         ("./train.py", "./train.py is not a launch command"),
         ("-m package.train --lr 1", "ddoctor run -- python -m package.train"),
