@@ -6,6 +6,7 @@ their numbers. faulthandler must never write to those.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import fcntl
 import os
@@ -15,7 +16,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-# Below FD_SETSIZE, and far above the numbers that a script counts on.
+# The kernel's table of descriptors takes 8 bytes for each number.
+MOST = 65_536
+# Where the limit cannot be raised: far above the numbers that a script counts on.
 HIGHEST = 1000
 BELOW_LIMIT = 8
 # With fewer, the script may need each of them.
@@ -24,7 +27,7 @@ FEWEST = 64
 
 def keep(path: Path) -> None:
     """Write the stack to this file if the process's own signal ends it."""
-    if faulthandler.is_enabled() or 0 <= _limit() < FEWEST:
+    if faulthandler.is_enabled():
         return
     file = _CrashFile(path)
     file.open()
@@ -41,21 +44,33 @@ class _CrashFile:
 
     def open(self) -> None:
         self.number = -1
-        limit = _limit()
-        highest = HIGHEST if limit < 0 else min(HIGHEST, limit - BELOW_LIMIT)
         # Without a free number, or on a full disk, there is no stack; the script goes on.
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             first = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                self.number = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, highest)
+                self.number = _moved(first)
             finally:
                 CLOSE(first)
             faulthandler.enable(self.number)
 
 
-def _limit() -> int:
-    """How many descriptors the process may have; negative: there is no limit."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def _moved(file: int) -> int:
+    """A copy under a number that no file of the script gets.
+
+    That is the first one beyond its limit: so it takes none from the script, and even where native
+    code closes it, nothing else is ever opened there.
+    """
+    limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < MOST and (hard < 0 or soft < hard):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 1, hard))
+        try:
+            return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, soft)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    if 0 <= soft < FEWEST:
+        raise OSError(errno.EMFILE, "too few descriptors")
+    highest = HIGHEST if soft < 0 else min(HIGHEST, soft - BELOW_LIMIT)
+    return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, highest)
 
 
 CLOSE = os.close
@@ -71,9 +86,12 @@ def _watch(name: str, file: _CrashFile) -> None:
             return original(*given, **named)
         faulthandler.disable()
         try:
-            return original(*given, **named)
-        finally:
-            file.open()
+            result = original(*given, **named)
+        except BaseException:
+            faulthandler.enable(file.number)
+            raise
+        file.open()
+        return result
 
     setattr(os, name, call)
 

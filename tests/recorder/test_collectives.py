@@ -11,7 +11,6 @@ from tests.recorder.conftest import Record, Recorded, Run
 ALONE = """
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from torch import nn
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 part = dist.new_group([0])
@@ -38,8 +37,6 @@ for step in range(6):
             dist.all_reduce("no tensor")
         except Exception as error:
             print(type(error).__name__)
-y = functional.all_reduce(x, "sum", dist.group.WORLD)
-print(float(y.sum()))
 """
 
 
@@ -154,3 +151,80 @@ def test_who_comes_early_waits(record: Record) -> None:
         assert reduced >= 0.02
         assert begun < 0.02
         assert alone < 0.02
+
+
+FUNCTIONAL = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+rank = int(sys.argv[1])
+if rank == 0:
+    import subprocess
+    other = subprocess.Popen([sys.executable, "train.py", "1"])
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
+alone = dist.new_group([0])
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.03 * rank)
+        x = functional.all_reduce(super().forward(x), "sum", dist.group.WORLD)
+        # Waited for at its first use, through a view of it.
+        x = x.view(-1).sum()
+        if rank == 0:
+            functional.all_reduce(torch.ones(1), "sum", alone).wait()
+        return x
+model = Net(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    total = model(torch.ones(8, 4))
+    total.backward()
+    optimizer.step()
+dist.destroy_process_group()
+if rank == 0:
+    assert other.wait() == 0
+"""
+
+
+def test_functional_ones_are_met_where_their_tensor_is_used(bare: Run, record: Record) -> None:
+    ran = record(FUNCTIONAL, "train.py", "0")
+    assert ran.exit_code == 0, ran.stderr
+    for row in ran.rows[2:]:
+        meetings = [
+            (OPERATIONS[int(operation)], bool(group), seconds)
+            for _, seconds, group, operation in row.meetings
+        ]
+        assert [one[:2] for one in meetings] == [
+            ("all_reduce", False),
+            ("all_reduce", False),
+            ("all_reduce", True),
+            ("all_reduce", True),
+        ]
+        begun, waited, *_ = (one[2] for one in meetings)
+        assert waited >= 0.02
+        assert begun < 0.02
+    assert {one.within for one in ran.known.calls} == {"forward"}
+
+
+COMPILED = """
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+@torch.compile(backend="aot_eager", fullgraph=True)
+def loss(x):
+    return functional.all_reduce(model(x).square().mean(), "sum", dist.group.WORLD)
+for step in range(6):
+    optimizer.zero_grad()
+    value = loss(torch.randn(8, 4))
+    value.backward()
+    optimizer.step()
+print(value.item())
+"""
+
+
+def test_compiled_ones_are_left_alone(bare: Run, record: Record) -> None:
+    ran = record(COMPILED)
+    assert (ran.exit_code, ran.stdout) == (0, bare(COMPILED).stdout), ran.stderr

@@ -77,3 +77,24 @@ def ahead(loader):
     assert ran.exit_code == 0, ran.stderr
     (known,) = ran.known.loaders
     assert bool(known.preparing) is changes
+
+
+@pytest.mark.parametrize("before", ["model.eval()", "torch.set_grad_enabled(False)"])
+def test_what_needs_an_answer_of_the_model_is_no_preparation(record: Record, before: str) -> None:
+    """As rewards of answers that it has generated."""
+    prepare = f"{before}; y = model(x); torch.set_grad_enabled(True); model.train(); " + (
+        "time.sleep(0.03); return x * float(y.mean())"
+    )
+    ran = record(TRAIN.format(prepare=prepare))
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    assert all(seconds < 0.03 for _, seconds in known.preparing)
+    assert all(seconds >= 0.03 for seconds in ran.phase("rest")[2:])
+
+
+def test_an_evaluation_now_and_then_leaves_the_batch_its_way(record: Record) -> None:
+    source = TRAIN.format(prepare="return x").replace(
+        "    time.sleep(0.002)", "    with torch.no_grad(): model(torch.ones(2, 4))"
+    )
+    (known,) = record(source).known.loaders
+    assert known.preparing == ()

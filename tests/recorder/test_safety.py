@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from ddoctor.recorder import recorded
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.timeline import EVERY, IN_A_ROW
-from tests.recorder.conftest import Record, Run
+from tests.recorder.conftest import Ran, Record, Run
 
 SIGNATURES = """
 import gc, inspect
@@ -141,6 +145,60 @@ def test_a_crash_is_not_written_into_a_file_of_the_scripts(
     assert "string_at" in (tmp_path / "recorded" / recorded.CRASH).read_text()
 
 
+NATIVE = """
+    import ctypes, fcntl, os
+    for number in range(3, 1024):
+        ctypes.CDLL(None).close(number)
+    file = open("mine.txt", "w")
+    taken = [file.fileno()]
+    try:
+        while True:
+            taken.append(fcntl.fcntl(file, fcntl.F_DUPFD, 3))
+    except OSError as error:
+        print(error.errno, taken[0], len(taken), taken[-1], flush=True)
+    file.write("mine alone")
+    file.flush()
+    ctypes.string_at(0)
+"""
+
+
+@pytest.fixture
+def usual_limit() -> Iterator[None]:
+    """1024 open files, which a process may raise: what a login shell has."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limits[1] <= 1024:
+        pytest.skip("the limit of open files cannot be raised above 1024")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("usual_limit")
+def test_native_code_may_close_and_the_script_take_every_descriptor(
+    bare: Run, record_anew: Record, tmp_path: Path
+) -> None:
+    without, ran = bare(NATIVE), record_anew(NATIVE)
+    assert (ran.exit_code, ran.stdout) == (without.exit_code, without.stdout)
+    assert ran.exit_code == -signal.SIGSEGV
+    assert (tmp_path / "mine.txt").read_text() == "mine alone"
+    assert "string_at" in (tmp_path / "recorded" / recorded.CRASH).read_text()
+
+
+@pytest.mark.parametrize("hook", ["sys.excepthook", "lambda *error: print(error[:2])"])
+def test_at_exit_the_hook_of_exceptions_is_the_scripts(
+    bare: Run, record_anew: Record, hook: str
+) -> None:
+    script = f"""
+        import atexit, sys
+        hook = sys.excepthook = {hook}
+        atexit.register(lambda: print(sys.excepthook is hook))
+        1 / 0
+    """
+    without, ran = bare(script), record_anew(script)
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (1, without.stdout, without.stderr)
+    assert ran.stdout.endswith("True\n")
+
+
 def test_the_numbers_of_the_scripts_descriptors_are_as_without(
     bare: Run, record_anew: Record
 ) -> None:
@@ -240,3 +298,70 @@ def test_ten_thousand_steps_take_little_memory(bare: Run, record_anew: Record) -
     assert [row.number for row in ran.rows] == [
         number for number in range(999, 10_999) if number % EVERY < IN_A_ROW
     ]
+
+
+CAUGHT = """
+import logging, traceback, warnings
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+warnings.simplefilter("ignore")
+class Broken(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        try:
+            return {}["item"]
+        except KeyError as error:
+            raise ValueError("bad item") from error
+class Net(nn.Linear):
+    def forward(self, x):
+        if len(x) > 4:
+            raise RuntimeError("too long")
+        return super().forward(x)
+model = Net(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def step():
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+for number in range(4):
+    step()
+def closure():
+    traceback.print_stack()
+    raise ExceptionGroup("both", [ValueError(1)])
+def fail(value):
+    raise OSError("again")
+CALLS = (
+    lambda: model(torch.ones(8, 4)),
+    lambda: model(torch.ones(2, 4)).backward(),
+    lambda: torch.autograd.grad(torch.ones(1), torch.ones(1)),
+    lambda: optimizer.step(closure),
+    lambda: torch.save(fail.__code__, "x.pt"),
+    lambda: list(DataLoader(Broken(), 2)),
+    lambda: list(DataLoader(Broken(), 2, num_workers=1)),
+    lambda: DataLoader(Broken(), batch_size=-1),
+    lambda: torch.distributed.all_reduce(torch.ones(1)),
+    lambda: checkpoint(fail, torch.ones(1, requires_grad=True), use_reentrant=True),
+)
+for call in CALLS:
+    try:
+        call()
+    except Exception:
+        traceback.print_exc()
+        logging.exception("once more")
+print(len(traceback.extract_stack()), traceback.format_stack())
+raise RuntimeError("at last") from ExceptionGroup("both", [KeyError("key")])
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have groups from Python 3.11 on")
+def test_tracebacks_that_the_script_prints_are_as_without(bare: Run, record_anew: Record) -> None:
+    without, ran = bare(CAUGHT), record_anew(CAUGHT)
+    assert ran.stderr.count("Traceback") > 20
+    assert told(ran) == told(without)
+
+
+def told(ran: Ran) -> tuple[int, str, str]:
+    """How it ended and what it wrote, but for addresses."""
+    return ran.exit_code, ran.stdout, re.sub("0x[0-9a-f]+", "0x", ran.stderr)

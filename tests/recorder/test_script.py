@@ -388,3 +388,29 @@ def test_the_users_own_modules_come_first(
     without, recorded = bare(source, *words), record_anew(source, *words)
     assert without.stdout == "True True True 2 typing.Any\n", without.stderr
     assert (recorded.stdout, recorded.stderr) == (without.stdout, "")
+
+
+ASKS_FIRST = """
+import importlib.util
+for name in ("torch", "torch", "numpy", "safetensors.torch"):
+    assert importlib.util.find_spec(name) is not None
+assert importlib.util.find_spec("no_such_module") is None
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(5):
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+print(torch.__name__, model(torch.ones(1, 4)).shape)
+"""
+
+
+def test_who_asks_for_torch_before_it_is_imported_is_recorded(
+    bare: Run, record_anew: Record
+) -> None:
+    """Transformers and datasets ask whether it is there."""
+    recorded = record_anew(ASKS_FIRST)
+    assert (recorded.exit_code, recorded.stdout) == (0, bare(ASKS_FIRST).stdout), recorded.stderr
+    # The first shows which optimizer steps in each iteration.
+    assert recorded.done == 4
