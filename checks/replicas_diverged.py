@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isnan
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, exchanged_models
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper, Wrapping
@@ -41,7 +41,9 @@ def at_the_end(
     if len(by_rank) < 2:
         return
     for models in zip(*by_rank.values(), strict=False):
-        groups = _groups(models) if _comparable(models) else []
+        groups = []
+        if _comparable(models) and not exchanged_models.is_part(models[0], calls):
+            groups = _groups(models)
         # Equal ranks in groups of one size hold shards of a model, each of them several times.
         if len(groups) < 2 or (len(groups[0]) > 1 and len(set(map(len, groups))) == 1):
             continue
@@ -61,6 +63,8 @@ def at_the_end(
             sent[call.rank] += call.bytes
         least = min(sent.values(), default=0) // max(1, calls.steps if calls is not None else 1)
         averages = bool(sent) and least >= model.trainable_bytes
+        if not averages and exchanged_models.averaged_at_times(model, calls):
+            continue
         if wrapped and steps is not None and steps.synced is False:
             reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
         elif wrapped:

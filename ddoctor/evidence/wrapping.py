@@ -92,6 +92,10 @@ class Calls(Part, frozen=True, kw_only=True):
     """The calling line of the user's code or a library: file:line."""
     of_user: bool
     """Whether that is the user's code."""
+    within: str = ""
+    """The phase of the last call, such as forward; empty: not known."""
+    in_steps: int | None = None
+    """Number of judged steps that call it; None: not known."""
     calls: int
     bytes: int
     """Bytes of all of them together."""

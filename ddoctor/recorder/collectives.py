@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from inspect import signature
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -28,11 +30,37 @@ from ddoctor.recorder.tape import (
     FORWARD,
     OPERATION,
     OPERATIONS,
+    PHASES,
     WAIT,
 )
 from ddoctor.recorder.timeline import Timeline
 
+Grouping = Callable[[tuple[Any, ...], dict[str, Any]], float | None]
+"""The identity of the group that these arguments name."""
+
 MOST_PLACES, MOST_STEPS = 200, 10_000
+MOST_BEGUN = 1000
+FUNCTIONAL = {
+    "broadcast": "broadcast",
+    "all_reduce": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_gather_single": "all_gather_single",
+    "all_gather_single_autograd": "all_gather_single",
+    "all_gather_single_coalesced": "all_gather_single",
+    "all_gather_tensor": "all_gather_into_tensor",
+    "all_gather_tensor_autograd": "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_single",
+    "reduce_scatter_single_autograd": "reduce_scatter_single",
+    "reduce_scatter_single_coalesced": "reduce_scatter_single",
+    "reduce_scatter_tensor": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_autograd": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "all_to_all_single": "all_to_all_single",
+    "all_to_all_single_autograd": "all_to_all_single",
+}
+"""Functions of ``torch.distributed._functional_collectives``, which DTensor calls, in any of its
+versions, and their operations."""
 
 
 class CollectiveWatch:
@@ -45,6 +73,9 @@ class CollectiveWatch:
         self.places: dict[tuple[str, str], CallFacts] = {}
         self._groups: dict[int, float] = {}
         self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
+        self._begun: dict[int, tuple[int, float]] = {}
+        """Operation and group of what functional collectives have begun, by the address of its
+        memory, which views share."""
 
     def install(self) -> None:
         """Replace the functions under every name by which a script can find them."""
@@ -66,6 +97,28 @@ class CollectiveWatch:
             return self._inside(operation, group, wait, (this, *args), kwargs)
 
         self._install_in_ddp()
+
+    def install_functional(self, functional: ModuleType) -> None:
+        """Time the functional collectives of this module: a tensor is waited for at its first
+        use."""
+        names: Any = functional
+        for name, operation in FUNCTIONAL.items():
+            original = getattr(functional, name, None)
+            if original is not None:
+                place = list(signature(original).parameters).index("group")
+                group = partial(self._functional_group, names, place)
+                timed = self._timed(original, OPERATIONS.index(operation), group)
+                setattr(functional, name, timed)
+        wait = names.wait_tensor
+        timeline = self._timeline
+
+        @replaces(functional, "wait_tensor")
+        def timed_wait(tensor: Any) -> Any:
+            if torch.compiler.is_compiling() or self._depth or not timeline.here():
+                return wait(tensor)
+            # Again and again, say for each view of it: only the first time counts.
+            begun = self._begun.pop(_address(tensor) or 0, None)
+            return self._inside(*begun, wait, (tensor,), {}) if begun else wait(tensor)
 
     def _install_in_ddp(self) -> None:
         wrapper: Any = DistributedDataParallel
@@ -92,19 +145,24 @@ class CollectiveWatch:
             finally:
                 timeline.counts[COUNT["find_unused"]] += timeline.leave() - began
 
-    def _timed(self, original: Callable[..., Any], number: int) -> Callable[..., Any]:
+    def _timed(
+        self, original: Callable[..., Any], number: int, group_of: Grouping | None = None
+    ) -> Callable[..., Any]:
         timeline = self._timeline
+        group_of = group_of or self._group
 
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 return original(*args, **kwargs)
-            group = self._group(args, kwargs) or 0.0
+            group = group_of(args, kwargs) or 0.0
             result = self._inside(number, group, original, args, kwargs)
             self._note(number, args, kwargs)
             if isinstance(result, distributed_c10d.Work):
                 # It was only begun; whoever waits for it waits in this operation.
                 self._asynchronous[result] = (number, group)
+            elif result is not None:
+                self._keep_begun(result, (number, group))
             return result
 
         return call
@@ -147,6 +205,7 @@ class CollectiveWatch:
             file = caller.f_code.co_filename
             direct = frame.f_code.co_filename == file and places.of_user(file)
             row = self.places[key] = CallFacts(operation=key[0], place=key[1], of_user=direct)
+        row.within = PHASES[self._timeline.phase]
         tensors = tensors_among((*args, *kwargs.values()))
         size = sum(one.numel() * one.element_size() for one in tensors)
         done = self._timeline.done
@@ -157,11 +216,33 @@ class CollectiveWatch:
             row.steps.append((done, 1, size, self._last))
 
     @harmless
+    def _keep_begun(self, result: Any, begun: tuple[int, float]) -> None:
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            # AsyncCollectiveTensor, by its name: a module that comes later has it.
+            if (address := _address(getattr(tensor, "elem", None))) is not None:
+                if len(self._begun) >= MOST_BEGUN:
+                    self._begun.clear()
+                self._begun[address] = begun
+
+    @harmless
     def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """The group's identity: 0 for all ranks, else a number that all its ranks compute alike."""
         group = kwargs.get("group") or next(
             (one for one in args if isinstance(one, dist.ProcessGroup)), None
         )
+        return self._identity(group)
+
+    @harmless
+    def _functional_group(
+        self, functional: Any, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> float:
+        """The same where a mesh, one of its dimensions, or a name may stand for the group."""
+        given = kwargs["group"] if "group" in kwargs else args[place]
+        name = functional._resolve_group_name(given)
+        c10d: Any = distributed_c10d
+        return self._identity(c10d._resolve_process_group(name))
+
+    def _identity(self, group: Any) -> float:
         if group is None or group is dist.group.WORLD:
             return 0.0
         name = id(group)
@@ -170,3 +251,8 @@ class CollectiveWatch:
             everybody = len(ranks) == dist.get_world_size()
             self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
         return self._groups[name]
+
+
+@harmless
+def _address(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())

@@ -148,6 +148,9 @@ def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     sums, scales = [0.0] * CHECKSUM_BINS, [0.0] * CHECKSUM_BINS
     with torch.no_grad():
         for number, one in enumerate(parameters):
+            # A DTensor may be a shard, and its sum a collective.
+            if hasattr(one, "placements"):
+                continue
             values = one.detach().double()
             sums[number % CHECKSUM_BINS] += float(values.sum())
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())

@@ -58,6 +58,15 @@ class Preparing:
             self.changes = bool(tensors) and not any(
                 _came_from(batch, one) for batch in batches for one in tensors
             )
+        self._note(timeline)
+
+    def used(self, timeline: Timeline) -> None:
+        """The model is called without training, say to generate: what follows may need its answer,
+        and no worker can do it."""
+        timeline.preparing = None
+        self._note(timeline)
+
+    def _note(self, timeline: Timeline) -> None:
         if self.changes:
             seconds = timeline.seconds[REST] - self._rest
             self.times.append((timeline.done, max(0.0, seconds)))

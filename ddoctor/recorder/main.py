@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT, default_int_handler
 from types import ModuleType
@@ -45,6 +44,8 @@ WRITERS = {
 """What writes checkpoints, by the module that is imported after torch. Its whole call counts: it
 also gathers states, and copies them to the host."""
 
+FUNCTIONAL = "torch.distributed._functional_collectives"
+
 # What the script calls is watched.
 LEAVE = os._exit
 
@@ -61,11 +62,19 @@ class Watcher(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        call = self._calls.pop(name, None)
-        spec = find_spec(name) if call is not None else None
-        if call is not None and spec is not None and spec.loader is not None:
-            _then(spec.loader, call)
+        if name not in self._calls:
+            return None
+        # Who only asks whether a module is there, as transformers and datasets do, imports nothing.
+        others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
+        found = (one.find_spec(name, path, target) for one in others)
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            _then(spec.loader, lambda: self._calls.pop(name, _nothing)())
         return spec
+
+
+def _nothing() -> None:
+    """For a module that was imported before."""
 
 
 def _then(loader: Loader, call: Callable[[], None]) -> None:
@@ -96,6 +105,7 @@ def main(before: Collection[str]) -> None:
         _complain(f"nothing is recorded: {error!r}")
     failed: BaseException | None = None
     interruption.handle([SIGINT], default_int_handler)
+    tracebacks.install()
     try:
         script.run(words, before)
     except script.Failed as error:
@@ -131,8 +141,9 @@ class _Recording:
         self._watch_exit()
         calls = {"torch": self._torch_is_there}
         calls |= {name: partial(self._time_saving, name) for name in WRITERS}
-        # A site's own start-up file may have imported some.
-        for name in sys.modules.keys() & calls.keys():
+        calls[FUNCTIONAL] = self._functional_is_there
+        # A site's own start-up file may have imported some; what watches them comes with torch.
+        for name in [name for name in calls if name in sys.modules]:
             calls.pop(name)()
         sys.meta_path.insert(0, Watcher(calls))
 
@@ -174,6 +185,11 @@ class _Recording:
             self._recorders.append(recorder)
         except Exception as error:
             _complain(f"nothing is recorded: {error!r}")
+
+    def _functional_is_there(self) -> None:
+        for recorder in self._recorders:
+            with suppress(Exception):
+                recorder.watch_functional(sys.modules[FUNCTIONAL])
 
     def _time_saving(self, name: str) -> None:
         with suppress(Exception):

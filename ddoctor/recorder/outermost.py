@@ -138,6 +138,8 @@ class Outermost:
                 self._measure(args, kwargs)
             else:
                 timeline.enter(EVALUATION)
+                if timeline.preparing is not None:
+                    timeline.preparing.used(timeline)
             try:
                 return inner(this, *args, **kwargs)
             finally:

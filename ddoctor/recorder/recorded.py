@@ -65,6 +65,8 @@ class CallFacts(msgspec.Struct, kw_only=True):
     operation: str
     place: str
     of_user: bool
+    within: str = ""
+    """The phase of the last call: before the second step, no model is known."""
     steps: list[tuple[int, int, int, float]] = []
     """Each step that calls it: number, calls, bytes and seconds."""
 

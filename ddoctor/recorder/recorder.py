@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,6 +97,10 @@ class Recorder:
 
             self._growth = BatchGrowth(self._folder, request, self._stepping, self._outermost)
             self._growth.install()
+
+    def watch_functional(self, functional: ModuleType) -> None:
+        """Time functional collectives, once the module with them is there."""
+        self._collectives.install_functional(functional)
 
     def expected(self, error: BaseException) -> bool:
         """Whether a trial of ddoctor ended the script."""

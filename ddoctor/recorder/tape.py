@@ -60,6 +60,8 @@ OPERATIONS: Final = (
     # FSDP2's, since torch 2.13.
     "all_gather_single",
     "reduce_scatter_single",
+    "isend",
+    "irecv",
 )
 """The watched collectives, by their numbers; after the first three, functions of torch."""
 DDP_REDUCE, DDP_BUFFERS, WAIT, FIRST_FUNCTION = range(4)

@@ -16,14 +16,11 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from ddoctor.evidence.loading import WorkerRandomness
 from ddoctor.evidence.steps import HotLine
-from ddoctor.recorder import tracebacks
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.worker_lines import ROOM, WorkerLines, most_frequent
 
@@ -107,21 +104,11 @@ def install() -> None:
     """Time every fetch, and the collate in it."""
     for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
         setattr(fetcher, "fetch", _timed(fetcher.fetch))  # noqa: B010
-    # A worker sends its exception with a traceback, as text.
-    setattr(worker, "ExceptionWrapper", _without_ddoctor)  # noqa: B010
 
 
 def sources(dataset: Any) -> tuple[str, ...]:
     """The names of the random number generators that a worker has."""
     return tuple(_generators(dataset))[:MOST_SOURCES]
-
-
-def _without_ddoctor(exc_info: Any = None, where: str = "in background") -> Any:
-    kind, error, trace = exc_info or sys.exc_info()
-    if error is not None:
-        tracebacks.strip(error)
-    wrapper: Any = ExceptionWrapper
-    return wrapper((kind, error, tracebacks.own(trace)), where)
 
 
 def _timed(original: Any) -> Any:

@@ -108,6 +108,61 @@ def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
     assert "averages gradients itself" in finding.because
 
 
+@pytest.mark.parametrize(
+    ("in_steps", "size", "told"),
+    [
+        (2, 4000, 0),  # the parameters, every fifth step
+        (2, 400, 1),  # a metric, every fifth step
+        (10, 400, 1),  # some of the gradients, in each step
+    ],
+)
+def test_quiet_where_the_whole_model_is_averaged_from_time_to_time(
+    findings: Findings, in_steps: int, size: int, told: int
+) -> None:
+    one = replace(
+        calling("all_reduce", "rest").calls[0], in_steps=in_steps, calls=10, bytes=in_steps * size
+    )
+    calls = CollectiveCalls(steps=10, calls=(one, replace(one, rank=1)))
+    section = wrapping(SUMS, parted(5.0), kind="none")
+    assert len(findings(CAUSE, section, stopped(2), calls)) == told
+
+
+def calling(operation: str, within: str) -> CollectiveCalls:
+    call = Calls(
+        rank=0,
+        operation=operation,
+        place="train.py:40",
+        of_user=True,
+        within=within,
+        calls=20,
+        bytes=40,
+        seconds=0.1,
+    )
+    return CollectiveCalls(steps=10, calls=(call, replace(call, rank=1)))
+
+
+@pytest.mark.parametrize(
+    ("operation", "within"), [("irecv", "rest"), ("send", "rest"), ("all_reduce", "forward")]
+)
+def test_quiet_where_ranks_compute_parts_of_a_model(
+    findings: Findings, operation: str, within: str
+) -> None:
+    section = wrapping(SUMS, parted(5.0), kind="none")
+    assert findings(CAUSE, section, stopped(2), calling(operation, within)) == ()
+
+
+@pytest.mark.parametrize(
+    ("within", "options"),
+    [("rest", {}), ("evaluation", {}), ("forward", {"sync_batch_norms": 1})],
+)
+def test_collectives_elsewhere_are_no_sign_of_parts(
+    findings: Findings, within: str, options: dict[str, int]
+) -> None:
+    section = wrapping(SUMS, parted(5.0), kind="none", **options)
+    (finding,) = findings(CAUSE, section, stopped(2), calling("all_reduce", within))
+    assert finding.severity is Severity.WARNING
+
+
 @pytest.mark.parametrize("by", [0.0, 1e-5, -1e-4])
 def test_quiet_where_only_rounding_differs(findings: Findings, by: float) -> None:
     assert findings(CAUSE, wrapping(SUMS, parted(by), SUMS), stopped(3)) == ()
