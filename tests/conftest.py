@@ -31,7 +31,9 @@ def signals_as_in_the_foreground() -> None:
     """Of tests in the background, the shell has every process ignore Ctrl-C."""
     for number in interruption.ENDING:
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+            # Python starts with a handler of its own for Ctrl-C.
+            ctrl_c = number is signal.SIGINT
+            signal.signal(number, signal.default_int_handler if ctrl_c else signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -158,3 +158,24 @@ def look(
         ranks=ranks,
         links=links,
     )
+
+
+def loading_itself(number: int, items: int, collate: int, *, by: str = "collate") -> LiveRank:
+    """A rank without workers: so many of a hundred samples in its dataset, and in ``by``."""
+    way = {
+        "__getitem__": user(12, "return decode(path)", "Items.__getitem__"),
+        by: user(20, "return pad(items)", by),
+    }
+    made = tuple(
+        Activity(
+            name="loader",
+            samples=samples,
+            visits=20,
+            calls=(LINE,) if name == "default_collate" else (LINE, way[name]),
+            entered=1,
+            makes=name,
+        )
+        for name, samples in (("__getitem__", items), (by, collate))
+    )
+    rank = moving(number, {"forward": 30, "backward-or-wait": 70 - items - collate})
+    return msgspec.structs.replace(rank, samples=100, activities=(*rank.activities, *made))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import groupby, takewhile
 
 from ddoctor import knowledge
-from ddoctor.analysis import gpu_lines
+from ddoctor.analysis import gpu_lines, live_data_starvation
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, KnownFrames, Turn
@@ -42,6 +42,7 @@ def activities(
             entered=one.entered,
             within=source.blocks(one.calls),
             origins=source.origins(one.calls[: one.entered]) if one.name == FORWARD else (),
+            makes=one.makes,
             before_skip=source.skip(one.calls),
         )
         for one, samples in _few(Counter(seen)).most_common()
@@ -55,26 +56,30 @@ class Met:
     name: str
     calls: tuple[Frame, ...]
     entered: int
+    makes: str = ""
+    """The function that the loader of this process calls."""
 
     @classmethod
     def of(cls, stack: tuple[Frame, ...], *, on_gpu: bool) -> Met:
         """What this stack shows."""
         name, depth = _known(stack, on_gpu=on_gpu)
         calls = tuple(frame for frame in stack if frame.of_user)
-        return cls(name, calls, sum(frame.of_user for frame in stack[:depth]))
+        called = live_data_starvation.called_by_fetch(stack)
+        makes = called.function.rpartition(".")[2] if called is not None else ""
+        return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
 
 
 def _few(met: Counter[Met]) -> Counter[Met]:
     """Merge the rare ones of an activity: they keep the frames that they have in common."""
     kept = Counter(dict(met.most_common(MOST_ACTIVITIES)))
-    rare: dict[str, list[Met]] = {}
+    rare: dict[tuple[str, str], list[Met]] = {}
     for one in met.keys() - kept.keys():
-        rare.setdefault(one.name, []).append(one)
-    for name, rows in rare.items():
+        rare.setdefault((one.name, one.makes), []).append(one)
+    for (name, makes), rows in rare.items():
         ways = zip(*(one.calls for one in rows), strict=False)
         calls = tuple(same[0] for same in takewhile(lambda frames: len({*frames}) == 1, ways))
         entered = min(len(calls), *(one.entered for one in rows))
-        kept[Met(name, calls, entered)] += sum(met[one] for one in rows)
+        kept[Met(name, calls, entered, makes)] += sum(met[one] for one in rows)
     return kept
 
 

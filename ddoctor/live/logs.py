@@ -13,6 +13,7 @@ import msgspec
 
 from ddoctor.analysis import printed_tracebacks
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.training import RankEnding
 from ddoctor.live.source import LIBRARY
 
@@ -53,7 +54,7 @@ def last_words(
 
 def _lines(path: Path) -> Sequence[str]:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=without_waiting) as file:
             file.seek(max(0, path.stat().st_size - MOST_BYTES))
             lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
             return [line[:LONGEST] for line in lines[-MOST_LINES:]]

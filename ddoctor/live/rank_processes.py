@@ -15,6 +15,7 @@ import psutil
 
 from ddoctor.cluster.launcher_environment import dialect
 from ddoctor.errors import DoctorError
+from ddoctor.live import self_started
 from ddoctor.live.sockets import network
 from ddoctor.live.spy import FORBIDDEN
 from ddoctor.recorder import recorded
@@ -38,7 +39,9 @@ class RankProcess:
     rank: int = 0
     world: int = 1
     launched: bool = False
-    """Whether its environment has a rank; else it is rank 0 of a separate run."""
+    """Whether its rank is known; else it is rank 0 of a separate run."""
+    first: int = 0
+    """PID of the first of the ranks that their script started itself; 0: a launcher did."""
     command: tuple[str, ...]
     on_gpu: bool = False
     """Whether it has the CUDA driver loaded."""
@@ -51,10 +54,10 @@ class RankProcess:
     def job(self) -> tuple[str, ...]:
         """The key of its job: the values of JOB_NAMES, and the network if that is localhost.
 
-        A script without a launcher has its PID as the key.
+        A script without a launcher has the PID of its first rank as the key.
         """
-        if not self.launched:
-            return (str(self.process.pid),)
+        if not self.launched or self.first:
+            return (str(self.first or self.process.pid),)
         here = self.environment.get("MASTER_ADDR") in LOOPBACK
         names = (self.environment.get(name, "") for name in JOB_NAMES)
         return (*names, network(self.process.pid) if here else "")
@@ -63,12 +66,12 @@ class RankProcess:
     def job_name(self) -> str:
         """The job's name for a user."""
         words = []
-        if self.launched:
+        if self.launched and not self.first:
             run, slurm, address, port, _ = self.job
             # torchrun's run ids are random: their beginning is enough.
             named = {"run": run[:8], "Slurm job": slurm, "endpoint": f"{address}:{port}".strip(":")}
             words = [f"{kind} {word}" for kind, word in named.items() if word]
-        return words[0] if words else f"process {self.process.pid}"
+        return words[0] if words else f"process {self.first or self.process.pid}"
 
     @property
     def script(self) -> tuple[str, ...]:
@@ -79,10 +82,23 @@ class RankProcess:
         return words[2:] if words[:1] == (recorded.START,) else words
 
     @property
+    def program(self) -> str:
+        """What the copies of a script have in common: the name of its file, or of its module.
+
+        The processes of multiprocessing have none: they are called after it.
+        """
+        if any("multiprocessing" in word for word in self.command):
+            return "multiprocessing"
+        words = self.script
+        return words[1] if words[:1] == ("-m",) else os.path.basename(words[0]) if words else ""
+
+    @property
     def local(self) -> tuple[int, ...]:
         """All ranks that were started on this host, by its environment; empty: not known."""
         if not self.launched:
             return ()
+        if self.first:
+            return tuple(range(self.world))
         with suppress(KeyError, ValueError):
             first = self.rank - int(self.environment["LOCAL_RANK"])
             return tuple(range(first, first + int(self.environment["LOCAL_WORLD_SIZE"])))
@@ -133,7 +149,7 @@ def find() -> Found:
     seen, foreign = _look()
     ranks = _outermost({pid: one for pid, one in seen.items() if one.launched})
     ranks = ranks or _outermost({pid: one for pid, one in seen.items() if not one.launches})
-    return Found(ranks=tuple(_with_workers(one, seen) for one in ranks), foreign=foreign)
+    return Found(ranks=_with_workers(ranks, seen), foreign=foreign)
 
 
 def named(pids: Sequence[int]) -> Found:
@@ -157,7 +173,7 @@ def named(pids: Sequence[int]) -> Found:
                 f"process {pid} is no Python process with torch loaded, and has started none: "
                 "pass the PID of a rank or of its launcher"
             )
-        ranks |= {one.process.pid: _with_workers(one, seen) for one in mine}
+        ranks |= {one.process.pid: one for one in _with_workers(mine, seen)}
     return Found(ranks=tuple(ranks.values()), foreign=foreign)
 
 
@@ -229,7 +245,19 @@ def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
                     rank, world = int(environment[names[0]]), int(environment[names[1]])
                     one = replace(one, launched=True, rank=rank, world=world)
             seen[process.pid] = one
-    return seen, tuple(foreign)
+    return {**seen, **_self_started(seen)}, tuple(foreign)
+
+
+def _self_started(seen: Mapping[int, RankProcess]) -> Mapping[int, RankProcess]:
+    """The ranks that no launcher started, with their numbers."""
+    others = {pid: one for pid, one in seen.items() if not one.launched and not one.launches}
+    programs = {pid: one.program for pid, one in others.items()}
+    found = self_started.groups(programs, {pid: one.ancestors for pid, one in others.items()})
+    return {
+        pid: replace(others[pid], launched=True, rank=rank, world=len(pids), first=pids[0])
+        for pids in found
+        for rank, pid in enumerate(pids)
+    }
 
 
 def _outermost(seen: Mapping[int, RankProcess]) -> list[RankProcess]:
@@ -245,13 +273,18 @@ def _outermost(seen: Mapping[int, RankProcess]) -> list[RankProcess]:
     ]
 
 
-def _with_workers(rank: RankProcess, seen: Mapping[int, RankProcess]) -> RankProcess:
-    """Return the rank with its workers: forked ones look like it, spawned ones have a name."""
-    workers = []
+def _with_workers(
+    ranks: Sequence[RankProcess], seen: Mapping[int, RankProcess]
+) -> tuple[RankProcess, ...]:
+    """Return the ranks with their workers: forked ones look like it, spawned ones have a name."""
+    workers: dict[int, list[psutil.Process]] = {one.process.pid: [] for one in ranks}
     for one in seen.values():
+        # A rank may have started the others.
+        nearest = next((pid for pid in one.ancestors if pid in workers), None)
+        if nearest is None or one.process.pid in workers:
+            continue
         spawned = any("multiprocessing" in word for word in one.command)
         helper = any(HELPERS.search(word) for word in one.command)
-        alike = spawned or one.command == rank.command
-        if rank.process.pid in one.ancestors and alike and not helper:
-            workers.append(one.process)
-    return replace(rank, workers=tuple(workers))
+        if (spawned or one.command == seen[nearest].command) and not helper:
+            workers[nearest].append(one.process)
+    return tuple(replace(one, workers=tuple(workers[one.process.pid])) for one in ranks)

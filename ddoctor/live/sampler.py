@@ -17,7 +17,7 @@ from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.live.activities import activities, framework, turns
 from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
 from ddoctor.live.rank_processes import RankProcess, missing
-from ddoctor.live.sampling_rate import SamplingRate
+from ddoctor.live.sampling_rate import NATIVE_RATE, SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Stack
@@ -154,14 +154,16 @@ class Sampler:
             seconds = max(0.0, deadline - time.monotonic())
             spies: list[tuple[_SampledRank, Spy]] = []
             for rank in self._ranks:
+                native = self._native and not self._sampling.crowded[rank.pid]
+                rate = self._sampling.rates[rank.pid]
                 spy = Spy(
                     rank.pid,
                     rank.source,
                     seconds,
                     Path(folder),
-                    rate=self._sampling.rates[rank.pid],
+                    rate=min(rate, NATIVE_RATE) if native else rate,
                     started=workers and bool(rank.one.workers),
-                    native=self._native and not self._sampling.crowded[rank.pid],
+                    native=native,
                 )
                 spies.append((rank, spy))
                 cleanup.callback(rank.let_go, spy)

@@ -11,8 +11,11 @@ import psutil
 from ddoctor.errors import DoctorError
 from ddoctor.live.rank_processes import RankProcess
 
-# Samples per second: py-spy then uses a few thousandths of a core for a rank with few threads.
-RATE, LEAST_RATE = 10, 1
+# Samples per second: py-spy then uses less than a hundredth of a core for a rank with few threads.
+# In 10 s the share of a tenth is known to 4 % of the time.
+RATE, LEAST_RATE = 20, 1
+# With native frames, each sample pauses the process for milliseconds.
+NATIVE_RATE = 10
 # py-spy samples all threads of a process, and pauses the process for native frames.
 MOST_THREADS = 32
 # Share of a core, per thread and sample; measured with 64 threads with a short stack.

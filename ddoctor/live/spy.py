@@ -20,6 +20,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import KnownFrames
 from ddoctor.live.source import Source
+from ddoctor.proc import interruption, processes
 from ddoctor.proc.parent import end_with_parent
 
 # Of a CPU that another process wants too, a process of this niceness gets a seventieth. It hardly
@@ -58,6 +59,11 @@ Stack = tuple[Frame, ...]
 """The innermost frame last."""
 
 
+def _begin() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, interruption.ENDING)
+    end_with_parent()
+
+
 class Spy:
     """Samples a process for some seconds."""
 
@@ -91,15 +97,17 @@ class Spy:
             *("--duration", str(ceil(seconds + GRACE_SECONDS)), "--format", "speedscope"),
             *("--output", str(self._result)),
         ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # ddoctor handles Ctrl-C
-            preexec_fn=end_with_parent,
-        )
+        # A hook of Python's at a fork, such as that of logging, would swallow Ctrl-C.
+        with processes.undisturbed():
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # ddoctor handles Ctrl-C
+                preexec_fn=_begin,
+            )
         if not native:  # a py-spy that pauses the process must not be slow
             with suppress(OSError):
                 # On a busy host, the training comes first.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from weakref import finalize
 
 from ddoctor.proc import processes
 
@@ -33,10 +34,15 @@ IN_MEMORY = "/dev/shm"
 class TemporaryFolder(TemporaryDirectory[str]):
     """A folder in ``TMPDIR``, or in memory if that is full, for this user alone."""
 
+    _finalizer: finalize[..., TemporaryFolder]
+
     def __init__(self) -> None:
         with processes.undisturbed():
             super().__init__(dir=_roomy(), prefix=PREFIX, ignore_cleanup_errors=True)
             self.path = Path(self.name)
+            # What tempfile itself does at exit may remove the lock first, and be killed then.
+            self._finalizer.detach()
+            self._finalizer = finalize(self, _remove, self.path)
             self.tag = {TAG: self.name}
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             # Where the file system knows no locks, no one else gets this one either.

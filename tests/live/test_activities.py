@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoints
+from torch.distributed.pipelining import schedules
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -112,6 +113,7 @@ done = [
     lambda: checkpoints.save({"weights": large}, checkpoint_id="folder"),
     lambda: dist.all_reduce(large),
     lambda: functional.wait_tensor(functional.all_reduce(large, "sum", dist.group.WORLD)),
+    lambda: schedules._wait_batch_p2p([dist.all_reduce(large, async_op=True)]),
     lambda: next(here),
     lambda: next(workers),
     begin,
@@ -278,3 +280,16 @@ def test_rare_lines_of_an_activity_are_merged() -> None:
     (merged,) = (one for one in found if one.name == "rest" and one.samples > 1)
     assert merged.calls == (user(3), user(10))
     assert merged.entered == 2
+
+
+def test_what_a_loader_of_this_process_calls() -> None:
+    taken = library("torch/utils/data/dataloader.py", 741, "_BaseDataLoaderIter.__next__")
+    fetch = library("torch/utils/data/_utils/fetch.py", 54, "_MapDatasetFetcher.fetch")
+    item, collate = user(9, function="Items.__getitem__"), library("collate.py", 5, "stack")
+    stacks = [(user(3), taken, fetch, item)] * 3 + [(user(3), taken, fetch, collate)] * 2
+    found = activities([*stacks, (user(3), taken)], HERE)
+    assert [(one.name, one.makes) for one in found] == [
+        ("loader", "__getitem__"),
+        ("loader", "stack"),
+        ("loader", ""),
+    ]

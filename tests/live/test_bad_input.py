@@ -107,6 +107,7 @@ def test_two_jobs_that_are_called_the_same() -> None:
         assert f"'process {two.pid}' with 1 rank" in line
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize(
     ("looked", "words"),
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.training import RankEnding
 from ddoctor.live.logs import last_words
 
@@ -87,3 +89,9 @@ def test_what_torchrun_lists(tmp_path: Path) -> None:
 )
 def test_nothing_is_made_up(tmp_path: Path, log: str, gone: tuple[int, ...]) -> None:
     assert words(tmp_path, log, *gone) == ()
+
+
+def test_a_fifo_that_no_one_writes_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DoctorError, match="cannot be read"):
+        last_words([tmp_path / "fifo"], [0], 0, "node-1")

@@ -64,6 +64,26 @@ def test_a_folder_is_removed_at_its_end(temporary: Path) -> None:
     assert [*temporary.iterdir()] == []
 
 
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(2)", "del folder"])
+def test_a_folder_that_is_not_closed_is_removed_at_exit(temporary: Path, ending: str) -> None:
+    """In the order in which a sweep removes it: the lock last, so that none is left half."""
+    code = f"""
+import shutil
+from ddoctor.proc.folder import LOCK, TemporaryFolder
+remove = shutil.rmtree
+def checked(path, **given):
+    assert not path.exists() or [one.name for one in path.iterdir()] == [LOCK]
+    remove(path, **given)
+shutil.rmtree = checked
+folder = TemporaryFolder()
+(folder.path / "tape").touch()
+{ending}
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (2 * ("Exit" in ending), "")
+    assert [*temporary.iterdir()] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT, signal.SIGSEGV])
 def test_the_folder_of_a_killed_process_is_swept(
     temporary: Path, owner: Owner, number: int
