@@ -18,7 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ddoctor.analysis import endings, live_data_starvation, live_loop, live_ranks, loop_work
+from ddoctor.analysis import (
+    endings,
+    live_cost,
+    live_data_starvation,
+    live_loop,
+    live_ranks,
+    loop_work,
+)
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
@@ -99,7 +106,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     workers = len(rows[0].seen.workers)
     where = endings.place(frame) if frame.of_user else f"in {frame.function} of torch"
     yield Finding(
-        severity=Severity.WARNING,
+        severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,
         because=(
             f"{live_ranks.named(rows)}: the main thread is in its DataLoader {share:.0%} of the "
@@ -113,7 +120,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         ),
         where=Where.of(rows),
         cost=Cost(value=round(share, 2), unit="share of step"),
-        fixes=(_less(frame.function, endings.place(live_data_starvation.line(rows))),),
+        fixes=(_less(frame.function, endings.place(live_data_starvation.taken(rows))),),
     )
 
 
@@ -125,7 +132,7 @@ def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
     who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     workers = len(live.ranks[0].seen.workers)
     yield Finding(
-        severity=Severity.WARNING,
+        severity=live_cost.severity(work.share),
         confidence=Confidence.LIKELY,
         because=(
             f"{who} {work.share:.0%} of the time on the batch between the loader and the model"

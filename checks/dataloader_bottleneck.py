@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_data_starvation, loop_work
+from ddoctor.analysis import endings, live_cost, live_data_starvation, loop_work
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
@@ -140,7 +140,8 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     meanwhile = live_data_starvation.turns(live)
     if live.straggler is not None:
         lost, meanwhile = live.straggler.lost, f" {live.straggler.others_wait}"
-    at = endings.at(live_data_starvation.line(rows))
+    at, line = endings.at(live_data_starvation.taken(rows)), live_data_starvation.line(rows)
+    made = f", mostly at {endings.place(line)}{endings.quoted(line)}" if line is not None else ""
     workers = len(rows[0].seen.workers)
     own = live_data_starvation.own(rows)
     sure = live_data_starvation.again(rows)
@@ -149,10 +150,11 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     if own:
         what = "gets its batches without a DataLoader"
     yield Finding(
-        severity=Severity.WARNING if sure else Severity.NOTE,
+        severity=live_cost.severity(lost) if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{subject(rows)}: the main thread {what}{at} {share:.0%} of the time{meanwhile}{doubt}"
+            f"{subject(rows)}: the main thread {what}{at} {share:.0%} of the time{made}"
+            f"{meanwhile}{doubt}"
         ),
         evidence=(
             Observation(name="workers", value=workers),
@@ -161,12 +163,12 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
         where=Where.of(rows),
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
-            _a_loader(endings.place(live_data_starvation.line(rows)))
+            _a_loader(endings.place(live_data_starvation.taken(rows)))
             if own
             else Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
                 paste=words.of(live.framework).of_loader(
-                    endings.place(live_data_starvation.line(rows)),
+                    endings.place(live_data_starvation.taken(rows)),
                     {"num_workers": max(2, 2 * workers), "persistent_workers": True},
                 ),
                 caution="the workers of all ranks of a host together need a core each",

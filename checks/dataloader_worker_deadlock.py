@@ -30,10 +30,11 @@ TIMED_OUT = re.compile(r"DataLoader timed out after (\d+) seconds")
 
 
 def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+    failed = bool(run.failures)
     for one in run.ranks:
         if TIMED_OUT.search(one.message):
             yield _finding(run, one, loading, "gave up waiting")
-        elif not run.failures and endings.on_workers(one, loading):
+        elif not failed and endings.on_workers(one, loading):
             yield _finding(run, one, loading, f"waited for {one.doing_seconds:.0f} s")
 
 

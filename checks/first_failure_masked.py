@@ -52,6 +52,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         )
         fix = JOIN
     else:
+        at = [one for one in run.ranks if one.outcome == "vanished"]
         why = (
             ", which only reports that another rank is gone; its own end was not recorded"
             f"{endings.others(run, echoes)}"
@@ -64,7 +65,9 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         evidence=tuple(
             Observation(name=f"error of rank {one.rank}", value=one.words) for one in echoes[:4]
         ),
-        where=Where(ranks=tuple(one.rank for one in at)),
+        where=Where(
+            hosts=tuple(sorted({one.host for one in at})), ranks=tuple(one.rank for one in at)
+        ),
         fixes=(fix,),
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import (
     AGAIN,
     COLLECTS,
@@ -25,7 +25,6 @@ from ddoctor.analysis.live_ranks import (
     shares,
 )
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, without
 from ddoctor.analysis.work_imbalance import Rows
 from ddoctor.evidence.steps import Lines, Steps
@@ -82,7 +81,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     share = max(collecting.values(), default=0.0)
     paused = [rank for rank, part in collecting.items() if part >= share / 2]
     visits = sum(rank.seen.visits(IN_COLLECTION) for rank, part in collecting.items() if part)
-    if share < NOTABLE / 2 or visits < AGAIN:
+    if share < live_cost.TOLD or visits < AGAIN:
         return
     yield Finding(
         severity=Severity.WARNING,

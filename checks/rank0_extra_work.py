@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
@@ -62,7 +62,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         else _in_the_background(f"{line.file.rpartition('/')[2]}:{line.line}" if line else "")
     )
     yield Finding(
-        severity=Severity.WARNING,
+        severity=live_cost.severity(found.lost),
         confidence=Confidence.LIKELY,
         because=(
             f"{found.rank.who} {what} for {found.share:.0%} of the time longer "

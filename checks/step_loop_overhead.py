@@ -15,10 +15,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_loop, loop_lines
+from ddoctor.analysis import endings, live_cost, live_loop, loop_lines
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY
@@ -46,7 +45,7 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
     share = seconds / loop.step
     does = any(line.does for line in named)
     yield Finding(
-        severity=Severity.WARNING if sure and (does or share >= NOTABLE) else Severity.NOTE,
+        severity=Severity.WARNING if sure and (does or share >= live_cost.SURE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         because=(
             f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms in "
@@ -73,7 +72,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     lines = work.lines[:FEW]
     who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     yield Finding(
-        severity=Severity.WARNING,
+        severity=live_cost.severity(work.share),
         confidence=Confidence.LIKELY,
         because=(
             f"{who} {work.share:.0%} of the time in the loop around the model: "

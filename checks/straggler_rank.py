@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median, median_low
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.describe import where
 from ddoctor.analysis.live_ranks import phase, stack
 from ddoctor.analysis.live_state import LiveState
@@ -180,12 +180,15 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         return
     rank = found.rank
     sure = found.again or (found.in_model and found.never_arrives)
+    what = (
+        "works outside the model" if found.activity == "rest" else "is in " + phase(found.activity)
+    )
     doubt = "" if sure else "; attach again: it was seen there once, which may be the only time"
     yield Finding(
-        severity=Severity.WARNING if sure else Severity.NOTE,
+        severity=live_cost.severity(found.lost) if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"{rank.who} is in {phase(found.activity)}{found.at} for {found.share:.0%} of the time "
+            f"{rank.who} {what}{found.at} for {found.share:.0%} of the time "
             f"longer than the others, {found.others_wait}{doubt}"
         ),
         evidence=found.waits,

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.live_data_starvation import line, restarting
+from ddoctor.analysis.live_data_starvation import restarting, taken
 from ddoctor.analysis.live_ranks import named, shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import NOTABLE as NOTABLE_LIVE
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
     LoaderThroughput,
@@ -92,13 +91,13 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
 def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     if not live.moves:
         return
-    starting = {rank: share for rank in live.ranks if (share := restarting(rank)) >= NOTABLE_LIVE}
+    starting = {rank: share for rank in live.ranks if (share := restarting(rank)) >= live_cost.TOLD}
     if not starting:
         return
     rows, share = list(starting), max(starting.values())
-    at = endings.place(line(rows))
+    at = endings.place(taken(rows))
     yield Finding(
-        severity=Severity.WARNING,
+        severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,
         because=(
             f"{named(rows)}: the main thread restarts DataLoader workers repeatedly"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -79,9 +80,17 @@ def held_up(ranks: Sequence[RankHost]) -> Iterator[Held]:
     """Ranks of one host that share too few CPUs, or that have fewer CPUs than their peers."""
     # The mask of a rank that ended at once is not known.
     ranks = [rank for rank in ranks if rank.affinity]
-    crowded = tuple(rank for rank in ranks if _shares_too_few(rank, ranks))
-    confined = tuple(rank for rank in ranks if rank not in crowded and _is_confined(rank, ranks))
-    for held in (crowded, confined):
+    tight = _tight(ranks)
+    groups: dict[bool, list[RankHost]] = {True: [], False: []}
+    for rank in ranks:
+        own = set(rank.affinity)
+        shares = any(own <= mask and len(mask) < rank.host_cpus for mask in tight)
+        groups[shares].append(rank)
+    # Few can have so much fewer than the others.
+    few = CONFINED * max((len(rank.affinity) for rank in ranks), default=0)
+    confined = [one for one in groups[False] if len(one.affinity) <= few]
+    confined = [one for one in confined if _is_confined(one, ranks)]
+    for held in (tuple(groups[True]), tuple(confined)):
         waited = median_wait(held)
         if held and (waited is None or waited >= HELD_UP):
             mask = tuple(sorted({cpu for rank in held for cpu in rank.affinity}))
@@ -117,14 +126,14 @@ def _busy(loading: Loading, steps: Steps) -> Mapping[int, float]:
     return busy
 
 
-def _shares_too_few(rank: RankHost, ranks: Sequence[RankHost]) -> bool:
-    """Whether a mask around its own has fewer CPUs than ranks, on a host with more CPUs."""
-    return any(
-        set(rank.affinity) <= set(other.affinity)
-        and len(other.affinity) < rank.host_cpus
-        and sum(set(one.affinity) <= set(other.affinity) for one in ranks) > len(other.affinity)
-        for other in ranks
-    )
+def _tight(ranks: Sequence[RankHost]) -> Sequence[frozenset[int]]:
+    """The masks with fewer CPUs than ranks in them."""
+    masks = Counter(frozenset(rank.affinity) for rank in ranks)
+    return [
+        mask
+        for mask in masks
+        if sum(count for inner, count in masks.items() if inner <= mask) > len(mask)
+    ]
 
 
 def _is_confined(rank: RankHost, ranks: Sequence[RankHost]) -> bool:

@@ -125,9 +125,12 @@ def confidence(
 
 
 def place(ranks: Collection[int], places: Iterable[Placed]) -> Where:
-    """These ranks and their hosts; empty if these are all of these places."""
-    every = {one.rank: one for one in places}
-    return Where.of([every[rank] for rank in ranks], every=every)
+    """These ranks and their hosts, where known; empty if these are all of these places."""
+    hosts = {one.rank: one.host for one in places}
+    if hosts.keys() <= set(ranks):
+        return Where()
+    known = {hosts[rank] for rank in ranks if rank in hosts}
+    return Where(hosts=tuple(sorted(known - {""})), ranks=tuple(sorted(ranks)))
 
 
 def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:

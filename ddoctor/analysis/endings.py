@@ -22,7 +22,7 @@ TAKES = "_try_get_data"
 def who(one: RankEnding) -> str:
     """A rank, with its process."""
     process = f"pid {one.pid} on {one.host}" if one.pid else one.host
-    return f"rank {one.rank} ({process})"
+    return f"rank {one.rank}{f' ({process})' if process else ''}"
 
 
 def ranks(numbers: Iterable[int], *, every: Sized = ()) -> str:
@@ -90,7 +90,10 @@ def failed_alike(run: TrainingRun) -> tuple[RankEnding, ...]:
 
 
 def _alike(one: RankEnding, other: RankEnding) -> bool:
-    if (one.exception, one.exit_code) != (other.exception, other.exit_code):
+    if one.exception != other.exception:
+        return False
+    # After the exception of one, the launcher may have ended the other during its exit.
+    if not one.exception and one.exit_code != other.exit_code:
         return False
     # A message may hold the rank, or a value of its data.
     ways_there = [[*map(_line, _path(each))] for each in (one, other)]

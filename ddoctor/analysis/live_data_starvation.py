@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
+from ddoctor.analysis import live_cost
 from ddoctor.analysis.live_ranks import AGAIN, OWN_LOADER, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import Activity
 
 # Share of the samples. A host that drives a GPU runs ahead of it, and has time to wait for data.
 STARVED_ON_GPU = 0.5
 # If all ranks wait less, but in turns, the others lose that time, too: the loaders of all ranks
 # together explain most of the time that each waits for the others.
-IN_TURNS, EXPLAINED = 0.1, 0.6
+EXPLAINED = 0.6
 STARTING = "loader-start"
 LOADING = ("loader", "loader-wait", STARTING, OWN_LOADER)
 # Workers were all replaced this often: an epoch has ended, and it was not the last.
@@ -45,16 +47,17 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
 
 def _all_wait(live: LiveState) -> bool:
     shares = [at_the_loader(one) for one in live.ranks]
-    least = STARVED_ON_GPU if any(one.seen.on_gpu for one in live.ranks) else NOTABLE
+    least = STARVED_ON_GPU if any(one.seen.on_gpu for one in live.ranks) else live_cost.TOLD
     # Each is known to a few percent only.
-    return min(shares) >= IN_TURNS and (fmean(shares) >= least or in_turns(live) > 0)
+    alike = min(shares) >= live_cost.TOLD / 2 and fmean(shares) >= least
+    return alike or (min(shares) >= live_cost.TOLD and in_turns(live) > 0)
 
 
 def in_turns(live: LiveState) -> float:
     """The share of the time, 0 to 1, that ranks wait for each other's loaders; 0: not notable."""
     wait = min(one.waiting for one in live.ranks)
     whole = sum(map(at_the_loader, live.ranks))
-    return wait if wait >= NOTABLE and whole >= EXPLAINED * wait else 0.0
+    return wait if wait >= live_cost.SURE and whole >= EXPLAINED * wait else 0.0
 
 
 def restarting(one: LiveRankState) -> float:
@@ -86,10 +89,24 @@ def own(rows: Sequence[LiveRankState]) -> bool:
     return rows[0].seen.share(OWN_LOADER) > 0
 
 
+def taken(rows: Sequence[LiveRankState]) -> Frame | None:
+    """The line of the loop at which the first of them takes its batches; None: not known."""
+    met = [row for row in rows[0].seen.activities if row.name in LOADING and row.calls]
+    lines = (row.calls[row.entered - 1] if row.entered else row.calls[-1] for row in met)
+    return next(lines, None)
+
+
 def line(rows: Sequence[LiveRankState]) -> Frame | None:
-    """The line at which the first of them takes its batches; None: not known."""
-    met = rows[0].seen.activities
-    return next((row.line for row in met if row.name in LOADING and row.line), None)
+    """The innermost line of the user's at which most batches are made; None: not known."""
+    met: Counter[Frame] = Counter()
+    for one in rows:
+        if one.seen.workers:
+            met.update(worker.line for worker in one.seen.workers if worker.line is not None)
+            continue
+        for row in one.seen.activities:
+            if row.name in LOADING and row.calls[row.entered :]:
+                met[row.calls[-1]] += row.samples
+    return next((frame for frame, _ in met.most_common(1)), None)
 
 
 def again(rows: Iterable[LiveRankState]) -> bool:
@@ -100,18 +117,34 @@ def again(rows: Iterable[LiveRankState]) -> bool:
 
 def collating(rows: Iterable[LiveRankState]) -> Frame | None:
     """The collate function, if it takes the time and not the items; else None."""
-    at_work: list[Frame | None] = []
+    collate: Counter[Frame] = Counter()
+    items = 0
     for one in rows:
-        stacks = [worker.stack for worker in one.seen.workers] or [one.seen.stack]
-        for called in map(_called_by_fetch, stacks):
-            if called is not None:
-                dataset = called.function.rpartition(".")[2] in OF_THE_DATASET
-                at_work.append(None if dataset else called)
-    found = [frame for frame in at_work if frame is not None]
-    return found[0] if found and len(found) >= MOST * len(at_work) else None
+        if one.seen.workers:
+            every = [(called_by_fetch(worker.stack), 1) for worker in one.seen.workers]
+        else:
+            every = [(_made_by(row), row.samples) for row in one.seen.activities if row.makes]
+        for called, samples in every:
+            if called is None:
+                continue
+            if called.function.rpartition(".")[2] in OF_THE_DATASET:
+                items += samples
+            else:
+                collate[called] += samples
+    if not collate or collate.total() < MOST * (collate.total() + items):
+        return None
+    return collate.most_common(1)[0][0]
 
 
-def _called_by_fetch(stack: Sequence[Frame]) -> Frame | None:
+def _made_by(row: Activity) -> Frame:
+    """What the loader calls, at the user's line if it is the user's."""
+    inner = row.calls[row.entered] if row.calls[row.entered :] else None
+    if inner is not None and inner.function.rpartition(".")[2] == row.makes:
+        return inner
+    return Frame(file=FETCH, line=0, function=row.makes)
+
+
+def called_by_fetch(stack: Sequence[Frame]) -> Frame | None:
     """The function that makes a batch; None: no batch is in work."""
     for frame, inner in pairwise(stack):
         if frame.file.endswith(FETCH) and not inner.file.endswith(FETCH):

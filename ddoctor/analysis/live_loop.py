@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddoctor.analysis import gpu_lines, loop_work
+from ddoctor.analysis import gpu_lines, live_cost, loop_work
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.live_stragglers import NOTABLE
 from ddoctor.analysis.loop_work import ON_BATCHES, REST, LoopLine, Place
 from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
 
@@ -47,7 +46,7 @@ def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
     if max(one.seen.visits(REST) for one in live.ranks) < AGAIN:
         return None
     # A host that waits for its GPU has the time for such work.
-    if any(one.seen.share(gpu_lines.AT_GPU) >= NOTABLE for one in live.ranks):
+    if any(one.seen.share(gpu_lines.AT_GPU) >= live_cost.SURE for one in live.ranks):
         return None
     met: Counter[LoopLine] = Counter()
     shares: dict[LiveRankState, float] = {}
@@ -62,5 +61,5 @@ def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
         shares[one] = here.total() / one.seen.samples
         met += here
     work = LoopWork(shares=shares, lines=[line for line, _ in met.most_common()])
-    of_all = min(shares.values()) >= NOTABLE / 2
-    return work if of_all and work.share >= NOTABLE else None
+    of_all = min(shares.values()) >= live_cost.TOLD / 2
+    return work if of_all and work.share >= live_cost.TOLD else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import (
     AGAIN,
     FOR_OTHERS,
@@ -20,8 +21,6 @@ from ddoctor.analysis.live_ranks import (
 from ddoctor.evidence.frames import Frame
 from ddoctor.models import Fix, Observation
 
-# A slowdown of 10 % counts; of the waiting time of the others, as much again is sampling noise.
-NOTABLE = 0.2
 # Share of the sampled time. A rank that reaches the collective now and then waits there briefly.
 NEVER, ALWAYS = 0.05, 0.95
 # A line is specific to a rank if the others have a quarter of its samples there, or less.
@@ -117,7 +116,11 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     least = min(every, key=lambda one: one.waiting)
     others = [one for one in every if one is not least]
     usual = median(one.waiting for one in others)
-    if usual - least.waiting < NOTABLE or least.waiting > WAITS_LESS * usual:
+    lost = usual - least.waiting
+    if lost < max(live_cost.TOLD, _noise(every)) or least.waiting > WAITS_LESS * usual:
+        return None
+    # What all ranks do explains more than chance among them.
+    if lost < live_cost.SURE and _of_all(every) > lost:
         return None
     names = {met.name for met in least.seen.activities} - {*FOR_OTHERS, IN_ENGINE}
     more = {
@@ -130,13 +133,26 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     return LiveStraggler(
         rank=least,
         others=others,
-        lost=usual - least.waiting,
-        activity=activity if more.get(activity, 0.0) >= NOTABLE / 2 else IN_ENGINE,
+        lost=lost,
+        activity=activity if more.get(activity, 0.0) >= lost / 2 else IN_ENGINE,
         share=more.get(activity, 0.0),
         calls=calls,
         line=own[-1] if own else calls[-1] if calls else None,
         begin=_begin(others, least, activity, [one for one in calls[:entered] if one in own]),
     )
+
+
+def _noise(every: Sequence[LiveRankState]) -> float:
+    """By how much the waiting of two ranks that are alike may differ, 0 to 1."""
+    share = median(one.waiting for one in every)
+    return sqrt(2) * live_cost.noise(share, min(one.seen.samples for one in every))
+
+
+def _of_all(every: Sequence[LiveRankState]) -> float:
+    """The largest share of the time, 0 to 1, of one activity outside the model on all ranks."""
+    names = {met.name for one in every for met in one.seen.activities}
+    beside = names - {*FOR_OTHERS, *IN_MODEL, IN_ENGINE}
+    return max((min(one.seen.share(name) for one in every) for name in beside), default=0.0)
 
 
 def _begin(

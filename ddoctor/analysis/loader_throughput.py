@@ -192,7 +192,9 @@ def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
     waits, usual = list(seconds), median(seconds)
     for batch in loader.first_batches:
         step = loader.wait_steps[batch]
-        waits[step] = min(waits[step], usual)
+        # A rank may have more batches than judged steps.
+        if step < len(waits):
+            waits[step] = min(waits[step], usual)
     return waits
 
 

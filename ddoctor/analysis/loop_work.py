@@ -59,7 +59,8 @@ def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Pla
     itself = row.calls[-1]
     place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, itself)
     does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
-    if place in ON_BATCHES and does not in loop_lines.OF_NO_BATCH:
+    # What a line within the making of a batch says is no sign of other work.
+    if place in ON_BATCHES and (itself != line or does not in loop_lines.OF_NO_BATCH):
         does = ""
     if does and place not in (Place.EARLIER, Place.LATER):
         return Place.LATER, LoopLine(itself, does)

@@ -168,7 +168,7 @@ def quiet() -> Iterator[tuple[LiveRank, ...]]:
     yield (rank(0, (42, (MAIN, user(5, "ids = tokenise(texts)", "train")))),)
     yield (rank(0, (42, (user(70, "serve()", "<module>"), INNER))),)
     yield (rank(0, (42, prepares), visits=1),)
-    yield (rank(0, (8, prepares)), rank(1, (8, prepares)))
+    yield (rank(0, (4, prepares)), rank(1, (4, prepares)))
     yield (rank(0, (42, prepares)), rank(1))
 
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.analysis import live_cost
 from ddoctor.analysis.live_state import LiveState, unjudged
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
@@ -153,3 +154,33 @@ def test_gpus_that_all_wait_are_not_called_healthy() -> None:
 def test_what_computes_does_not_wait_for_a_gpu(one: LiveRank) -> None:
     live = look(in_reduction(0), one)
     assert not LiveState.derive((live,)).hung
+
+
+def waits(share: int, of: int = 200) -> dict[str, int]:
+    """So many percent of the samples in a collective."""
+    waiting = share * of // 100
+    return {"forward": of // 2, "collective": waiting, "backward": of // 2 - waiting}
+
+
+def late(*met: dict[str, int]) -> str:
+    """Which rank is late, and how loudly that is told."""
+    live = look(*(moving(rank, one, asleep=0.0) for rank, one in enumerate(met)))
+    found = LiveState.derive((live,)).straggler
+    return f"{found.rank.rank} {live_cost.severity(found.lost).value}" if found else ""
+
+
+def test_from_which_delay_on_a_rank_is_late() -> None:
+    assert late(waits(35), waits(5)) == "1 warning"
+    assert late(waits(17), waits(3)) == "1 note"
+    assert late(waits(10), waits(3)) == ""
+
+
+def test_few_samples_differ_by_chance() -> None:
+    assert late(waits(17, of=40), waits(3, of=40)) == ""
+    assert late(waits(45, of=40), waits(5, of=40)) == "1 warning"
+
+
+def test_what_all_ranks_do_explains_more_than_a_slight_delay() -> None:
+    loads = {"loader": 60}
+    assert late(waits(17) | loads, waits(3) | loads) == ""
+    assert late(waits(45) | loads, waits(5) | loads) == "1 warning"

@@ -111,6 +111,14 @@ def test_a_loop_that_makes_its_batches_by_lines_of_its_own(number: int) -> None:
     assert head.seconds(Place.EARLIER) > 0
 
 
+@pytest.mark.parametrize("inner", ["json.loads(json.dumps(rows))", "print(rows)"])
+def test_what_is_said_within_the_making_of_a_batch(inner: str) -> None:
+    calls = at(10, "for texts in batches():", user(3, inner, "batches"))
+    assert loop_with(calls).seconds(Place.FEEDS) > 0
+    # A line of the loop itself is what it says.
+    assert loop_with(at(15, inner)).seconds(Place.FEEDS, Place.PREPARES) == 0
+
+
 def test_a_rank_that_makes_its_batches_longer() -> None:
     rows = (line("forward", 20, MODEL, origins=(HEAD,)), line("rest", 12, *at(10, "for", INNER)))
     met = Lines(ranks=tuple(RankLines(rank=rank, samples=32, lines=rows) for rank in (0, 1, 2)))

@@ -16,6 +16,7 @@ from tests.live_look import (
     LINE,
     STARVED,
     WAITING,
+    loading_itself,
     look,
     moving,
     standing,
@@ -238,3 +239,18 @@ def test_one_live_rank_whose_worker_puts_batches_together(findings: Findings) ->
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+@pytest.mark.parametrize(
+    ("by", "where"), [("collate", "train.py:20 in collate"), ("default_collate", "of torch")]
+)
+def test_a_live_rank_that_collates_itself(findings: Findings, by: str, where: str) -> None:
+    live = look(*(loading_itself(one, 10, 30, by=by) for one in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert where in finding.because
+
+
+def test_quiet_where_a_live_rank_mostly_reads_items_itself(findings: Findings) -> None:
+    live = look(*(loading_itself(one, 30, 10) for one in (0, 1)))
+    assert findings(CAUSE, live) == ()
+    assert findings(CAUSE, look(*(loading_itself(one, 1, 4) for one in (0, 1)))) == ()

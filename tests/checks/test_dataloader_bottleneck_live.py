@@ -15,6 +15,7 @@ from tests.live_look import (
     TRAINING,
     WAITING,
     in_reduction,
+    loading_itself,
     look,
     moving,
     standing,
@@ -50,6 +51,7 @@ def test_one_batch_that_takes_all_of_the_look_is_a_note(findings: Findings) -> N
 
 
 ALTERNATELY = {"loader-wait": 35, "backward-or-wait": 50, "forward": 10, "optimizer": 5}
+LESS = {"loader-wait": 8, "backward-or-wait": 79, "forward": 10, "optimizer": 3}
 LITTLE = {"loader-wait": 12, "backward-or-wait": 75, "forward": 10, "optimizer": 3}
 
 
@@ -70,6 +72,20 @@ def test_live_ranks_that_wait_alternately(
     assert "alternately, each is the last" in finding.because
 
 
+def test_a_small_part_of_the_time_is_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(moving(one, LITTLE, workers=1) for one in (0, 1))))
+    assert finding.severity is Severity.NOTE
+
+
+def test_the_lines_of_a_live_rank_that_loads_itself(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(*(loading_itself(one, 30, 10) for one in (0, 1))))
+    assert (
+        "itself at train.py:40 in train 40% of the time, mostly at train.py:12" in finding.because
+    )
+    assert "# train.py:40 in train" in finding.fixes[0].paste
+    assert findings(CAUSE, look(*(loading_itself(one, 10, 30) for one in (0, 1)))) == ()
+
+
 def on_gpu(one: LiveRank) -> LiveRank:
     return msgspec.structs.replace(one, on_gpu=True)
 
@@ -78,9 +94,9 @@ def on_gpu(one: LiveRank) -> LiveRank:
     "live",
     [
         look(moving(0), moving(1)),
-        # A host that drives a GPU has time to wait; the transfers take the time; restarts do.
+        # A host that drives a GPU has time to wait; less than a tenth; restarts take the time.
         look(*(on_gpu(moving(one, ALTERNATELY, workers=1)) for one in (0, 1))),
-        look(*(moving(one, LITTLE, workers=1, asleep=0.9) for one in (0, 1))),
+        look(*(moving(one, LESS, workers=1, asleep=0.9) for one in (0, 1))),
         look(
             *(
                 msgspec.structs.replace(moving(one, STARVED, workers=1, visits=3), restarts=3)

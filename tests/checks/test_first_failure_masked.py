@@ -28,6 +28,13 @@ def test_it_is_a_consequence_of_the_death() -> None:
     assert finding.consequences == (CAUSE,)
 
 
+def test_it_is_a_consequence_of_the_loss_of_a_host() -> None:
+    section = run(echoing(0), ending(1, "vanished", host="b", steps=39), host="a")
+    (finding,) = engine.examine(Evidence([section]), "run").findings
+    assert finding.cause == "dead-rank"
+    assert finding.consequences == (CAUSE,)
+
+
 def test_all_that_was_seen_are_echoes(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(echoing(0), echoing(1), ending(2, "hung", doing="loader")))
     assert finding.severity is Severity.ERROR

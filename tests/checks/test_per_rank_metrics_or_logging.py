@@ -159,8 +159,10 @@ def test_the_cause_of_a_slow_live_run_comes_first() -> None:
         msgspec.structs.replace(one, samples=200, activities=(*one.activities, starved))
         for one in (telling(0), telling(1))
     )
-    ordered = engine.examine(Evidence([look(*ranks)]), "attach").findings
-    assert [one.cause for one in ordered] == ["dataloader-bottleneck", CAUSE]
+    found = engine.examine(Evidence([look(*ranks)]), "attach").findings
+    first, *others = (one.cause for one in found)
+    assert first == "dataloader-bottleneck"
+    assert CAUSE in others
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,17 @@ def test_an_error_that_all_ranks_have(findings: Findings) -> None:
     assert "line 71, in main" in finding.fixes[0].paste
 
 
+def test_an_error_of_all_ranks_of_which_the_launcher_ended_one_after_it(findings: Findings) -> None:
+    section = run(raised(0, "OSError"), raised(1, "OSError", time=14.0, exit_code=-15))
+    (finding,) = findings(CAUSE, section)
+    assert finding.title.startswith("All ranks raise OSError")
+
+
+def test_quiet_where_the_launcher_ended_one_that_had_not_raised(findings: Findings) -> None:
+    ended = ending(1, "killed", time=14.0, exit_code=-15, stack=raised(0, "").stack)
+    assert findings(CAUSE, run(raised(0, "OSError"), ended)) == ()
+
+
 def test_arguments_that_the_script_refuses(findings: Findings) -> None:
     parses = (user(9, "arguments = parser.parse_args()"),)
     refused = [ending(rank, exit_code=2, message=USAGE, stack=parses) for rank in (0, 1)]

@@ -170,7 +170,7 @@ def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
     "live",
     [
         look(moving(0), moving(1)),
-        look(moving(0, TRAINING, line=VALUE), moving(1, TRAINING, line=VALUE)),
+        look(*(moving(rank, {**TRAINING, "rest": 6}, line=VALUE) for rank in (0, 1))),
         # A line that may be the training's own; one rank only; once in the look.
         look(*(moving(rank, LOGGING, line=user(52, "loss = criterion(x)")) for rank in (0, 1))),
         look(moving(0, LOGGING, line=VALUE), moving(1)),

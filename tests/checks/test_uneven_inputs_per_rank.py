@@ -22,6 +22,7 @@ CAUSE = "uneven-inputs-per-rank"
 def loader(rank: int, batches: int | None, ended: Sequence[int] = (), **more: object) -> Loader:
     plain = loader_with(
         rank=rank,
+        host="a",
         dataset="Sounds",
         items=640,
         batch_size=None,

@@ -158,7 +158,7 @@ def test_one_rank_of_a_live_run_that_does(findings: Findings) -> None:
     [
         look(moving(0), moving(1)),
         # Little of it; once, at the beginning; nothing moves.
-        look(*(moving(one, {**TRAINING, "loader-start": 10}) for one in (0, 1))),
+        look(*(moving(one, {**TRAINING, "loader-start": 4}) for one in (0, 1))),
         look(*(moving(one, STARTING, visits=1) for one in (0, 1))),
         look(standing(0, "loader-start", LINE), standing(1, "loader-start", LINE)),
     ],
