@@ -17,6 +17,7 @@ import msgspec
 from ddoctor import evidence
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import limits
+from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.section import (
     AttachSection,
     Evidence,
@@ -114,7 +115,7 @@ def read(path: Path) -> Evidence:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=without_waiting) as file:
             text = file.read(limits.MOST_BYTES + 1)
     except OSError as error:
         raise DoctorError(f"cannot read {path}: {error.strerror}") from error

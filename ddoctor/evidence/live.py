@@ -24,6 +24,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """Loops and branches around that line and its callers, innermost last."""
     origins: tuple[Origin, ...] = ()
     """In the forward pass: statements whose values those frames read, directly or not."""
+    makes: str = ""
+    """In a loader: the function that it calls, of the dataset or to collate; empty: none."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
 

@@ -92,6 +92,8 @@ class Loader(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         of_one_length(wait_seconds=self.wait_seconds, wait_steps=self.wait_steps)
+        if max(self.first_batches, default=-1) >= len(self.wait_steps):
+            raise ValueError("a first batch of an epoch is none of the batches")
 
     @property
     def item_seconds(self) -> float:

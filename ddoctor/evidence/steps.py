@@ -255,7 +255,7 @@ class Growth(Part, frozen=True, kw_only=True):
     @property
     def used(self) -> tuple[float, ...]:
         """MiB of the process without what malloc keeps free, which may be hundreds on a CPU."""
-        if not self.malloc_free:
+        if not (self.malloc_free and self.resident):
             return self.resident
         return tuple(a - b for a, b in zip(self.resident, self.malloc_free, strict=True))
 

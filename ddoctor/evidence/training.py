@@ -163,8 +163,8 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     def failures(self) -> tuple[RankEnding, ...]:
         """The ranks that failed by themselves, earliest first."""
         own = [one for one in self.ranks if one.fell and not one.echoes]
-        # The launcher ends the others by this signal once one has failed.
-        unasked = [one for one in own if one.exit_code != -signal.SIGTERM]
+        # The launcher ends the others by this signal once one has failed; some have raised by then.
+        unasked = [one for one in own if one.exit_code != -signal.SIGTERM or one.exception]
         return tuple(sorted(unasked or own, key=lambda one: one.time))
 
     def raised(self, error: str | re.Pattern[str]) -> tuple[RankEnding, ...]:
@@ -207,7 +207,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         seen = "1 was" if len(self.ranks) == 1 else f"{len(self.ranks)} were"
         return (
             f"of {self.world} ranks only {seen} recorded: the script starts the others itself; "
-            "let torchrun start all of them"
+            "let torchrun start all of them, or use `ddoctor attach`"
         )
 
     def _elsewhere(self) -> str:
@@ -218,7 +218,7 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         return (
             f", but in processes that it started itself ({seconds:.0f} s of CPU time), where "
             "nothing is recorded: let torchrun start the ranks instead of "
-            "torch.multiprocessing, subprocess or os.fork"
+            "torch.multiprocessing, subprocess or os.fork, or use `ddoctor attach`"
         )
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,21 @@ def test_everything_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
     bundle.write(path, healthy())
     assert list(bundle.read(path)) == list(healthy())
+
+
+def test_a_fifo_that_no_one_writes_to_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DoctorError, match="is not a whole evidence bundle"):
+        bundle.read(tmp_path / "fifo")
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    bundle.write(tmp_path / "bundle.json", healthy("doctor"))
+    reader, writer = os.pipe()
+    with subprocess.Popen(["cat", tmp_path / "bundle.json"], stdout=writer):
+        os.close(writer)
+        assert list(bundle.read(Path(f"/dev/fd/{reader}"))) == list(healthy("doctor"))
+    os.close(reader)
 
 
 def test_several_hosts_become_one_evidence(tmp_path: Path) -> None:

@@ -39,7 +39,13 @@ def test_more_bytes_than_a_cluster_has(tmp_path: Path) -> None:
         bundle.read(path)
 
 
-@pytest.mark.parametrize("word", ["a_", "TOKEN_", "auth-key.", "--a ", "://a", "-----BEGIN "])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("a_", "TOKEN_", "auth-key.", "--a ", "://a", "-----BEGIN "),
+        *("token=", "token ", "api key ", "://a:", "\\", "token: str | None ", '"=', "Bearer "),
+    ],
+)
 def test_the_time_for_secrets_does_not_grow_with_the_square(word: str) -> None:
     text = (word * limits.LONGEST_TEXT)[: limits.LONGEST_TEXT]
     before = time.process_time()

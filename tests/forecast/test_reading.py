@@ -17,7 +17,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model import blueprint
-from ddoctor.forecast.model.blueprint import Blueprint, from_config
+from ddoctor.forecast.model.blueprint import Blueprint, from_config, on_meta
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.memory_tracking.blocks import rows
 from tests.forecast.small_models import (
@@ -179,7 +179,13 @@ def test_no_longer_than_its_positions(tmp_path: Path) -> None:
         ({"architectures": [5, "pipeline"]}, "names no architecture"),
         ({"max_position_embeddings": "many"}, "longest sequence|max_position_embeddings"),
         ({"max_position_embeddings": 0}, "longest sequence"),
-        ({"num_hidden_layers": 10**9}, "more than 500 modules"),
+        ({"num_hidden_layers": 2_000}, "more than 500 modules"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers is 10+, and .* at most 2,000",
+        ),
+        ({"text_config": {"depths": [3, 10**9]}}, "depths is .3, 10+., and .* at most 2,000"),
+        ({"num_labels": 10**9}, "num_labels is 10+, and .* at most 1,000,000"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, "--model"),
     ],
 )
@@ -192,6 +198,27 @@ def test_a_config_that_makes_no_model(
     (tmp_path / "mine.py").write_text("raise SystemExit('executed')")
     with pytest.raises(DoctorError, match=words):
         from_config(str(path)).read("fp32", "adamw")
+
+
+def test_many_modules_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blueprint, "MOST_ROW", 3)
+    on_meta(lambda: nn.Sequential(*(nn.ReLU() for _ in range(3))))
+    with pytest.raises(DoctorError, match="more than 3 modules in a row"):
+        on_meta(lambda: nn.Sequential(*(nn.ReLU() for _ in range(4))))
+
+
+def test_as_many_layers_as_real_models_have(tmp_path: Path) -> None:
+    fields = {"hidden_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1}
+    path = Path(written(tmp_path)) / "config.json"
+    document = json.loads(path.read_text()) | fields | {"num_hidden_layers": 126}
+    path.write_text(json.dumps(document))
+    assert from_config(str(path)).read("fp32", "adamw").layers == 126
+    resnet = transformers.ResNetConfig(
+        depths=[3, 8, 320, 3], architectures=["ResNetForImageClassification"]
+    )
+    resnet.save_pretrained(tmp_path / "resnet")
+    # A ResNet of 1,000 layers, three in each block.
+    assert from_config(str(tmp_path / "resnet")).read("fp32", "adamw").parameters > 3e8
 
 
 def test_a_config_that_is_too_large(tmp_path: Path) -> None:

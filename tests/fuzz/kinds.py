@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from rich.console import Console
@@ -28,14 +29,25 @@ from ddoctor.forecast.options import PlanRequest
 from ddoctor.live import logs
 from ddoctor.live.flight_recorder import Trace
 from ddoctor.models import JUDGING, Report
-from ddoctor.report import difference, html, markdown, schema, terminal
+from ddoctor.report import (
+    charts,
+    difference,
+    html,
+    markdown,
+    schema,
+    terminal,
+    training_charts,
+)
 from tests.fuzz import mutation, seeds
 
 OF_OTHERS = ("collect ", "probe ")
 """What the evidence itself says to have crashed; everything else in the list is a check."""
 
 
-MEASURED = ("run", "probe", "late-rank", "slow-loader")
+MEASURED = (
+    *("run", "run, filled", "probe", "probe, filled", "late-rank", "slow-loader"),
+    *("recorded images", "recorded sharded", "recorded by-hand"),
+)
 """Bundles from which a plan takes a step, a model or a GPU."""
 NUMBERS = (0, 1, 3, 64, 10**6, 10**18)
 OPTIONS: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -69,21 +81,27 @@ Kind = Callable[[Random, Path], None]
 
 
 def diagnosed(random: Random, folder: Path) -> None:
-    """``ddoctor diagnose``, its terminal and JSON."""
+    """``ddoctor diagnose`` in all its forms; of the page the text, as charts take a second."""
     evidence, report = _judged(random, folder)
-    width = random.choice((100, 100, 40, 1))
-    terminal.render(report, evidence, Console(file=io.StringIO(), width=width))
+    _shown(report, evidence, random.choice((100, 100, 40, 1)))
     schema.render(report)
-
-
-def as_markdown(random: Random, folder: Path) -> None:
-    """``ddoctor report --markdown``."""
-    evidence, report = _judged(random, folder)
     markdown.render(report, evidence)
+    with patch.object(charts, "drawn", _blank), patch.object(training_charts, "drawn", _blank):
+        html.render(report, evidence)
 
 
-def as_page(random: Random, folder: Path) -> None:
-    """``ddoctor report --html``."""
+def _shown(report: Report, evidence: Evidence, width: int = 100) -> None:
+    # With all that rich asks a terminal for each line.
+    console = Console(file=io.StringIO(), width=width, height=25, force_terminal=False)
+    terminal.render(report, evidence, console)
+
+
+def _blank(*_: object) -> str:
+    return ""
+
+
+def charted(random: Random, folder: Path) -> None:
+    """``ddoctor report --html``, with its charts."""
     evidence, report = _judged(random, folder)
     html.render(report, evidence)
 
@@ -109,22 +127,36 @@ def planned(random: Random, folder: Path) -> None:
     options = {name: value for name, value in options.items() if value is not None}
     evidence = Evidence([request.plan(PlanRequest(**options))])
     report = engine.examine(evidence, "plan")
-    terminal.render(report, evidence, Console(file=io.StringIO(), width=100))
+    _shown(report, evidence)
     launch_files.texts(evidence.all(Plan)[0])
 
 
 def configured(random: Random, folder: Path) -> None:
-    """``ddoctor plan --model``: the config of a small model."""
+    """``ddoctor plan --model``: a config of a small model, which is read and built."""
+    _built(random, folder)
+
+
+def modelled(random: Random, folder: Path) -> None:
+    """``ddoctor plan --model`` to its end, which takes a second for each layer."""
+    path = _built(random, folder, most_layers=2)
+    evidence = Evidence([request.plan(PlanRequest(model=str(path), gpu="a100-40", gpus="1"))])
+    _shown(engine.examine(evidence, "plan"), evidence)
+
+
+def _built(random: Random, folder: Path, most_layers: int | None = None) -> Path:
+    """Write and build a changed config; with more layers than the most, it is not measured."""
     config = json.loads(json.dumps(random.choice(seeds.CONFIGS)))
     mutation.changed(config, random, random.randint(1, 3))
     raw = _json(config)
-    (folder / f"config-{os.getpid()}.json").write_bytes(
-        mutation.damaged(raw, random) if random.random() < 0.1 else raw
-    )
-    wanted = PlanRequest(model=str(folder / f"config-{os.getpid()}.json"), gpu="a100-40", gpus="1")
-    evidence = Evidence([request.plan(wanted)])
-    report = engine.examine(evidence, "plan")
-    terminal.render(report, evidence, Console(file=io.StringIO(), width=100))
+    path = folder / f"config-{os.getpid()}.json"
+    path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.1 else raw)
+    # Importing it imports torch.
+    from ddoctor.forecast.model.blueprint import from_config
+
+    model = from_config(str(path)).read("bf16-mixed", "adamw")
+    if most_layers is not None and model.layers > most_layers:
+        raise DoctorError("too long for a try")
+    return path
 
 
 def dumped(random: Random, folder: Path) -> None:
@@ -199,8 +231,11 @@ def _changed(name: str, random: Random, changes: int) -> bytes:
 
 
 def _json(document: Any) -> bytes:
-    # Not msgspec, which writes no lone surrogates.
-    return json.dumps(document).encode()
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        # msgspec writes no lone surrogates.
+        return json.dumps(document).encode()
 
 
 def _read(raw: bytes, folder: Path) -> Evidence:
@@ -215,11 +250,11 @@ def _written(raw: bytes, folder: Path) -> Path:
 
 KINDS: dict[str, Kind] = {
     "diagnose": diagnosed,
-    "markdown": as_markdown,
-    "html": as_page,
+    "charts": charted,
     "diff": compared,
     "plan": planned,
     "config": configured,
+    "model": modelled,
     "dump": dumped,
     "log": logged,
 }

@@ -1,20 +1,26 @@
-"""The sound inputs that are changed: bundles of each command, and of a few sick runs."""
+"""The inputs that are changed: bundles of each command, sound, filled and real, and sick ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ddoctor.evidence import bundle
 from ddoctor.evidence.cluster_probes import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.section import Evidence
+from tests.fuzz.filled import filled
 from tests.healthy import COMMANDS, healthy
 from tests.report import sample
 
 SICK = ("sick", "two-hosts", "incomplete", "late-rank", "slow-loader", "failed-rank")
 """Of the reports to show: findings have other words, charts and tables than sound runs have."""
+RECORDED = Path(__file__).parent / "recorded"
+"""Bundles that commands wrote on a machine with 2 CPUs: `run` of four scripts of the ward (a slow
+loader, a loop by hand, a stream, FSDP2), `attach`, `probe` and `doctor`."""
 ARMS = ControlArms(
     arms=(
         ControlArm(
@@ -43,9 +49,12 @@ def evidence() -> dict[str, Evidence]:
 def _evidence() -> Iterator[tuple[str, Evidence]]:
     for command in COMMANDS:
         yield command, healthy(command)
+        yield f"{command}, filled", Evidence(map(filled, healthy(command)))
     for name in SICK:
         yield name, sample.SAMPLES[name]()[1]
     yield "arms", healthy("probe").with_sections(ARMS)
+    for path in sorted(RECORDED.iterdir()):
+        yield f"recorded {path.stem}", bundle.read(path)
 
 
 def _document(found: Evidence) -> bytes:

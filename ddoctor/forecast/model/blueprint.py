@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +74,17 @@ TARGETS: Mapping[str, Mapping[str, Make]] = {
 """The targets of the loss, by the end of a class's name."""
 MOST_MODULES = 100_000
 """Modules of a model: one of 94 layers with 128 experts each has 60,000."""
+MOST_ROW = 5_000
+"""Modules in one row: a plain net of 1,000 layers has 3,000, and 512 are the most experts."""
+MOST_COUNTS = (
+    (re.compile(r"(layers?|depths?|blocks)$"), 2_000),
+    (re.compile(r"experts$"), MOST_ROW),
+    (re.compile(r"^num_labels$"), 1_000_000),
+)
+"""The most that a field of a config may ask for, by its name.
+
+Layers, such as num_hidden_layers, n_layer, depths: DeepNet has 1,000, and each takes a second to
+measure. transformers lists labels by name: the datasets with most have 20,000."""
 MOST_BYTES = 16 * 2**20
 """Bytes of a config; those on the Hub have a thousandth."""
 # A usual length, if the model allows it.
@@ -138,12 +152,13 @@ def from_config(source: str) -> Blueprint:
         raise DoctorError(f"--model needs transformers: {install}") from None
     path = Path(source)
     place = path.parent if path.is_file() and path.name == "config.json" else path
-    _check_size(source, place)
+    _check_file(source, place)
     try:
         # Otherwise it asks on the terminal whether to run code that lies beside the config.
         config = transformers.AutoConfig.from_pretrained(str(place), trust_remote_code=False)
     except Exception as error:  # each kind of config validates itself and raises any type
         raise DoctorError(f"--model {source}: {said(error)}") from None
+    _check_counts(source, config.to_dict())
     names = map(str, getattr(config, "architectures", None) or ())
     found = (getattr(transformers, name, None) for name in names)
     kind = next((one for one in found if _is_model(one)), None)
@@ -168,10 +183,34 @@ def from_config(source: str) -> Blueprint:
     )
 
 
-def _check_size(source: str, place: Path) -> None:
+def _check_file(source: str, place: Path) -> None:
     file = place / "config.json" if place.is_dir() else place
-    if file.is_file() and file.stat().st_size > MOST_BYTES:
+    if not file.is_file():
+        return
+    if file.stat().st_size > MOST_BYTES:
         raise DoctorError(f"--model {source}: a config has at most {MOST_BYTES >> 20} MiB")
+    # What is no JSON, transformers says best.
+    with suppress(OSError, ValueError, RecursionError):
+        _check_counts(source, json.loads(file.read_bytes()))
+
+
+def _check_counts(source: str, config: object) -> None:
+    """Refuse what takes hours or all memory before anything is built, even its layers' names."""
+    rest = [config]
+    while rest:
+        one = rest.pop()
+        if not isinstance(one, Mapping):
+            continue
+        rest += one.values()
+        for name, value in one.items():
+            counts = value if isinstance(value, list) else [value]
+            asked = sum(count for count in counts if isinstance(count, int))
+            for named, most in MOST_COUNTS:
+                if named.search(str(name)) and asked > most:
+                    raise DoctorError(
+                        f"--model {source}: {name} is {value}, and a plan allows at most {most:,}: "
+                        "lower it, or describe the model with --params, --activations and --layers"
+                    )
 
 
 def _is_model(found: Any) -> bool:
@@ -242,13 +281,18 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     CPU tensors (a schedule of drop rates), and fake tensors have no values.
 
     Raises:
-        DoctorError: it has more than ``MOST_MODULES``, as by a slip in its number of layers.
+        DoctorError: it has more than ``MOST_MODULES``, or ``MOST_ROW`` of them in a row, as by a
+            slip in its number of layers.
     """
     count = itertools.count(1)
 
-    def counted(*_: object) -> None:
+    def counted(_: nn.Module, name: str, __: nn.Module | None) -> None:
         if next(count) > MOST_MODULES:
             raise DoctorError(f"a model of more than {MOST_MODULES:,} modules cannot be planned")
+        if name.isdecimal() and int(name) >= MOST_ROW:
+            raise DoctorError(
+                f"a model with more than {MOST_ROW:,} modules in a row cannot be planned"
+            )
 
     watch = register_module_module_registration_hook(counted)
     try:
