@@ -91,6 +91,7 @@ def run(
     folder: Path | None = None,
     environment: Mapping[str, str] = NOTHING_SET,
     internal: bool = False,
+    limit: float = LIMIT_SECONDS,
 ) -> Ran:
     """Run a command to its end; ``internal``: it may report an error of its own in one line."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
@@ -100,7 +101,7 @@ def run(
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=LIMIT_SECONDS,
+        timeout=limit,
     )
     ran = Ran(
         code=done.returncode,

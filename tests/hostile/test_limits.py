@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.cluster.store import free_port
 from tests import control_group
 from tests.hostile.surroundings import (
     NOBODY,
@@ -22,7 +23,16 @@ from tests.hostile.surroundings import (
     tmpfs,
 )
 
+MIB = 2**20
 GIB = 2**30
+BY_HAND = f"""
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()}
+RANK=1 LOCAL_RANK=1 "$@" &
+RANK=0 LOCAL_RANK=0 "$@"
+code=$?
+wait $! && exit $code
+"""
+"""Two ranks without a launcher."""
 DOCTOR = (sys.executable, "-m", "ddoctor", "doctor", "--no-probes")
 
 
@@ -51,6 +61,35 @@ def test_a_run_under_a_limit(tmp_path: Path, limit: str, recorded: bool) -> None
     assert (ran.code, ran.ends) == (3, 1)
     assert len(ran.said) == (0 if recorded else 1), ran.said
     assert ("step" in ran.stdout) is recorded
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("mib", [800, 900, 1024, 1300])
+def test_a_run_near_the_address_space_that_torch_needs(tmp_path: Path, mib: int) -> None:
+    """OpenBLAS ends a process that has too little, so the supervisor must not load it."""
+    path, within = str(script(tmp_path)), ("prlimit", f"--as={mib * MIB}")
+    bare = run(sys.executable, path, within=within, environment={"CODE": "3"})
+    if (bare.code, bare.ends) != (3, 1):
+        pytest.skip(f"no training runs here with {mib} MiB: {bare.stderr[-200:]}")
+    ran = run(*RUN, sys.executable, path, within=within, environment={"CODE": "3"})
+    assert (ran.code, ran.ends, ran.said) == (3, 1, []), ran.stderr
+    assert "step" in ran.stdout
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("mib", [1024, 1300, 2048])
+def test_the_rank_that_opens_the_store_loads_torch_only_where_it_has_room(
+    tmp_path: Path, mib: int
+) -> None:
+    path = str(script(tmp_path, TOGETHER))
+    within = ("prlimit", f"--as={mib * MIB}", "sh", "-c", BY_HAND, "sh")
+    bare = run(*within, sys.executable, path)
+    if (bare.code, bare.ends) != (0, 2):
+        pytest.skip(f"no training runs here with {mib} MiB: {bare.stderr[-200:]}")
+    ran = run(*within, sys.executable, "-m", "ddoctor.probe", "run", "--no-prove", path)
+    assert ran.ends == 2, ran.stderr
+    # Either both ranks are recorded, or each says why not.
+    assert ("step" in ran.stdout) is (not ran.said), ran.said
 
 
 @pytest.mark.ward

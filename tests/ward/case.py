@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-LOUD, QUIET = 1.3, 1.15
+GREAT, LOUD, QUIET = 2.0, 1.3, 1.15
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.ward.case import LOUD, QUIET, Case, Graded, doses, sizes
+from tests.ward.case import GREAT, LOUD, QUIET, Case, Graded, doses, sizes
 
 Images = partial(Case, script="images")
 Epochs = partial(Case, script="short_epochs")
@@ -18,6 +18,15 @@ Lit = partial(Case, script="lightning_module", requires="lightning")
 Fabric = partial(Case, script="fabric_loop", requires="lightning")
 Tuned = partial(Case, script="sft", requires="trl")
 Updated = partial(Case, script="sgd_by_hand")
+Language = partial(Case, script="fsdp_language")
+Halves = partial(Case, script="tensor_parallel")
+Stages = partial(Case, script="pipelined")
+Wrapped = partial(Case, script="wrapped", base=("--batch-size=512",))
+Local = partial(Case, script="local_sgd")
+Planned = partial(Case, script="accelerate_fsdp2", requires="accelerate")
+Engine = partial(Case, script="deepspeed_engine", requires="deepspeed")
+Preferences = partial(Case, script="preferences", requires="trl")
+Rewards = partial(Case, script="rewards", requires="trl")
 
 LOADING = (
     *doses(
@@ -451,4 +460,103 @@ SOUND = (
     Updated(name="no optimizer"),
 )
 
-CASES = (*LOADING, *BALANCE, *WRAPPER, *DATA, *HOST, *ENDINGS, *SOUND)
+FRAMEWORKS = (
+    *(
+        kind(
+            name=f"{name}, slow items",
+            graded=Graded(option=option, per_step=items),
+            roots=("dataloader-bottleneck",),
+            dose=GREAT,
+        )
+        for kind, name, option, items in (
+            (Language, "FSDP1", "--lookup-ms", 8),
+            (Halves, "tensor parallel", "--decode-ms", 64),
+            (Stages, "a pipeline", "--tokenise-ms", 1),
+            (Wrapped, "checkpointing", "--fetch-ms", 512),
+            (Planned, "FSDP2 of Accelerate", "--query-ms", 64),
+            (Engine, "DeepSpeed", "--fetch_ms", 64),
+        )
+    ),
+    *(
+        kind(
+            name=f"{name}, rank 1 is slow",
+            fault=(fault,),
+            graded=Graded(option=option),
+            # What it does longer is work on its batch, or may be.
+            roots=("straggler-rank", "collate-bottleneck"),
+            rank=1,
+            dose=GREAT,
+        )
+        for kind, name, fault, option in (
+            (Language, "FSDP1", "--filter-rank=1", "--filter-ms"),
+            (Halves, "tensor parallel", "--profile-rank=1", "--profile-ms"),
+            (Stages, "a pipeline", "--schedule=1f1b", "--metrics-ms"),
+            (Local, "Local SGD", "--report-rank=1", "--report-ms"),
+            (Planned, "FSDP2 of Accelerate", "--audit-rank=1", "--audit-ms"),
+            (Engine, "DeepSpeed", "--slow_rank=1", "--slow_ms"),
+            (Preferences, "DPO of TRL", "--upload-rank=1", "--upload-ms"),
+        )
+    ),
+    Rewards(
+        name="GRPO of TRL, a slow judge of rank 1",
+        fault=("--judge-rank=1", "--judge-ms=200"),
+        roots=("straggler-rank",),
+        rank=1,
+    ),
+    *(
+        kind(name=f"{name}, rank 1 raises", fault=(fault,), roots=("dead-rank",), rank=1)
+        for kind, name, fault in (
+            (Language, "FSDP1", "--corrupt-step=15"),
+            (Halves, "tensor parallel", "--fail-at=15"),
+            (Stages, "a pipeline", "--crash-at=15"),
+            (Wrapped, "a static graph", "--break-at=15"),
+            (Local, "Local SGD", "--fail-step=15"),
+            (Planned, "FSDP2 of Accelerate", "--fail-at=15"),
+            (Engine, "DeepSpeed", "--raise_at=15"),
+            (Preferences, "DPO of TRL", "--bad-step=15"),
+            (Rewards, "GRPO of TRL", "--fail-at=15"),
+        )
+    ),
+    Wrapped(
+        name="a sharded optimizer, rank 0 draws",
+        base=("--batch-size=512", "--zero"),
+        fault=("--thumbnail-every=1",),
+        graded=Graded(option="--thumbnail-ms"),
+        roots=("rank0-extra-work",),
+        rank=0,
+        dose=GREAT,
+    ),
+    Wrapped(name="a second head", fault=("--contrastive",), roots=("ddp-unused-parameters",)),
+    Language(name="FSDP1, with a worker", base=("--num-workers=1",)),
+    Language(name="FSDP1, gradients only", base=("--strategy=SHARD_GRAD_OP",)),
+    Language(name="FSDP1, validation now and then", base=("--eval-every=20",)),
+    Halves(name="tensor parallel, with a worker", base=("--workers=1",)),
+    Halves(name="tensor parallel, accumulation", base=("--workers=1", "--accumulate=2")),
+    Halves(name="tensor parallel, validation", base=("--workers=1", "--validate-every=20")),
+    Stages(name="a pipeline, GPipe"),
+    Stages(name="a pipeline, 1F1B", base=("--schedule=1f1b",)),
+    Stages(name="a pipeline, more micro-batches", base=("--microbatches=8",)),
+    Wrapped(
+        name="a static graph, checkpointing",
+        base=("--batch-size=512", "--static-graph", "--checkpointing"),
+    ),
+    Wrapped(
+        name="compiled, a hook for gradients",
+        base=("--batch-size=512", "--compile=aot_eager", "--hook=fp16", "--loader-workers=1"),
+    ),
+    Wrapped(name="PowerSGD", base=("--batch-size=512", "--hook=powersgd")),
+    Wrapped(name="a sharded optimizer", base=("--batch-size=512", "--zero")),
+    Local(name="Local SGD"),
+    Local(name="Local SGD by hand", base=("--by-hand",)),
+    Planned(name="FSDP2 of Accelerate, with a worker", base=("--workers=1",)),
+    Planned(
+        name="FSDP2 of Accelerate, accumulation",
+        base=("--workers=1", "--accumulate=2"),
+    ),
+    *(Engine(name=f"DeepSpeed, stage {n}", base=(f"--stage={n}",)) for n in (1, 2, 3)),
+    Preferences(name="DPO of TRL"),
+    Preferences(name="DPO of TRL with adapters", base=("--lora", "--num-workers=1")),
+    Rewards(name="GRPO of TRL"),
+)
+
+CASES = (*LOADING, *BALANCE, *WRAPPER, *DATA, *HOST, *ENDINGS, *FRAMEWORKS, *SOUND)

@@ -63,7 +63,10 @@ def draw(seed: int, number: int, *, live: bool = False) -> Patient:
     drawn = random.Random(f"{seed} {number}")
     sick = drawn.random() >= SOUND_SHARE
     fault = drawn.choice([one for one in FAULTS if one.live or not live]) if sick else None
-    model, loop = drawn.choice(MODELS), drawn.choice(LOOPS)
+    model = drawn.choice(MODELS)
+    loop = drawn.choice(
+        [one for one in LOOPS if not (fault and fault.loops) or one.name in fault.loops]
+    )
     loader = drawn.choice([one for one in LOADERS if fault is None or _fits(fault, one, loop)])
     added = fault or drawn.choice(TRAITS)
     values = {
@@ -73,9 +76,9 @@ def draw(seed: int, number: int, *, live: bool = False) -> Patient:
     values |= {"kind": model.name, "seed": drawn.randrange(1000)}
     if fault is not None and fault.rank is not None:
         values["rank"] = fault.rank
-    parts: list[Part] = [model, loader, loop, added, PERSISTENT]
-    if not added.slots.keys() & SAMPLER.slots.keys():
-        parts.append(SAMPLER)
+    parts: list[Part] = [model, loader, loop, added]
+    # What the fault says of these, it says instead.
+    parts += [one for one in (PERSISTENT, SAMPLER) if not added.slots.keys() & one.slots.keys()]
     source, here = compose(parts, values)
     dose = drawn.choice(DOSES) if fault is not None and fault.per != "never" else None
     case = Case(

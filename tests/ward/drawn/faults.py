@@ -14,8 +14,31 @@ def $work(milliseconds):
     while time.thread_time() < until:  # HERE
         sorted(str(number) for number in range(50))  # HERE
 """
+EVALUATE = """
+def $work(milliseconds):
+    model.eval()
+    until = time.perf_counter() + milliseconds / 1000
+    with torch.no_grad():
+        while time.perf_counter() < until:  # HERE
+            model.module(table[:$batch])  # HERE
+    model.train()
+"""
+SAVE = """
+def $work(milliseconds):
+    until = time.perf_counter() + milliseconds / 1000
+    while time.perf_counter() < until:  # HERE
+        torch.save(model.state_dict(), os.devnull)  # HERE
+"""
+CLEAN = """
+def $work(batch, milliseconds):
+    until = time.thread_time() + milliseconds / 1000
+    while time.thread_time() < until:  # HERE
+        sorted(str(number) for number in range(50))  # HERE
+    return batch.clone()
+"""
 PAY = "$work(args.cost_ms)  # HERE"
 ON_RANK = "if rank == $rank:\n    " + PAY
+RARELY = "if rank == 0 and step % $every == 0:\n    " + PAY
 DATA = ("dataloader-bottleneck",)
 IN_ORDER = ("map", "iterable", "shards", "memory")
 
@@ -64,11 +87,85 @@ FAULTS = (
     ),
     Fault(
         name="rank 0 draws now and then",
-        slots=_costly(BURN, "end", "if step % $every == 0 and rank == 0:\n    " + PAY),
+        slots=_costly(BURN, "end", RARELY),
         roots=("rank0-extra-work",),
         rank=0,
         ranked=True,
         per="every",
+    ),
+    Fault(
+        name="rank 0 evaluates",
+        slots=_costly(EVALUATE, "end", RARELY),
+        roots=("rank0-extra-work",),
+        rank=0,
+        ranked=True,
+        per="every",
+    ),
+    Fault(
+        name="rank 0 saves",
+        slots=_costly(SAVE, "end", RARELY),
+        roots=("checkpoint-stall",),
+        per="every",
+    ),
+    Fault(
+        name="cleaning each batch",
+        slots=_costly(CLEAN, "begin", "$inputs = $work($inputs, args.cost_ms)  # HERE"),
+        roots=("collate-bottleneck",),
+    ),
+    Fault(
+        name="waiting in each step",
+        slots=_costly(WAIT, "begin", PAY),
+        roots=("step-loop-overhead",),
+    ),
+    Fault(
+        name="larger batches on one rank",
+        slots={
+            "begin": "if rank == $rank:\n    $inputs = torch.cat([$inputs] * 3)\n"
+            "    labels = torch.cat([labels] * 3)"
+        },
+        roots=("uneven-work-per-rank", "straggler-rank"),
+        ranked=True,
+        per="never",
+    ),
+    Fault(
+        name="workers anew in each epoch",
+        slots={"persistent": "False"},
+        values={"epoch": (5, 8)},
+        loaders=("map, workers",),
+        roots=("worker-restart-each-epoch",),
+        per="never",
+    ),
+    Fault(
+        name="collections of garbage",
+        slots={
+            "imports": "import gc",
+            "before": "heap = [{number} for number in range(1_500_000)]",
+            "end": "gc.collect()  # HERE",
+        },
+        roots=("gc-pause-straggler", "step-loop-overhead"),
+        per="never",
+    ),
+    Fault(
+        name="all ranks raise",
+        slots={"end": 'if step == $at:\n    raise KeyError(f"label {step}")  # HERE'},
+        roots=("script-error",),
+        per="never",
+        live=False,
+    ),
+    Fault(
+        name="one rank ends early",
+        slots={"end": "if step == $at and rank == $rank:\n    raise SystemExit  # HERE"},
+        roots=("uneven-inputs-per-rank", "dead-rank"),
+        per="never",
+        live=False,
+    ),
+    Fault(
+        name="losses are kept",
+        slots={"before": "losses = []", "end": "losses.append(loss * 2)  # HERE"},
+        roots=("autograd-graph-retained", "host-memory-leak"),
+        loops=("epochs", "iterator", "function", "trainer", "generator"),
+        per="never",
+        live=False,
     ),
     Fault(
         name="an unused layer",

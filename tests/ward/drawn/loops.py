@@ -92,6 +92,25 @@ Trainer().fit(args.steps)
         },
     ),
     Part(
+        name="generator",
+        slots={
+            "imports": "from itertools import islice",
+            "step": STEP,
+            "loop": """
+def batches():
+    epoch = 0
+    while True:
+        [[epoch]]
+        yield from loader
+        epoch += 1
+
+
+for step, ($inputs, labels) in enumerate(islice(batches(), args.steps)):
+    [[step]]
+""",
+        },
+    ),
+    Part(
         name="accumulation",
         slots={
             "imports": "from contextlib import nullcontext",

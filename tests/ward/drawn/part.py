@@ -28,6 +28,8 @@ class Fault(Part):
     """The rank it has to be in, where only one makes sense."""
     loaders: tuple[str, ...] = ()
     """The loaders it can be in; none: all that have its slots."""
+    loops: tuple[str, ...] = ()
+    """The loops it can be in; none: all that have its slots."""
     per: str = "step"
     """How often the step pays ``--cost-ms``: ``step``, ``item``, ``every``; ``never``: no dose."""
     live: bool = True

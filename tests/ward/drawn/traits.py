@@ -23,4 +23,40 @@ TRAITS = (
         name="slow first steps",
         slots={"begin": "if step < 3:\n    time.sleep(0.3)"},
     ),
+    Part(
+        name="clipped gradients and a schedule",
+        slots={
+            "before": "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)",
+            "between": "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            "end": "schedule.step()",
+        },
+    ),
+    Part(
+        name="batches that differ alike on all ranks",
+        slots={
+            "begin": "few = len(labels) - 4 * (step % 4)\n"
+            "$inputs, labels = $inputs[:few], labels[:few]"
+        },
+    ),
+    Part(
+        name="a rare sum over all ranks",
+        slots={"end": "if step % 50 == 49:\n    dist.all_reduce(torch.tensor(float(rank)))"},
+    ),
+    Part(
+        name="a loud neighbour for two seconds",
+        slots={
+            "imports": "import subprocess\nimport sys",
+            "before": 'LOUD = "import time; end = time.time() + 2\\nwhile time.time() < end: pass"',
+            "end": "if step == 30 and rank == 0:\n"
+            '    subprocess.Popen([sys.executable, "-c", LOUD])',
+        },
+    ),
+    Part(
+        name="an average of the weights",
+        slots={
+            "before": "average = [one.detach().clone() for one in model.parameters()]",
+            "end": "weights = [one.detach() for one in model.parameters()]\n"
+            "torch._foreach_lerp_(average, weights, 0.01)",
+        },
+    ),
 )

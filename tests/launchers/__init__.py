@@ -1,0 +1,1 @@
+"""The launchers that people use, as they use them."""
