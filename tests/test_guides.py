@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -50,10 +51,25 @@ def test_every_launch_command_can_be_rewritten(page: Path) -> None:
         assert "ddoctor.probe" in rewritten(chosen.command or (), ours).words
 
 
-def test_the_manifest_is_one() -> None:
+def manifest() -> list[Any]:
+    """The documents of the manifest for Kubernetes."""
     guide = next(path for path in GUIDES if path.stem == "kubernetes")
-    (manifest,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
-    service, job = yaml.safe_load_all(manifest)
+    (text,) = re.findall(r"```yaml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+    return list(yaml.safe_load_all(text))
+
+
+def test_kubernetes_accepts_the_manifest() -> None:
+    checked = pytest.importorskip("kubernetes_validate")
+    service, job = manifest()
+    for document in (service, job):
+        checked.validate(document, "1.29", strict=True)
+    job["spec"]["completion"] = job["spec"].pop("completions")
+    with pytest.raises(checked.ValidationError, match="completion"):
+        checked.validate(job, "1.29", strict=True)
+
+
+def test_the_manifest_is_one() -> None:
+    service, job = manifest()
     name = service["metadata"]["name"]
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]

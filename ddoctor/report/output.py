@@ -87,8 +87,12 @@ def _show(report: Report, evidence: Evidence) -> None:
 
     from ddoctor.report import terminal
 
+    # Open MPI's ranks write to a terminal of its own, wherever it then writes.
+    terminal_of_launcher = "OMPI_COMM_WORLD_RANK" in os.environ
     with _stdout():
-        terminal.render(report, evidence, Console())
+        terminal.render(
+            report, evidence, Console(force_terminal=False if terminal_of_launcher else None)
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ MODULES = (
 )
 
 
+@cache
 def environment(**options: Any) -> Environment:
     """Return the environment in which both templates are rendered."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
