@@ -25,7 +25,7 @@ from ddoctor.analysis.host_settings import ABSENT, HERE, Drift, HostSetting, dri
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limits
 from ddoctor.evidence.network import Network, Rdma
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.software import Environment, Job, Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

@@ -23,7 +23,7 @@ from ddoctor.analysis.parsing import whole
 from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_software import KnownVariable, KnownVariables, within
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.software import Environment, Software, Variable
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 

@@ -53,7 +53,8 @@ for step in range(int(os.environ["STEPS"])):
     login("{line}")
     if step == 3:
         open("stepping", "w").close()
-raise RuntimeError("401: " + os.environ["SAID"])
+said = (os.environ["SAID"], os.environ["HF_HUB_TOKEN"], sys.argv[2])
+raise RuntimeError("401: " + ", ".join(said))
 """
 
 
@@ -205,7 +206,7 @@ def test_run(tmp_path: Path, seed: int) -> None:
     words = ["ddoctor", "run", *outputs(results), "--", torchrun, *launch[1:]]
     run = ddoctor(*words, environment=known, cwd=results)
     assert run.returncode == 1, run.stderr
-    assert "401: ‹redacted›" in run.stdout
+    assert "401: ‹redacted›, ‹redacted›, ‹redacted›" in run.stdout
     # The rest of stderr is the script's own traceback, and torchrun's.
     ours = [line for line in run.stderr.splitlines() if line.startswith("ddoctor")]
     assert "--hf-token ‹redacted›" in ours[0]

@@ -15,6 +15,7 @@ import psutil
 
 from ddoctor.cluster.launcher_environment import dialect
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
 from ddoctor.live import self_started
 from ddoctor.live.sockets import network
 from ddoctor.live.spy import FORBIDDEN
@@ -244,6 +245,7 @@ def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
                 if names is not None:
                     rank, world = int(environment[names[0]]), int(environment[names[1]])
                     one = replace(one, launched=True, rank=rank, world=world)
+            redaction.remember(one.environment, one.command)
             seen[process.pid] = one
     return {**seen, **_self_started(seen)}, tuple(foreign)
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 from ddoctor import console
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.options import words
 from ddoctor.recorder import script
 from ddoctor.training.options import RunOptions

@@ -9,7 +9,7 @@ import pytest
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel, Limit, Limits
 from ddoctor.evidence.network import Network, Rdma, ResolvedName
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.software import Environment, Job, Package, Software, Variable
 from ddoctor.models import Confidence, Finding, Severity

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.software import Environment, Software, Torch, Variable
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings

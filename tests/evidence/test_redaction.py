@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from ddoctor.evidence import known_secrets
 from ddoctor.evidence.host import Kernel
-from ddoctor.evidence.redaction import HIDDEN, redact, text, words
+from ddoctor.evidence.redaction import redact, remember, text, words
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.software import Environment, Job, Variable
-from tests.evidence.secret_kinds import DRAWN, KNOWN, SHORT
+from tests.evidence.secret_kinds import DRAWN, KNOWN, LETTERS, SHORT
 from tests.healthy import healthy
 
 SITE = Path(pytest.__file__).parent.parent
@@ -53,6 +57,22 @@ NAMED = (
     'api_key: str | None = "{}"',
     r"{{\"password\": \"{}\"}}",
     "invalid API key: {}",
+    'wandb.login(host="https://hub", key="{}")',
+    "curl -u me:{} https://host",
+    "export COMET_KEY={}",
+)
+TWENTY = (
+    "{}",
+    "token of modal: ak-{}",
+    'open(".kaggle/kaggle.json"): {{"username": "me", "key": "{}"}}',
+    "aph0_{}.",
+    "https://host/{}/x",
+)
+SPOKEN = (
+    "the password is {}",
+    "invalid token '{}'",
+    "password {} was refused",
+    "HF_TOKEN\t\tunset, API key {} is used",
 )
 
 
@@ -77,6 +97,95 @@ def test_a_name_is_enough(kind: str, around: str) -> None:
         assert secret not in told
         before, _, after = around.format("\0").partition("\0")
         assert told == before + HIDDEN + after or HIDDEN in told
+
+
+@pytest.mark.parametrize("around", TWENTY)
+def test_most_keys_of_24_letters_and_digits(around: str) -> None:
+    random = Random(around)
+    secrets = ["".join(random.choices(LETTERS, k=24)) for _ in range(1000)]
+    assert sum(secret in text(around.format(secret)) for secret in secrets) < 150
+
+
+@pytest.mark.parametrize("around", SPOKEN)
+def test_a_password_in_a_sentence(around: str) -> None:
+    assert text(around.format("hunter2")) == around.format(HIDDEN).replace("'", "")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "password is required",
+        "invalid token 'foo'",
+        "Unexpected token '<' in JSON at position 0",
+        "Token indices sequence length is longer than 512",
+        "token 4096 of 8192, token /home/me2/token",
+        "docker run -u 1000:1000 -u me",
+        "sort(rows, key='name')",
+    ],
+)
+def test_a_sentence_without_a_password(given: str) -> None:
+    assert text(given) == given
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "secret"),
+    [
+        ({"HF_TOKEN": "Zq3x9k"}, (), "Zq3x9k"),
+        ({"DB_PASSWORD": "abcdefgh"}, (), "abcdefgh"),
+        ({"DATABASE_URL": "postgres://me:pw!one@db/runs"}, (), "pw!one"),
+        ({}, ("train.py", "--hf-token", "aBcdefgh"), "aBcdefgh"),
+        ({}, ("train.py", "--wandb-key=12ab34"), "12ab34"),
+        ({}, ("train.py", "trainer.api_key='12ab34'"), "12ab34"),
+        ({"PROXY_PASS": "ab cd/e"}, (), "ab%20cd%2Fe"),
+    ],
+)
+@pytest.mark.parametrize("around", ["401 for {}", "x['{}']", "https://host/{}/x", "\x1b[31m{}!"])
+def test_what_is_called_secret_once_is_secret_everywhere(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    arguments: tuple[str, ...],
+    secret: str,
+    around: str,
+) -> None:
+    with learned(monkeypatch):
+        remember(variables, arguments)
+        assert text(around.format(secret)) == around.format(HIDDEN)
+
+
+def test_what_a_variable_or_an_option_holds_is_mostly_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = {
+        "PWD": "/home/me/runs",
+        "SSH_AUTH_SOCK": "/tmp/ssh-Xq3/agent.1",
+        "AUTH_TYPE": "kerberos",
+        "TOKENIZERS_PARALLELISM": "false",
+        "MODEL_URL": "https://hub:8080/models",
+        "API_KEY": "none",
+    }
+    arguments = ("--image-key", "pixels", "--max-tokens", "131072", "--eos-token", "</turn>")
+    with learned(monkeypatch):
+        remember(variables, arguments)
+        for value in (*variables.values(), *arguments[1::2]):
+            assert text(f"the {value} of it") == f"the {value} of it"
+
+
+def test_a_password_that_is_a_word_leaves_longer_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with learned(monkeypatch):
+        remember({"PASSWORD": "training"}, ())
+        assert text("training of trainings") == f"{HIDDEN} of trainings"
+
+
+@contextmanager
+def learned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget at the end what was learned meanwhile."""
+    monkeypatch.setattr(known_secrets, "_values", set())
+    monkeypatch.setattr(known_secrets, "_pattern", [])
+    text.cache_clear()
+    try:
+        yield
+    finally:
+        text.cache_clear()
 
 
 @pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
@@ -183,6 +292,9 @@ def test_a_variable_by_its_value(name: str, value: str, told: str) -> None:
         "num_tokens=4096, tokens per second: 1234",
         "tokenizer = AutoTokenizer.from_pretrained('gpt2')",
         "sorted(rows, key=len)",
+        "sort(key=attention_layer_normalization)",
+        "CppMicroGemmWoQInt4Avx512 of DeepseekV3ForCausalLM2Layers",
+        "at::_ops::_ZN2at4_ops19empty_memory_format4callEN3c108ArrayRefINS2_6SymIntEEE",
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE",
         "[rank1]: RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x784 and 512x10)",

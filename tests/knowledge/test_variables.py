@@ -13,7 +13,7 @@ from packaging.version import Version
 from ddoctor import knowledge
 from ddoctor.analysis.variable_values import c_integer, intended, misread
 from ddoctor.evidence.known_software import Kind, KnownVariables
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 
 KNOWN = knowledge.load(KnownVariables)
 NAMES = tuple(row.name for row in KNOWN.variables)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddoctor.evidence.probes import StorageRead
-from ddoctor.evidence.redaction import HIDDEN
+from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.probing.journal import Follower, Journal
 
 
