@@ -104,8 +104,8 @@ def words(arguments: Iterable[str]) -> Iterator[str]:
 def text(given: str) -> str:
     """A text without secrets, in characters that any file can hold; the rest is unchanged.
 
-    A file's name may have bytes that are no UTF-8: they are written as ``\\xff``. Gone are what
-    `remember` was told of, known forms of keys, user information of URLs, values behind a name
+    A file's name may have bytes that are no UTF-8: they are written as ``\\xff``. Gone are the
+    values that `remember` got, known forms of keys, user information of URLs, values behind a name
     that says secret, and words above 32 characters that look random.
     """
     if not given.isascii():
