@@ -26,6 +26,7 @@ from statistics import median, median_low
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.describe import where
+from ddoctor.analysis.exchanged_models import in_stages
 from ddoctor.analysis.live_ranks import phase, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.straggler_reason import Reason, why
@@ -34,6 +35,7 @@ from ddoctor.evidence.cluster_probes import LocalWork, Pairs
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.wrapping import CollectiveCalls
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low", "slow-network-link")
@@ -143,7 +145,11 @@ def _find_the_reason(host: str, cpus: Cpus | None, starved: bool) -> Fix:
 
 
 def in_training(
-    late: Stragglers, steps: Steps, lines: Lines | None, use: RankUse | None
+    late: Stragglers,
+    steps: Steps,
+    lines: Lines | None,
+    use: RankUse | None,
+    calls: CollectiveCalls | None,
 ) -> Iterator[Finding]:
     # Other parts, and extra work of rank 0, have other checks.
     found = [
@@ -157,12 +163,14 @@ def in_training(
         # Its sleep, at no line that only it runs, may be a wait for a slower rank.
         waits = reason.kind == "blocked" and one.place.rank != late.found[0].place.rank
         doubtful = waits or _in_passing(one, steps, reason)
-        yield _late(one, steps, reason, Severity.NOTE if doubtful else Severity.WARNING)
+        severity = Severity.NOTE if doubtful else Severity.WARNING
+        yield _late(one, steps, reason, severity, _remedy(one, reason, calls))
     for one in late.slight:
         if one.part != "computing" or one.place.rank in known or one.on_cpu is None:
             continue
         if one.on_cpu >= max(one.seconds / 2, NOTICEABLE * steps.step):
-            yield _late(one, steps, why(one, steps, lines, use), Severity.NOTE)
+            reason = why(one, steps, lines, use)
+            yield _late(one, steps, reason, Severity.NOTE, _remedy(one, reason, calls))
 
 
 def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
@@ -206,7 +214,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> Finding:
+def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity, remedy: Fix) -> Finding:
     place = one.place
     others = "the other" if len(steps.ranks) == 2 else "the others"
     where = "outside the model" if one.part == "rest" else f"in {one.phase}"
@@ -233,12 +241,20 @@ def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity) -> F
             devices=() if place.device == "cpu" else (place.device,),
         ),
         cost=Cost(value=round(one.cost, 3), unit="share of step"),
-        fixes=(_remedy(one, reason),),
+        fixes=(remedy,),
     )
 
 
-def _remedy(one: Straggler, reason: Reason) -> Fix:
+def _remedy(one: Straggler, reason: Reason, calls: CollectiveCalls | None) -> Fix:
     rank, host = one.place.rank, one.place.host
+    if one.part == "computing" and reason.kind in ("line", "busy", "device") and in_stages(calls):
+        return Fix(
+            summary=f"balance the pipeline: move layers from the stage of rank {rank} to another",
+            paste=f"rank {rank} computes {(one.usual + one.seconds) / one.usual:.2g} times as "
+            "long as the others: split the layers by their time, not by their number",
+            language="text",
+            caution="if the stages are equal, the GPU or the core of this rank is slower",
+        )
     line = reason.line
     if line is not None:
         return Fix(

@@ -15,7 +15,12 @@ def is_part(model: Wrapper, calls: CollectiveCalls | None) -> bool:
     """
     if model.kind != "none" or model.sync_batch_norms or calls is None:
         return False
-    return any(one.operation in POINT_TO_POINT or one.within == "forward" for one in calls.calls)
+    return in_stages(calls) or any(one.within == "forward" for one in calls.calls)
+
+
+def in_stages(calls: CollectiveCalls | None) -> bool:
+    """Whether ranks hand tensors on to each other, as the stages of a pipeline do."""
+    return calls is not None and any(one.operation in POINT_TO_POINT for one in calls.calls)
 
 
 def averaged_at_times(model: Wrapper, calls: CollectiveCalls | None) -> bool:

@@ -12,6 +12,7 @@ from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import TRAINING, in_collective, look, moving
@@ -236,6 +237,37 @@ def test_something_that_it_waits_for_beside_the_collectives(findings: Findings) 
     assert "needed no CPU" in finding.because
     assert r"tr '\0' '\n'" in finding.fixes[0].paste
     assert "grep -qx RANK=1 && py-spy dump" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(("operation", "told"), [("isend", True), ("all_reduce", False)])
+def test_a_stage_of_a_pipeline(findings: Findings, operation: str, told: bool) -> None:
+    section = steps(USUAL, with_more("backward", 0.06), cpu=(0.09, 0.15))
+    call = Calls(
+        rank=1,
+        operation=operation,
+        place="stages.py:9",
+        of_user=False,
+        calls=60,
+        bytes=6000,
+        seconds=1,
+    )
+    (finding,) = findings(CAUSE, section, CollectiveCalls(steps=COUNT, calls=(call,)))
+    assert ("balance the pipeline" in finding.fixes[0].summary) is told
+
+
+def test_what_a_stage_does_beside_the_model_is_no_matter_of_balance(findings: Findings) -> None:
+    call = Calls(
+        rank=1,
+        operation="isend",
+        place="stages.py:9",
+        of_user=False,
+        calls=60,
+        bytes=6000,
+        seconds=1,
+    )
+    calls = CollectiveCalls(steps=COUNT, calls=(call,))
+    (finding,) = findings(CAUSE, steps(USUAL, with_more("rest", 0.06)), calls)
+    assert "balance" not in finding.fixes[0].summary
 
 
 def test_a_gpu(findings: Findings) -> None:
