@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddoctor import check_catalog, knowledge
+from ddoctor.analysis import unexplained
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.flight_records import by_nccl
 from ddoctor.analysis.live_state import LiveState, unjudged
@@ -21,7 +22,7 @@ from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import TrainingRun, Trials
 from ddoctor.models import (
     JUDGING,
@@ -116,6 +117,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
             if r.skipped is not None and r.check in told
         ),
         crashed=crashed,
+        unexplained=() if serious else tuple(_unexplained(evidence, findings)),
     )
 
 
@@ -233,6 +235,14 @@ def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
         why = run.unjudged(steps.count if steps is not None else 0, FEWEST_STEPS)
         if why:
             yield Crashed(check=JUDGING, error=why)
+
+
+def _unexplained(evidence: Evidence, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the large shares of the time that a healthy verdict must not hide."""
+    for steps in evidence.all(Steps):
+        yield from unexplained.in_steps(steps, evidence.of(Lines, steps.host), findings)
+    if looks := evidence.all(LiveLook):
+        yield from unexplained.in_a_live_run(LiveState.derive(looks), findings)
 
 
 def _unseen(reason: str, evidence: Evidence) -> str:

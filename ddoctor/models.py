@@ -225,6 +225,8 @@ class Report:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     crashed: tuple[Crashed, ...]
+    unexplained: tuple[str, ...] = ()
+    """Without a finding above a note: large shares of the time that no finding covers."""
 
     @property
     def exit_code(self) -> int:

@@ -96,4 +96,6 @@ def remainder(
     ]
     unseen = [f"{listed(group.names)}: {group.reason}" for group in wording.unseen(evidence)]
     crashed = [f"{row.check}: {row.error}" for row in failed(report)]
-    return ("failed", crashed), ("skipped", skipped), ("not seen", unseen)
+    unexplained = list(report.unexplained)
+    parts = {"not explained": unexplained, "failed": crashed, "skipped": skipped}
+    return (*parts.items(), ("not seen", unseen))

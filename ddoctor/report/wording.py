@@ -64,6 +64,8 @@ def verdict(report: Report) -> str:
         parts.append("healthy")
     if notes:
         parts.append(counted(notes, "note"))
+    if report.unexplained:
+        parts.append(f"{counted(len(report.unexplained), 'cost')} not explained")
     line = ", ".join(parts)
     if findings > 1:
         line += ": start with finding 1"

@@ -1,0 +1,70 @@
+"""Large shares of a run's time that no finding covers: a run that loses them is not plainly healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from ddoctor.analysis import endings, live_cost, live_time
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.live_stragglers import IN_MODEL
+from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.analysis.work_imbalance import COMPUTING
+from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.models import Finding
+
+NOTABLE = live_cost.SURE
+"""The share of the step from which on a cost is a warning, once its cause is known."""
+# A finding covers a share if it explains most of it.
+COVERED = 0.5
+# `transfer` is the network's; `waiting` has its reason in the work of another rank.
+OUTSIDE_THE_MODEL = (
+    ("loader", "to-device"),
+    ("transfer",),
+    ("checkpoint",),
+    ("evaluation",),
+    ("gc",),
+    ("rest",),
+)
+UNNAMED = {"rest": "the training loop outside the model", "transfer": "the transfer of tensors"}
+
+
+def in_steps(steps: Steps, lines: Lines | None, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a sentence for each large share of recorded steps that no finding covers.
+
+    Each part is that of the rank with the most of it. The ranks that wait for it have less.
+    """
+    if steps.count < ENOUGH_STEPS or not steps.step:
+        return
+    for phases in OUTSIDE_THE_MODEL:
+        most = max(steps.ranks, key=lambda rank: rank.share(*phases))
+        share = most.share(*phases)
+        if _uncovered(share, findings):
+            met = lines.of(most.place.rank, *phases) if lines is not None else ()
+            at = f", often at {met[0].file}:{met[0].line}, `{met[0].text}`" if met else ""
+            yield f"{_named(phases[0])} takes {share:.0%} of the step on rank {most.place.rank}{at}"
+    computing = [rank.share(*COMPUTING) for rank in steps.ranks]
+    longer = max(computing) - fmean(computing)
+    if _uncovered(longer, findings):
+        rank = steps.ranks[computing.index(max(computing))].place.rank
+        yield f"rank {rank} computes for {longer:.0%} of the step longer than the mean rank"
+
+
+def in_a_live_run(live: LiveState, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a sentence for each large share of a live run's time that no finding covers."""
+    for row in live_time.spent(live):
+        if row.phase not in IN_MODEL and _uncovered(row.share, findings):
+            who = endings.ranks((one.rank for one in row.ranks), every=live.ranks)
+            at = endings.at(row.line) + endings.quoted(row.line)
+            yield f"{_named(row.phase)} takes {row.share:.0%} of the time of {who}{at}"
+
+
+def _named(phase: str) -> str:
+    return UNNAMED.get(phase, phase)
+
+
+def _uncovered(share: float, findings: Sequence[Finding]) -> bool:
+    if share < NOTABLE:
+        return False
+    costs = (one.cost for one in findings if one.cost is not None)
+    return not any(cost.unit == "share of step" and cost.value >= COVERED * share for cost in costs)
