@@ -1,4 +1,4 @@
-"""Large shares of a run's time that no finding covers: a run that loses them is not plainly healthy."""
+"""Large shares of the time of a run that no finding covers: it is not plainly healthy."""
 
 from __future__ import annotations
 
