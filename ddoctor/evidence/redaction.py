@@ -53,6 +53,8 @@ SPOKEN = re.compile(
 """A name in a sentence, and the word behind it."""
 KEYED = re.compile(r"""(\bkey\\?['"]?\s?[=:]\s?\\?['"]?)([\w+/-]{20,}={0,2})""", re.IGNORECASE)
 """A mere ``key`` with a long word: it may be that of a dictionary, or of a service."""
+SETTING = re.compile(r"[-+~]*[\w.@/-]+")
+"""What may stand before an equals sign; base64 ends with one, too."""
 LOGIN = re.compile(
     rf"(\blogin\((?:[^()]{{0,200}}?\bkey\s?=\s?)?|\bauth\s?=\s?\(\s?{_QUOTED},\s?"
     rf"|Auth\(\s?{_QUOTED},\s?)({_QUOTED})|(\blogin\s+\S+\s+password\s+)\S+"
@@ -108,6 +110,8 @@ def words(arguments: Iterable[str]) -> Iterator[str]:
     option, line = "", ""
     for word in arguments:
         name, equals, value = word.partition("=")
+        if not SETTING.fullmatch(name):
+            equals = ""
         line = f"{line[-200:]} {word}"
         # `sh -c "HF_TOKEN=… train"` has more than the value behind the name.
         if equals and is_secret(name, value) and not (option == "-c" and " " in value):
@@ -152,12 +156,12 @@ def text(given: str) -> str:
 
 
 def beginning(given: str, most: int) -> str:
-    """At most so many characters of a text, without secrets; the rest of a cut one has no form."""
+    """The first ``most`` characters of a text without secrets; a part of a key has no form."""
     return text(given[: most + SPARE])[:most]
 
 
 def end(given: str, most: int) -> str:
-    """The same of its last characters."""
+    """Its last ``most`` characters."""
     return text(given[-most - SPARE :])[-most:]
 
 
