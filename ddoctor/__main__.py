@@ -80,7 +80,7 @@ def line(message: str) -> str:
     from ddoctor.characters import tamed
     from ddoctor.evidence import redaction
 
-    words = tamed(redaction.text(" ".join(message.split())))
+    words = tamed(" ".join(redaction.text(message).split()))
     if len(words) <= LONGEST:
         return words
     # What to do stands at the end.

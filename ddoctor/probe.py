@@ -62,7 +62,7 @@ def _complain(message: str) -> int:
     from ddoctor.cluster.launcher_environment import explain_failure
     from ddoctor.evidence import redaction
 
-    line = redaction.text(f"ddoctor: {' '.join(message.split())}")
+    line = f"ddoctor: {' '.join(redaction.text(message).split())}"
     console.say(line)
     explain_failure(line)
     return 2

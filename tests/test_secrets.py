@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +20,10 @@ import pytest
 from rich.console import Console
 
 from ddoctor import engine
+from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.live import logs
 from ddoctor.report import html, markdown, schema, terminal
 from tests.conftest import free_port
 from tests.evidence.secret_kinds import DRAWN, KNOWN, SHORT
@@ -51,11 +56,47 @@ for step in range(int(os.environ["STEPS"])):
     sgd.step()
     sgd.zero_grad()
     login("{line}")
+    login(token="{named}")
     if step == 3:
         open("stepping", "w").close()
 said = (os.environ["SAID"], os.environ["HF_HUB_TOKEN"], sys.argv[2])
-raise RuntimeError("401: " + ", ".join(said))
+text = "401: " + ", ".join(said)
+{end}
 """
+ENDS = {
+    "raised": "raise RuntimeError(text)",
+    "long": 'raise RuntimeError(text + "." * 3950 + " {cut} and {cut}")',
+    "bytes": """raise RuntimeError(text, {"password": b"{named}"})""",
+    "two lines": 'raise RuntimeError(text + " " + said[1][:2] + chr(10) + said[1][2:])',
+    "private key": """raise RuntimeError(text + '''{private}''')""",
+    "called": """
+import subprocess
+subprocess.run(["false", "--wandb-key", "{named}"], check=True)
+""",
+    "set later": """
+os.environ["DB_PASSWORD"] = "{named}"
+raise RuntimeError(text + repr(os.environ["DB_PASSWORD"].encode()))
+""",
+    "caught": """
+import traceback
+try:
+    raise RuntimeError(text + " https://host/?x=1&key={named}")
+except RuntimeError:
+    traceback.print_exc()
+    os._exit(3)
+""",
+    "printed": """
+print("what(): " + text, file=sys.stderr, flush=True)
+os.abort()
+""",
+    "chained": """
+try:
+    open("/nowhere/{cut}/x")
+except OSError as error:
+    raise ValueError(text) from error
+""",
+}
+"""How a script ends."""
 
 
 class Planted:
@@ -71,18 +112,24 @@ class Planted:
     def by_name(self) -> str:
         return self._draw(BY_NAME)
 
+    def private_key(self) -> str:
+        """Of several lines; each is looked for."""
+        lines = [base64.b64encode(self.random.randbytes(48)).decode() for _ in range(4)]
+        self.secrets += lines
+        return "\n".join(("-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----"))
+
     def _draw(self, kinds: dict[str, Any]) -> str:
         kind = self.random.choice(sorted(kinds))
         self.secrets.append(kinds[kind](self.random))
         return self.secrets[-1]
 
     def found(self, *texts: str) -> list[str]:
-        """The secrets in these texts, each with what stands around it."""
+        """The secrets in these texts, or the ends of cut ones, each with what stands around it."""
         return [
-            text[max(0, text.index(secret) - 80) :][: 160 + len(secret)]
+            text[max(0, text.index(secret[-10:]) - 160) :][:240]
             for secret in self.secrets
             for text in texts
-            if secret in text
+            if secret[-10:] in text
         ]
 
 
@@ -148,6 +195,9 @@ def environment(planted: Planted, folder: Path) -> dict[str, str]:
     temporary.mkdir()
     return os.environ | {
         "NCCL_PASSWORD": planted.by_name(),
+        "DDOCTOR_TOKEN": planted.by_name(),
+        "SLURM_JOB_NAME": f"job-{planted.by_form()}",
+        "HTTPS_PROXY": f"http://me:{planted.by_name()}@proxy:8080",
         "NCCL_DEBUG_FILE": f"/tmp/{planted.by_form()}.%h",
         "TORCH_HOME": f"https://me:{planted.by_name()}@host/cache",
         "HF_HUB_TOKEN": planted.by_name(),
@@ -163,11 +213,13 @@ def outputs(folder: Path) -> list[str]:
     return [f"--{option}={folder / f'out.{ending}'}" for option, ending in kinds.items()]
 
 
-def script(folder: Path, planted: Planted) -> Path:
+def script(folder: Path, planted: Planted, how: str = "raised") -> Path:
     path = folder / planted.by_form().replace("/", "_") / "train.py"
     planted.secrets[-1] = path.parent.name
     path.parent.mkdir()
-    path.write_text(TRAIN.replace("{line}", planted.by_form()))
+    text = TRAIN.replace("{end}", ENDS[how]).replace("{line}", planted.by_form())
+    text = text.replace("{named}", planted.by_name()).replace("{cut}", planted.by_form())
+    path.write_text(text.replace("{private}", planted.private_key()))
     return path
 
 
@@ -178,7 +230,13 @@ def arguments(planted: Planted) -> list[str]:
         f"--wandb-key={planted.by_name()}",
         f"https://me:{planted.by_name()}@host/x",
         planted.by_form(),
-        f"trainer.api_key={planted.by_name()}",
+        f"+trainer.api_key={planted.by_name()}",
+        f"redis://:{planted.by_name()}@host:6379/0",
+        json.dumps({"api_key": planted.by_name(), "private_key": planted.private_key()}),
+        f"logger={{name:wandb,api_key:{planted.by_name()}}}",
+        *("-u", f"me:{planted.by_name()}"),
+        f"Authorization: Basic {planted.by_form()}==",
+        f"AccountName=me;AccountKey={planted.by_name()};EndpointSuffix=host",
     ]
 
 
@@ -193,11 +251,17 @@ def ddoctor(
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.ward) for seed in range(1, 10))]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_run(tmp_path: Path, seed: int) -> None:
-    planted = Planted(f"run {seed}")
+@pytest.mark.parametrize(
+    ("how", "seed"),
+    [
+        pytest.param(how, seed, marks=[pytest.mark.ward] if how != "long" else [])
+        for seed, how in enumerate(ENDS)
+    ],
+)
+def test_run(tmp_path: Path, how: str, seed: int) -> None:
+    planted = Planted(f"run {how} {seed}")
     known = environment(planted, tmp_path) | {"STEPS": "30"}
-    train = script(tmp_path, planted)
+    train = script(tmp_path, planted, how)
     results = tmp_path / "results"
     results.mkdir()
     watched = Watched(tmp_path / "tmp", planted)
@@ -206,7 +270,7 @@ def test_run(tmp_path: Path, seed: int) -> None:
     words = ["ddoctor", "run", *outputs(results), "--", torchrun, *launch[1:]]
     run = ddoctor(*words, environment=known, cwd=results)
     assert run.returncode == 1, run.stderr
-    assert "401: ‹redacted›, ‹redacted›, ‹redacted›" in run.stdout
+    assert how in ("called", "printed") or "401: ‹redacted›, ‹redacted›, ‹redacted›" in run.stdout
     # The rest of stderr is the script's own traceback, and torchrun's.
     ours = [line for line in run.stderr.splitlines() if line.startswith("ddoctor")]
     assert "--hf-token ‹redacted›" in ours[0]
@@ -227,15 +291,20 @@ def test_attach(tmp_path: Path, seed: int) -> None:
         env=known | alone | {"MASTER_PORT": str(free_port())},
         cwd=results,
     )
+    # Who looks at it has another environment.
+    unknowing = os.environ | {"TMPDIR": known["TMPDIR"], "COLUMNS": known["COLUMNS"]}
+    watched = Watched(tmp_path / "tmp", planted)
     try:
         while not (results / "stepping").exists():
             assert process.poll() is None
             time.sleep(0.1)
         words = ["ddoctor", "attach", str(process.pid), "--seconds", "4"]
-        run = ddoctor(*words, *outputs(results), environment=known, cwd=results)
+        run = ddoctor(*words, *outputs(results), environment=unknowing, cwd=results)
     finally:
         process.kill()
         process.wait()
+        found = watched.end()
+    assert found == []
     assert run.returncode in (0, 1), run.stderr
     assert "login(" in run.stdout + "".join(files(results))
     assert planted.found(run.stdout, run.stderr, *files(results), *files(tmp_path / "tmp")) == []
@@ -281,3 +350,47 @@ def test_a_complaint(tmp_path: Path, seed: int) -> None:
     run = ddoctor("ddoctor", *words, environment=known, cwd=tmp_path)
     assert run.returncode == 2, run.stdout
     assert planted.found(run.stdout, run.stderr, *files(tmp_path)) == []
+
+
+LOG = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/data/{form}/train.py", line 3, in <module>
+[rank1]:     client = connect(auth=("me", "{named}"))
+[rank1]: RuntimeError: refused: {form}, password: {named} {dots} {cut} and {cut}
+"""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log(tmp_path: Path, seed: int) -> None:
+    planted = Planted(f"log {seed}")
+    log = tmp_path / "log"
+    given = {"form": planted.by_form(), "named": planted.by_name(), "cut": planted.by_form()}
+    log.write_text(LOG.format(dots="." * planted.random.randrange(3800, 4000), **given))
+    ended = logs.last_words([log], [1], 0, "a")
+    assert ended[0].exception == "RuntimeError"
+    evidence = Evidence([TrainingRun(host="a", command=(), seconds=0.0, ranks=ended)])
+    assert planted.found(msgspec.json.encode([*evidence]).decode()) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_read_again(tmp_path: Path, seed: int) -> None:
+    """A bundle of another version, which redacted less; ddoctor reads it and writes all it can."""
+    planted = Planted(f"again {seed}")
+    known = environment(planted, tmp_path)
+    for name in ("old", "new"):
+        bundle.write(path := tmp_path / f"{name}.json", Evidence(healthy("run")))
+        path.write_text(json.dumps(planted_in(json.loads(path.read_text()), planted)))
+    results = tmp_path / "results"
+    results.mkdir()
+    old, new = str(tmp_path / "old.json"), str(tmp_path / "new.json")
+    written = [one for one in outputs(results) if "bundle" not in one]
+    for words in (
+        ("diagnose", old, *written),
+        ("diff", old, new),
+        ("diff", old, new, f"--json={results / 'diff.json'}"),
+        ("report", old, *(one for one in written if "json" not in one)),
+    ):
+        run = ddoctor("ddoctor", *words, environment=known, cwd=results)
+        assert run.returncode in (0, 1), run.stderr
+        assert (
+            planted.found(run.stdout, run.stderr, *files(results), *files(tmp_path / "tmp")) == []
+        )

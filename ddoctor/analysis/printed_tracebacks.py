@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import TRACEBACK
 
@@ -56,7 +57,7 @@ def last(lines: Sequence[str], of_user: Callable[[str], bool]) -> Printed | None
                 message.append(more)
             return Printed(
                 exception=raised["exception"].rpartition(".")[2],
-                message="\n".join(message)[:LONGEST],
+                message=redaction.beginning("\n".join(message), LONGEST),
                 stack=tuple(stack[-MOST_FRAMES:]),
             )
         else:

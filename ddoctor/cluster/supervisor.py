@@ -31,6 +31,7 @@ from ddoctor.cluster.store import (
 from ddoctor.collect import collect, with_absent
 from ddoctor.evidence.bundle import any_section
 from ddoctor.evidence.joining import JoiningRank, Reach
+from ddoctor.evidence.redaction import redact
 from ddoctor.evidence.section import Absent, Section, Unseen
 from ddoctor.proc import processes
 
@@ -126,7 +127,8 @@ def answer(order: Order, me: RankInfo) -> Any:
 
 def pack(sections: Sequence[Section], host: str) -> str:
     """The sections of a host as a compressed text; the largest are dropped if it is too long."""
-    placed = [msgspec.structs.replace(section, host=host) for section in sections]
+    # What this host's environment calls secret, rank 0's does not know.
+    placed = [redact(msgspec.structs.replace(section, host=host)) for section in sections]
     packed = compressed(placed)
     while len(packed) > MOST_BYTES:
         largest = max(placed, key=lambda section: len(msgspec.json.encode(section)))

@@ -5,15 +5,20 @@ So a password without any form is recognised in the text of an exception, too.
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from ddoctor.evidence.secret_forms import HIDDEN, USER
 from ddoctor.evidence.secret_names import STRICT, is_secret
 
 SHORTEST = 6
 """Shorter values stand in other words by chance."""
+LONG = 12
+"""A shorter value is hardly broken over two lines."""
+BREAK = r"(?:\s*(?:\n|\\n)\s*)?"
 
 _values: set[str] = set()
 _pattern: list[re.Pattern[str]] = []
@@ -25,7 +30,7 @@ def remember(environment: Mapping[str, str], arguments: Iterable[str]) -> bool:
         form
         for name, value in [*environment.items(), *_options(arguments)]
         for one in _secrets(name, value)
-        for form in (one, quote(one, safe=""))
+        for form in _written(one)
     }
     if found <= _values:
         return False
@@ -63,6 +68,14 @@ def _secrets(name: str, value: str) -> Iterator[str]:
         yield value
 
 
+def _written(value: str) -> Iterator[str]:
+    """The value, and as it stands in a URL, in a string of Python or of JSON, and in base64."""
+    yield value
+    yield from (quote(value, safe=""), quote(value), quote_plus(value))
+    yield from (repr(value)[1:-1], json.dumps(value)[1:-1])
+    yield b64encode(value.encode(errors="surrogateescape")).decode()
+
+
 def has_letters_and_digits(word: str) -> bool:
     """Whether a word is none of a language."""
     return bool(re.search(r"[A-Za-z]", word) and re.search(r"\d", word))
@@ -70,4 +83,7 @@ def has_letters_and_digits(word: str) -> bool:
 
 def _whole(value: str) -> str:
     # "password" as a password must leave "passwords"; a colour may stand before it.
-    return rf"(?:\b|(?<=\dm)){value}\b" if value.isalpha() else re.escape(value)
+    if value.isalpha():
+        return rf"(?:\b|(?<=\dm)){value}\b"
+    # Whoever fills lines breaks a long one.
+    return BREAK.join(map(re.escape, value)) if len(value) >= LONG else re.escape(value)

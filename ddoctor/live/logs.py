@@ -13,6 +13,7 @@ import msgspec
 
 from ddoctor.analysis import printed_tracebacks
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.training import RankEnding
 from ddoctor.live.source import LIBRARY
@@ -55,11 +56,17 @@ def last_words(
 def _lines(path: Path) -> Sequence[str]:
     try:
         with open(path, "rb", opener=without_waiting) as file:
-            file.seek(max(0, path.stat().st_size - MOST_BYTES))
+            before = max(0, path.stat().st_size - MOST_BYTES)
+            file.seek(before)
             lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
-            return [line[:LONGEST] for line in lines[-MOST_LINES:]]
+            # The first is the rest of a line, or of a key.
+            return [_cut(line) for line in lines[bool(before) :][-MOST_LINES:]]
     except OSError as error:
         raise DoctorError(f"--log: {path} cannot be read: {error.strerror}") from None
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST else redaction.beginning(line, LONGEST)
 
 
 def _raised(

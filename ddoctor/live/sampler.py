@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import psutil
 
@@ -22,7 +21,6 @@ from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy, Stack
 from ddoctor.proc import usage
-from ddoctor.proc.folder import TemporaryFolder
 from ddoctor.proc.memory import held, swapped
 from ddoctor.proc.usage import HostUse
 
@@ -149,7 +147,7 @@ class Sampler:
         Raises:
             DoctorError: py-spy is not installed.
         """
-        with TemporaryFolder() as folder, ExitStack() as cleanup:
+        with ExitStack() as cleanup:
             deadline = self._began + end
             seconds = max(0.0, deadline - time.monotonic())
             spies: list[tuple[_SampledRank, Spy]] = []
@@ -160,7 +158,6 @@ class Sampler:
                     rank.pid,
                     rank.source,
                     seconds,
-                    Path(folder),
                     rate=min(rate, NATIVE_RATE) if native else rate,
                     started=workers and bool(rank.one.workers),
                     native=native,

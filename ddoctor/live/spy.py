@@ -72,7 +72,6 @@ class Spy:
         pid: int,
         source: Source,
         seconds: float,
-        folder: Path,
         *,
         rate: int,
         started: bool = True,
@@ -87,7 +86,9 @@ class Spy:
             DoctorError: py-spy is not installed.
         """
         self.pid, self._source, self._native = pid, source, native
-        self._result = folder / f"{pid}.json"
+        # In memory: py-spy writes the command lines of processes into it, with any secrets.
+        self._result = os.fdopen(os.memfd_create("samples"), "rb")
+        result = self._result.fileno()
         command = [
             *(_program(), "record", "--pid", str(pid)),
             *(["--subprocesses"] if started else []),
@@ -95,7 +96,7 @@ class Spy:
             *("--idle", "--threads", "--full-filenames", "--rate", str(rate)),
             # Its own duration is off by a second: end() ends it.
             *("--duration", str(ceil(seconds + GRACE_SECONDS)), "--format", "speedscope"),
-            *("--output", str(self._result)),
+            *("--output", f"/proc/self/fd/{result}"),
         ]
         # A hook of Python's at a fork, such as that of logging, would swallow Ctrl-C.
         with processes.undisturbed():
@@ -106,6 +107,7 @@ class Spy:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,  # ddoctor handles Ctrl-C
+                pass_fds=[result],
                 preexec_fn=_begin,
             )
         if not native:  # a py-spy that pauses the process must not be slow
@@ -125,9 +127,12 @@ class Spy:
             self.stop()
             return {}, "py-spy did not end in time"
         try:
-            return _read(self._result, self.pid, self._source, native=self._native), ""
+            self._result.seek(0)
+            return _read(self._result.read(), self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
             return {}, why(told)
+        finally:
+            self._result.close()
 
     def stop(self) -> bool:
         """Stop py-spy; return whether it was sampling and may have left a process stopped."""
@@ -162,8 +167,10 @@ def why(told: str) -> str:
     return lines[0].removeprefix("Error: ") if lines else "py-spy saw nothing"
 
 
-def _read(path: Path, pid: int, source: Source, *, native: bool) -> Mapping[int, Sequence[Stack]]:
-    found = msgspec.json.decode(path.read_bytes(), type=_Speedscope)
+def _read(
+    written: bytes, pid: int, source: Source, *, native: bool
+) -> Mapping[int, Sequence[Stack]]:
+    found = msgspec.json.decode(written, type=_Speedscope)
     table: KnownFrames = knowledge.load(KnownFrames)
     # The process and the thread are frames too, without a file. Of native code, only the frames of
     # known activities count: the others differ between two samples.

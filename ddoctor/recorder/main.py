@@ -172,10 +172,7 @@ class _Recording:
         os._exit = leave
 
     def _write(self, ending: script.Ending) -> None:
-        # The script may have set variables, or read a file of them.
-        redaction.remember(os.environ, sys.argv)
-        ending = redaction.redact(ending)
-        if error := recorded.write(self._folder, recorded.ENDING, ending):
+        if error := recorded.write(self._folder, recorded.ENDING, redaction.redact(ending)):
             self._tape.head[ERROR] = error
 
     def _torch_is_there(self) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ddoctor.analysis import printed_tracebacks
+from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import TRACEBACK, Source
 from ddoctor.recorder import places, tracebacks
@@ -162,6 +163,8 @@ def exiting(status: int) -> Ending:
 
 def ending(error: BaseException | None) -> Ending:
     """How it ended."""
+    # The script may have set variables, or read a file of them.
+    redaction.remember(os.environ, sys.argv)
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return Ending()
     said = ""
@@ -190,8 +193,10 @@ def ending(error: BaseException | None) -> Ending:
     message = with_names(_message(first))
     return Ending(
         exception=type(first).__name__,
-        message=message[:LONGEST],
-        then="" if said == f"{type(first).__name__}: {message}" else said[:LONGEST],
+        message=redaction.beginning(message, LONGEST),
+        then=""
+        if said == f"{type(first).__name__}: {message}"
+        else redaction.beginning(said, LONGEST),
         source="exit" if _leaves(error) else "",
         stack=(*frames, *_of_another_process(every)),
     )

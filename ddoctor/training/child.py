@@ -19,6 +19,7 @@ import psutil
 from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
+from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
@@ -292,29 +293,31 @@ class Child:
         record = Record(
             rank=self.launched.rank,
             host=self.host,
-            ending=RankEnding(
-                rank=self.launched.rank,
-                host=self.host,
-                pid=self.pid,
-                outcome="finished",
-                # The first one precedes the optimizer's first step, and belongs to no recorded one.
-                steps=self.done + 1 if self.done else 0,
-                exit_code=code,
-                exception=ending.exception,
-                message=ending.message,
-                then=ending.then,
-                source=ending.source,
-                stack=self.stack
-                or stacks.of_crash(self.folder, printed if native else "")
-                or ending.stack,
-                time=over_at - self._began,
-                doing=raised_in or self._doing,
-                doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
-                collectives=int(head[CALLS]),
-                recent=self._recent(raised_in),
-                children_seconds=0.0 if self.done else self.use.children_seconds,
-                thread=last_words.of_thread(printed),
-                printed=printed[-KEPT_CHARACTERS:] if native else "",
+            ending=redaction.redact(
+                RankEnding(
+                    rank=self.launched.rank,
+                    host=self.host,
+                    pid=self.pid,
+                    outcome="finished",
+                    # The first one precedes the optimizer's first step: no recorded one.
+                    steps=self.done + 1 if self.done else 0,
+                    exit_code=code,
+                    exception=ending.exception,
+                    message=ending.message,
+                    then=ending.then,
+                    source=ending.source,
+                    stack=self.stack
+                    or stacks.of_crash(self.folder, printed if native else "")
+                    or ending.stack,
+                    time=over_at - self._began,
+                    doing=raised_in or self._doing,
+                    doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
+                    collectives=int(head[CALLS]),
+                    recent=self._recent(raised_in),
+                    children_seconds=0.0 if self.done else self.use.children_seconds,
+                    thread=last_words.of_thread(printed),
+                    printed=redaction.end(printed, KEPT_CHARACTERS) if native else "",
+                )
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,

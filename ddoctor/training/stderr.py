@@ -52,7 +52,12 @@ class Stderr:
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
             self._hand_over()
-        return b"".join(tuple(self._kept)).decode(errors="replace")
+        kept = tuple(self._kept)
+        printed = b"".join(kept).decode(errors="replace")
+        if len(kept) < KEPT_CHUNKS:
+            return printed
+        # It begins with the rest of a line, or of a key.
+        return "".join(printed.splitlines(keepends=True)[1:])
 
     def _hand_over(self) -> None:
         """Leave the pipe to a process that outlives this one, as one of the script's may do.

@@ -42,6 +42,22 @@ KNOWN = {
     "aws": _form("AKIA", 16, string.ascii_uppercase + string.digits),
     "google": _form("AIza", 35, LETTERS + "-_"),
     "web token": _web_token,
+    "web token, encrypted": lambda random: f"eyJhbGciOiJkaXIifQ..{_drawn(LETTERS, 22)(random)}",
+    "gitlab, routable": lambda random: (
+        f"{_form('glpat-', 27)(random)}.01.{_drawn(LETTERS, 9)(random)}"
+    ),
+    "docker, organisation": _form("dckr_oat_", 32),
+    "azure": lambda random: (
+        f"{_drawn(LETTERS, 3)(random)}8Q~{_drawn(LETTERS + '-_~.', 34)(random)}"
+    ),
+    "terraform": lambda random: (
+        f"{_drawn(LETTERS, 14)(random)}.atlasv1.{_drawn(LETTERS, 60)(random)}"
+    ),
+    "telegram": lambda random: f"{random.randrange(10**8, 10**9)}:AA{_drawn(LETTERS, 33)(random)}",
+    "google, client": _form("GOCSPX-", 28, LETTERS + "-_"),
+    "xai": _form("xai-", 80),
+    "new relic": _form("NRAK-", 27, string.ascii_uppercase + string.digits),
+    "mailgun": _form("key-", 32, "0123456789abcdef"),
 }
 """Told by their form alone."""
 
@@ -49,6 +65,7 @@ DRAWN = {
     "hex": _drawn("0123456789abcdef", 40),
     "letters and digits": _drawn(LETTERS, 44),
     "base64": _drawn(LETTERS + "+/", 48),
+    "base64 with its end": lambda random: f"+{_drawn(LETTERS + '+/', 85)(random)}==",
     "base32": _drawn(string.ascii_uppercase + "234567", 52),
 }
 """Told by their length and looks."""

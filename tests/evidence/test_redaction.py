@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from ddoctor.evidence import known_secrets
 from ddoctor.evidence.host import Kernel
-from ddoctor.evidence.redaction import redact, remember, text, words
+from ddoctor.evidence.redaction import beginning, end, redact, remember, text, words
 from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.software import Environment, Job, Variable
@@ -30,8 +31,37 @@ ANYWHERE = (
     "ValueError: {}.",
     "train.py {}",
     "\x1b[31m{}\x1b[0m",
+    "https://hub/%20{}",
+    r"b'first line\n{}'",
 )
 NAMED = (
+    "password=b'{}'",
+    "{{b'api_key': b'{}'}}",
+    "Config(password=SecretStr('{}'), lr=1)",
+    "Command '['train.py', '--hf-token', '{}']' returned non-zero exit status 1.",
+    'cmd = "train.py --wandb-key {}"',
+    "--hf-token\n{}",
+    "auth=('me', '{}')",
+    "requests.get(url, auth=HTTPBasicAuth('me', '{}'))",
+    "api_key -> {}",
+    "api_key := {}",
+    "'api_key' => '{}'",
+    "next?a=password%3D{}%26b",
+    "<password>{}</password>",
+    r"\u0022password\u0022:\u0022{}\u0022",
+    "(--password) = {}",
+    "password[0]={}",
+    "+logger={{name:wandb,api_key:{}}}",
+    "SharedAccessSignature={}",
+    "https://host/geocode?key={}&x=1",
+    "jwt={}",
+    "wandb.login('{}')",
+    "machine host login me password {}",
+    "sshpass -p {} ssh host",
+    "docker login -u me -p {} host",
+    "redis-cli -h host -a {}",
+    "mysql -u me -p{}",
+    "wrong password '{}'",
     "--hf-token {}",
     "--wandb-key={}",
     "python train.py --wandb.api_key {} --lr 0.1",
@@ -73,6 +103,11 @@ SPOKEN = (
     "invalid token '{}'",
     "password {} was refused",
     "HF_TOKEN\t\tunset, API key {} is used",
+    "Incorrect API key provided: {}, see the docs",
+    "the password for me@host: {}",
+    "bad API key ({})",
+    "hf_token | {} |",
+    "hf_token\t{}",
 )
 
 
@@ -91,7 +126,7 @@ def test_a_form_is_enough(kind: str, around: str) -> None:
 @pytest.mark.parametrize("around", NAMED)
 def test_a_name_is_enough(kind: str, around: str) -> None:
     random = Random(kind + around)
-    for _ in range(20):
+    for _ in range(5):
         secret = (KNOWN | DRAWN | SHORT)[kind](random)
         told = text(around.format(secret))
         assert secret not in told
@@ -137,6 +172,12 @@ def test_a_sentence_without_a_password(given: str) -> None:
         ({}, ("train.py", "--wandb-key=12ab34"), "12ab34"),
         ({}, ("train.py", "trainer.api_key='12ab34'"), "12ab34"),
         ({"PROXY_PASS": "ab cd/e"}, (), "ab%20cd%2Fe"),
+        ({"PROXY_PASS": "ab cd/e"}, (), "ab+cd%2Fe"),
+        ({"DB_PASSWORD": "Xq'3\"\\z"}, (), "Xq\\'3\"\\\\z"),
+        ({"DB_PASSWORD": "Zürich9"}, (), "Z\\u00fcrich9"),
+        ({"DB_PASSWORD": "hunter2"}, (), "aHVudGVyMg=="),
+        ({"DB_PASSWORD": "Zq3-x9k-Wv7-b2"}, (), "Zq3-x9k\n-Wv7-b2"),
+        ({"DB_PASSWORD": "Zq3-x9k-Wv7-b2"}, (), "Zq3-x9k\\n-Wv7-b2"),
     ],
 )
 @pytest.mark.parametrize("around", ["401 for {}", "x['{}']", "https://host/{}/x", "\x1b[31m{}!"])
@@ -188,6 +229,21 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         text.cache_clear()
 
 
+def test_a_cut_leaves_no_part_of_a_secret() -> None:
+    secret = "hf_" + "aB3" * 12
+    for place in range(60):
+        given = "x " * 30 + "." * place + f" {secret} " + "x " * 3000
+        assert secret[:6] not in beginning(given, 80)
+        assert secret[-6:] not in end(given[::-1].replace(secret[::-1], secret), 80)
+
+
+@pytest.mark.parametrize("repeated", ["hf_", "sk-", "eyJ", "-p ", "login ", "password=", "a,"])
+def test_the_time_grows_with_the_length_alone(repeated: str) -> None:
+    began = time.process_time()
+    text(repeated * (100_000 // len(repeated)))
+    assert time.process_time() - began < 10
+
+
 @pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
 def test_a_private_key_goes_as_a_whole(kind: str) -> None:
     lines = "\n".join("x" * 64 for _ in range(5))
@@ -208,6 +264,14 @@ def test_a_private_key_goes_as_a_whole(kind: str) -> None:
         (("--password", "12345"), ("--password", HIDDEN)),
         (("--url", "https://me:abc@host/x"), ("--url", f"https://{HIDDEN}@host/x")),
         (("sh", "-c", "HF_TOKEN=abc train"), ("sh", "-c", f"HF_TOKEN={HIDDEN} train")),
+        (("+a.password=two words",), (f"+a.password={HIDDEN}",)),
+        (("a.password=one,two",), (f"a.password={HIDDEN}",)),
+        (("--password", "one,two"), ("--password", HIDDEN)),
+        (("-H", "Authorization: Basic bWU6cHc5=="), ("-H", f"Authorization: Basic {HIDDEN}")),
+        (("curl", "-u", "me:abc"), ("curl", "-u", f"me:{HIDDEN}")),
+        (("sshpass", "-p", "abc", "ssh"), ("sshpass", "-p", HIDDEN, "ssh")),
+        (("mysql", "-u", "me", "-pabc"), ("mysql", "-u", "me", f"-p{HIDDEN}")),
+        (("--hf-token", "123456789"), ("--hf-token", HIDDEN)),
     ],
 )
 def test_a_command_line_keeps_its_shape(given: tuple[str, ...], told: tuple[str, ...]) -> None:
@@ -234,6 +298,14 @@ def test_a_command_line_keeps_its_shape(given: tuple[str, ...], told: tuple[str,
         ("--image-token-index", "32000"),
         ("--eos_token", "</s>"),
         ("use_auth_token=True", "password=None", "trained_tokens=1.2e9"),
+        ("--key-dim", "64", "--key-frame=10"),
+        ("srun", "-p", "gpu-a100", "-u", "train.py"),
+        ("docker", "run", "-p", "8080:80", "--user", "1000:1000"),
+        ("ssh", "-p", "2222", "host"),
+        ("--account", "ml-team", "--aws-region", "us-west-2", "hub_model_id=me/model"),
+        ("model.key_dim=64", "~model.tokens", "++data.token_dropout=0.1"),
+        ("python", "-u", "train.py", "a:b"),
+        ("--pad-token", "<pad>", "--eos_token=stop"),
     ],
 )
 def test_other_arguments_stay(given: tuple[str, ...]) -> None:
@@ -321,6 +393,23 @@ def test_a_variable_by_its_value(name: str, value: str, told: str) -> None:
         "pip install sk-learn-intel-extension from pypi-mirror-internal-host",
         "Basic authentication of basic information",
         "https://host:8080/@scope/package",
+        "Command '['torchrun', '--nproc-per-node', '2', '--tokenizer', 'gpt2']' returned 1",
+        "def login(token, then=''): token: str, then: int",
+        "hf_token=args.hf_token, use_auth_token=use_auth_token",
+        "<eos_token>Hello</eos_token>",
+        "step 1200 token 3.2B loss 2.31",
+        "token | count | 5",
+        "key -> value, secretary=anna",
+        "PASS tests/x.py, pass 2 of 3, passed 12 tests",
+        "https://host/x?page=2&sort=name",
+        "sk-learn-1.2.3-cp311-manylinux",
+        "ip-10-0-12-34.us-west-2.compute.internal, gpu-node-07.cluster",
+        "run-20261124_190315-3k2j4h5g",
+        "meta-llama/Llama-3.1-70B-Instruct, nvidia/Llama-3_1-Nemotron-Ultra-253B-v1",
+        "PositionalEncoding('a', 'b'), self.auth(x)",
+        "mask(a, key_padding_mask=key_padding_mask, need_weights=False)",
+        "AWS_REGION=us-west-2 WANDB_PROJECT=llama HF_HOME=/data/hf",
+        "fw_implementation_of_module, jina_embeddings_v3_base",
         "commit 607a30d783dfa663caf39e06633721c8d4cfcd7e",
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "kubepods/pod5f1b2c3d-4e5f-6789-abcd-ef0123456789/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b",

@@ -171,7 +171,7 @@ def _met(
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             source = Source(psutil.Process(process.pid))
-            spy = Spy(process.pid, source, seconds, folder, rate=RATE, native=native)
+            spy = Spy(process.pid, source, seconds, rate=RATE, native=native)
             time.sleep(seconds)
             spy.end()
             stacks, why = spy.main_threads()
