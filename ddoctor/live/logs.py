@@ -5,6 +5,8 @@ The stacks of running ranks say more than their log.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,8 +57,12 @@ def last_words(
 def _lines(path: Path) -> Sequence[str]:
     try:
         with open(path, "rb", opener=without_waiting) as file:
-            file.seek(max(0, path.stat().st_size - MOST_BYTES))
-            lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
+            if file.seekable():
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
+            text = file.read(MOST_BYTES)
+            if not text and not file.seekable():
+                raise OSError(errno.ENODATA, "no process writes to it")
+            lines = text.decode(errors="replace").splitlines()
             return [line[:LONGEST] for line in lines[-MOST_LINES:]]
     except OSError as error:
         raise DoctorError(f"--log: {path} cannot be read: {error.strerror}") from None

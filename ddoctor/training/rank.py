@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,7 +134,8 @@ def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -
         options.check()
         command = _script(options.script or [], given)
         # The output files are on the host of rank 0: its other ranks find the same error.
-        outputs = options.outputs() if launched.rank == launched.local_rank else None
+        leads = launched.rank == launched.local_rank
+        outputs = options.outputs(Path(command[0])) if leads else None
         if options.memory:
             _check_memory(options.device_memory, launched)
     except DoctorError:
