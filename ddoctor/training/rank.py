@@ -86,7 +86,14 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         current[:] = [child]
         return child
 
+    def pause(number: int, frame: FrameType | None) -> None:
+        if current:
+            current[0].pause()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     interruption.handle(FORWARDED, forward)
+    interruption.handle([signal.SIGTSTP], pause)
     try:
         _check_descriptors()
         child = new_child(0, TurnOrder())
