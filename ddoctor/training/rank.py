@@ -95,7 +95,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     interruption.handle(FORWARDED, forward)
     interruption.handle([signal.SIGTSTP], pause)
     try:
-        _check_descriptors()
+        _check_host()
         child = new_child(0, TurnOrder())
     except OSError as error:
         console.say(
@@ -113,12 +113,14 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     return _like(code)
 
 
-def _check_descriptors() -> None:
-    """Check that the store finds free descriptors: without one, it aborts the process.
+def _check_host() -> None:
+    """Check that there is /proc, and that the store finds free descriptors: else it aborts.
 
     Raises:
-        OSError: the limit is too low.
+        OSError: there is none, or the limit is too low.
     """
+    if sys.platform == "linux" and not os.path.exists("/proc/stat"):
+        raise OSError(errno.ENOENT, "there is no /proc: mount it")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < FEWEST_DESCRIPTORS:
         raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (ulimit -n {limit})")

@@ -193,27 +193,6 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert (code in (0, 1), other) == (True, 0), stderr
 
 
-@pytest.mark.ward
-def test_a_run_that_was_stopped_as_a_whole_is_no_hang(training: MakeTraining) -> None:
-    """As by Ctrl-Z and `fg`, or a container that is paused."""
-    script = training(SCRIPT)
-    report = script.script.parent / "report.json"
-    options = ("--no-prove", "--steps=100000", f"--json={report}")
-    with by_hand(script, free_port(), *options, steps=1500) as ranks:
-        begun(ranks)
-        time.sleep(3)
-        processes = [one for rank in ranks for one in scripts(rank)]
-        for one in processes:
-            one.suspend()
-        time.sleep(LOST_SECONDS)
-        for one in processes:
-            one.resume()
-        (code, _, stderr), (other, _, _) = ended(ranks)
-    assert (code in (0, 1), other) == (True, 0), stderr
-    told = json.loads(report.read_text())
-    assert [one for one in told["findings"] if one["severity"] == "error"] == []
-
-
 def test_ctrl_z_stops_the_script_too(training: MakeTraining) -> None:
     """It leads a session of its own, which the terminal does not reach."""
     script = training("import time; print('begun', flush=True); time.sleep(8); print('the end')")
