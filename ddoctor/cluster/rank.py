@@ -87,7 +87,11 @@ def _join(launched: LaunchedRank, store: ClusterStore, options: ProbeOptions) ->
     address = own_address(launched.address)
     leads = launched.local_rank == 0
     count = usable_gpus()
-    no_data = "" if options.data.is_dir() else f"there is no folder {options.data}: give --data"
+    no_data = (
+        ""
+        if os.path.isdir(options.data)
+        else f"there is no folder {options.data} that can be read: give --data"
+    )
     me = RankInfo(
         rank=launched.rank,
         local_rank=launched.local_rank,

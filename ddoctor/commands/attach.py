@@ -64,7 +64,7 @@ def attach(options: AttachOptions) -> int:
     from ddoctor.live.attach import SamplingOptions
     from ddoctor.report.metrics import Metrics
 
-    outputs = options.outputs()
+    outputs = options.outputs(*options.log or ())
     sampling_rate.check(options.seconds)
     if options.prometheus is not None and not options.watch:
         raise DoctorError("--prometheus serves the samples of --watch: give both")

@@ -16,7 +16,7 @@ def diagnose(
     from ddoctor.evidence import bundle as bundles
     from ddoctor.report.output import Outputs
 
-    outputs = Outputs(json=json, markdown=markdown, html=html)
+    outputs = Outputs(json=json, markdown=markdown, html=html, reads=bundle)
     evidence = bundles.read_all(bundle)
     report = engine.examine(evidence, "diagnose")
     outputs.write(report, evidence)

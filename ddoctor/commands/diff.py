@@ -24,7 +24,7 @@ def diff(
     from ddoctor.report import difference
     from ddoctor.report.output import STDOUT, Outputs, put
 
-    Outputs(json=json)
+    Outputs(json=json, reads=(old, new))
     found = difference.compare(bundles.read(old), bundles.read(new))
     if json is not None:
         put(json, found.json())

@@ -34,6 +34,7 @@ class DoctorOptions(ReportOptions):
 
 def doctor(options: DoctorOptions) -> int:
     """Check this machine: settings, GPUs, network, storage."""
+    import os
     import socket
 
     from ddoctor import engine
@@ -49,8 +50,10 @@ def doctor(options: DoctorOptions) -> int:
     outputs = options.outputs()
     probes = () if options.no_probes else catalog.choose(options.probe)
     data = options.data
-    if not data.is_dir():
-        raise DoctorError(f"there is no folder {data}: give --data the folder of the training data")
+    if not os.path.isdir(data):
+        raise DoctorError(
+            f"there is no folder {data} that can be read: give --data that of the training data"
+        )
     outcomes: list[Section | Absence] = []
     with progress() as started:
         try:

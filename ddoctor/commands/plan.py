@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.report.options import ReportOptions
@@ -20,7 +22,7 @@ def plan(options: PlanOptions) -> int:
     from ddoctor.evidence.section import Evidence
     from ddoctor.forecast import launch_files, request
 
-    outputs = options.outputs()
+    outputs = options.outputs(*options.measured or (), Path(options.model or ""))
     if options.force and options.write is None:
         raise DoctorError("--force goes with --write: it lets --write replace existing files")
     if options.write is not None:
@@ -28,7 +30,9 @@ def plan(options: PlanOptions) -> int:
     planned = request.plan(options)
     evidence = Evidence([planned])
     report = engine.examine(evidence, "plan")
-    outputs.write(report, evidence)
-    if options.write is not None:
-        launch_files.write(options.write, planned)
+    with ExitStack() as written:
+        # In reverse order, and both: the reader of the report may have gone.
+        written.callback(outputs.write, report, evidence)
+        if options.write is not None:
+            written.callback(launch_files.write, options.write, planned)
     return report.exit_code

@@ -14,7 +14,7 @@ def report(bundle: Bundles, markdown: MarkdownPath = None, html: HtmlPath = None
 
     if markdown is None and html is None:
         raise DoctorError("no output file: give --html PATH or --markdown PATH")
-    outputs = Outputs(markdown=markdown, html=html)
+    outputs = Outputs(markdown=markdown, html=html, reads=bundle)
     evidence = bundles.read_all(bundle)
     outputs.write_files(engine.examine(evidence, "diagnose"), evidence)
     return 0

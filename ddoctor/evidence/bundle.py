@@ -79,7 +79,8 @@ def write(path: Path, collected: Evidence) -> None:
     }
     text = msgspec.json.format(msgspec.json.encode(document), indent=1)
     try:
-        path.write_bytes(text + b"\n")
+        with open(path, "wb", opener=without_waiting) as file:
+            file.write(text + b"\n")
     except OSError as error:
         raise DoctorError(f"cannot write the bundle {path}: {error.strerror}") from error
 

@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
 
 NAMES = ACCELERATE, SCRIPT, ARGUMENTS = "accelerate.yaml", "launch.sh", "arguments.json"
@@ -30,7 +32,7 @@ def check_folder(path: Path, *, replace: bool) -> None:
     Raises:
         DoctorError: the folder cannot be written, or it has files and --force is missing.
     """
-    existing = next(one for one in (path, *path.parents) if one.exists())
+    existing = next(one for one in (path, *path.parents) if os.path.exists(one))
     if not existing.is_dir():
         raise DoctorError(f"cannot write into {path}: {existing} is not a folder")
     if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
@@ -52,7 +54,8 @@ def write(path: Path, plan: Plan) -> None:
         found = texts(plan)
         path.mkdir(parents=True, exist_ok=True)
         for name, text in found.items():
-            (path / name).write_text(text, encoding="utf-8")
+            with open(path / name, "w", encoding="utf-8", opener=without_waiting) as file:
+                file.write(text)
     except OSError as error:
         raise DoctorError(f"cannot write {error.filename}: {error.strerror}") from error
 
@@ -74,7 +77,15 @@ def texts(plan: Plan) -> Mapping[str, str]:
             f"{GPUS_PER_HOST}: pass --gpus {row.gpus // GPUS_PER_HOST * GPUS_PER_HOST}"
         )
     made = (_accelerate(plan, row), _script(plan, row), _arguments(plan, row))
-    return {name: "\n".join(lines) + "\n" for name, lines in zip(NAMES, made, strict=True)}
+    return {
+        name: "".join(f"{_one_line(line)}\n" for line in lines)
+        for name, lines in zip(NAMES, made, strict=True)
+    }
+
+
+def _one_line(text: str) -> str:
+    """Keep a name from a bundle within its comment: in the next line it would be a command."""
+    return tamed(text.replace("\n", " "))
 
 
 def _title(plan: Plan, row: PlanRow) -> Iterator[str]:
@@ -101,7 +112,7 @@ def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
     if row.strategy.startswith("fsdp"):
         yield "fsdp_config:"
         yield from (f"  {name}: {_plain(value)}" for name, value in _fsdp(plan, row).items())
-        if not plan.blocks:
+        if not _blocks(plan):
             yield "  # Only transformers models name their blocks. Else name the block's class:"
             yield "  # fsdp_transformer_layer_cls_to_wrap: Block"
     if row.strategy == "fsdp-hybrid":
@@ -142,7 +153,7 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
         "optim": OPTIMIZERS.get("adamw" if usual else plan.optimizer),
     }
     known = {name: value for name, value in arguments.items() if value is not None}
-    yield json.dumps(known, indent=2)
+    yield from json.dumps(known, indent=2).splitlines()
 
 
 def _exported(plan: Plan, row: PlanRow) -> Iterator[str]:
@@ -167,9 +178,14 @@ def _fsdp(plan: Plan, row: PlanRow) -> Settings:
     }
     if row.strategy == "fsdp-offload":
         settings["fsdp_offload_params"] = True
-    if plan.blocks:
-        settings["fsdp_transformer_layer_cls_to_wrap"] = ",".join(plan.blocks)
+    if names := _blocks(plan):
+        settings["fsdp_transformer_layer_cls_to_wrap"] = names
     return settings
+
+
+def _blocks(plan: Plan) -> str:
+    """The classes of its blocks; a bundle may hold other words than names of classes."""
+    return ",".join(filter(str.isidentifier, plan.blocks))
 
 
 def _mesh(row: PlanRow) -> Settings:

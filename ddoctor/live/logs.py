@@ -5,6 +5,8 @@ The stacks of running ranks say more than their log.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,9 +58,14 @@ def last_words(
 def _lines(path: Path) -> Sequence[str]:
     try:
         with open(path, "rb", opener=without_waiting) as file:
-            before = max(0, path.stat().st_size - MOST_BYTES)
-            file.seek(before)
-            lines = file.read(MOST_BYTES).decode(errors="replace").splitlines()
+            before = 0
+            if file.seekable():
+                before = max(0, os.fstat(file.fileno()).st_size - MOST_BYTES)
+                file.seek(before)
+            text = file.read(MOST_BYTES)
+            if not text and not file.seekable():
+                raise OSError(errno.ENODATA, "no process writes to it")
+            lines = text.decode(errors="replace").splitlines()
             # The first is the rest of a line, or of a key.
             return [_cut(line) for line in lines[bool(before) :][-MOST_LINES:]]
     except OSError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -14,9 +16,12 @@ import psutil
 from ddoctor import blocks, origins
 from ddoctor.blocks import Loop
 from ddoctor.evidence.frames import Block, Frame, Origin
+from ddoctor.evidence.opening import without_waiting
 
 # The kernel counts a process's start time from the boot, whose time it has in whole seconds.
 COARSE_SECONDS = 2.0
+MOST_BYTES = 16 * 2**20
+"""Bytes of a source file."""
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
@@ -88,10 +93,15 @@ class Source:
 
     def _read(self, file: str) -> Sequence[str]:
         path = self.path(file)
-        with suppress(OSError, UnicodeDecodeError):
-            # A file that changed after the start is not what runs.
-            if path.stat().st_mtime <= self._began + COARSE_SECONDS:
-                return path.read_text().splitlines()
+        with (
+            suppress(OSError, UnicodeDecodeError),
+            open(path, "rb", opener=without_waiting) as found,
+        ):
+            about = os.fstat(found.fileno())
+            # A file that changed after the start is not what runs, and a pipe is not ddoctor's.
+            unchanged = about.st_mtime <= self._began + COARSE_SECONDS
+            if stat.S_ISREG(about.st_mode) and unchanged and about.st_size <= MOST_BYTES:
+                return found.read(MOST_BYTES).decode().splitlines()
         return ()
 
 

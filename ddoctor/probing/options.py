@@ -94,6 +94,6 @@ class ProbeOptions(ReportOptions):
         typer.Option("--no-arms", help="Skip the control runs that test suggested variables."),
     ] = False
 
-    def outputs(self) -> Outputs:
+    def outputs(self, *reads: Path) -> Outputs:
         """Return the output files, the lists of hosts among them."""
-        return replace(super().outputs(), hosts=self.hosts)
+        return replace(super().outputs(*reads), hosts=self.hosts)

@@ -63,8 +63,8 @@ def check(words: Sequence[str]) -> None:
     if words[0] == "-m":
         return
     path = _found(words[0])
-    # A mistake in what is plainly Python is for the script's own traceback.
-    if not path.endswith(".py") and get_importer(path) is None:
+    # A mistake in what is plainly Python is for the script's own traceback. A pipe is read once.
+    if os.path.isfile(path) and not path.endswith(".py") and get_importer(path) is None:
         _code(path)
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
-SPECIAL = re.compile(r"([\\*<\[\]|~$#`]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
+SPECIAL = re.compile(r"([\\*<&\[\]|~$#`]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
 """What acts as Markdown, and what makes GitHub take a bare address for a link."""
-MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)")
+MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)", re.IGNORECASE)
 WORD_JOINER = "\N{WORD JOINER}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,16 @@ def _of_this_host(path: Path | None) -> Path | None:
     """Return HOST.json in a folder that hosts share, so that each host writes its own file."""
     # A name may have any characters.
     name = platform.node().replace("/", "_")
-    return path / f"{name}.json" if path is not None and path.is_dir() else path
+    return path / f"{name}.json" if path is not None and os.path.isdir(path) else path
 
 
 def _in_folders(paths: list[Path]) -> list[Path]:
-    return [one for path in paths for one in sorted(path.glob("*.json")) or [path]]
+    return [one for path in paths for one in _within(path) or [path]]
+
+
+def _within(path: Path) -> list[Path]:
+    # Of what cannot be listed, reading it tells why.
+    return sorted(path.glob("*.json")) if os.path.isdir(path) else []
 
 
 BundlePath = Annotated[
@@ -69,12 +75,18 @@ class ReportOptions:
     markdown: MarkdownPath = None
     html: HtmlPath = None
 
-    def outputs(self) -> Outputs:
-        """Return the output files, checked before the work starts.
+    def outputs(self, *reads: Path) -> Outputs:
+        """Return the output files, checked before the work starts; ``reads``: no output files.
 
         Raises:
-            DoctorError: a path cannot be written, or two of them are stdout.
+            DoctorError: a path cannot be written, two of them are the same file, or one is read.
         """
         from ddoctor.report.output import Outputs
 
-        return Outputs(json=self.json, markdown=self.markdown, html=self.html, bundle=self.bundle)
+        return Outputs(
+            json=self.json,
+            markdown=self.markdown,
+            html=self.html,
+            bundle=self.bundle,
+            reads=reads,
+        )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from ddoctor import console
 from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Report
 
@@ -24,7 +26,7 @@ class Outputs:
     """The requested output files, checked for write access before the work starts.
 
     Raises:
-        DoctorError: a path cannot be written, or two of them are stdout.
+        DoctorError: a path cannot be written, two of them are the same file, or one is read.
     """
 
     json: Path | None = None
@@ -33,19 +35,26 @@ class Outputs:
     bundle: Path | None = None
     hosts: Path | None = None
     """Folder for the lists of fit and unfit hosts."""
+    reads: Sequence[Path] = ()
+    """The files that the command itself reads."""
 
     def __post_init__(self) -> None:
-        if self.hosts is not None:
-            for name in (FIT, UNFIT):
-                _settle_writable(self.hosts / name)
+        lists = [self.hosts / name for name in (FIT, UNFIT)] if self.hosts is not None else []
         asked = [path for path in (self.json, self.markdown, self.html, self.bundle) if path]
         if asked.count(STDOUT) > 1:
             raise DoctorError("only one output can go to stdout (-): name a file for the others")
         if self.bundle == STDOUT:
             raise DoctorError("--bundle needs a file name, not -")
-        for path in asked:
-            if path != STDOUT:
-                _settle_writable(path)
+        files = [path for path in (*asked, *lists) if path != STDOUT]
+        for path in files:
+            _settle_writable(path)
+        used = {_identity(path): "it is read" for path in self.reads}
+        for path in files:
+            one = _identity(path)
+            if one in used:
+                raise DoctorError(f"cannot write {path}: {used[one]}; name another file")
+            if not _is_special(path):
+                used[one] = "another output goes to it"
 
     def write(self, report: Report, evidence: Evidence) -> None:
         """Write the files; show the report on the terminal unless a file goes to stdout.
@@ -124,12 +133,36 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def _settle_writable(path: Path) -> None:
-    if path.is_dir():
-        raise DoctorError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise DoctorError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        # Of a link to what is not there yet, the folder of its target counts.
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            raise DoctorError(f"cannot write {path}: there is no folder {folder}") from None
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise DoctorError(f"cannot write {path}: {error.strerror}") from error
+    else:
+        if stat.S_ISDIR(mode):
+            raise DoctorError(f"cannot write {path}: it is a folder")
+        writable = os.access(path, os.W_OK)
+    if not writable:
         raise DoctorError(f"cannot write {path}: permission denied")
+
+
+def _identity(path: Path) -> object:
+    """What two names of one file have in common."""
+    try:
+        found = path.stat()
+    except OSError:
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, to which several outputs may go."""
+    return path.exists() and not path.is_file()
 
 
 def put(path: Path, text: str) -> None:
@@ -143,6 +176,10 @@ def put(path: Path, text: str) -> None:
             sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     try:
-        path.write_text(text, encoding="utf-8")
+        # A name in a list of hosts may be no UTF-8.
+        with open(
+            *(path, "w"), encoding="utf-8", errors="surrogateescape", opener=without_waiting
+        ) as file:
+            file.write(text)
     except OSError as error:
         raise DoctorError(f"cannot write {path}: {error.strerror}") from error

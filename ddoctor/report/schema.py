@@ -9,13 +9,18 @@ from typing import Any
 
 import msgspec
 
+from ddoctor.characters import STEERING
 from ddoctor.models import SCHEMA, Report
 
 
 def render(report: Report | Mapping[str, Any]) -> str:
-    """Return the report as indented JSON; what UTF-8 cannot encode becomes ``?``."""
+    """Return the report as indented JSON; what UTF-8 cannot encode becomes ``?``.
+
+    Control characters are escaped: a terminal may show the text.
+    """
     text = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False)
-    return text.encode(errors="replace").decode() + "\n"
+    encodable = text.encode(errors="replace").decode()
+    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", encodable) + "\n"
 
 
 def document() -> dict[str, Any]:

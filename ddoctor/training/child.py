@@ -225,6 +225,15 @@ class Child:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """Stop the script with this process, as Ctrl-Z does, until that is continued."""
+        # The terminal reaches only this process: the script leads a session of its own.
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGCONT)
+
     @property
     def _overdue(self) -> bool:
         """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""

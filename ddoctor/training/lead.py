@@ -37,6 +37,8 @@ BLOCKED_SECONDS = 90.0
 LEAVE_SECONDS = 60.0
 RECORDS_SECONDS = 30.0
 STOPPED_SECONDS = 10.0
+# Between two looks: this process was stopped itself, as by Ctrl-Z, and perhaps the ranks with it.
+PAUSED_SECONDS = 10.0
 FINISH_SECONDS = 5.0
 
 # The first steps allocate, compile and start workers. 15 % above the following steps is noise; 67 %
@@ -141,7 +143,7 @@ class _Watch:
 
     def __post_init__(self) -> None:
         self._size = self.child.launched.world_size
-        self._last_step = perf_counter()
+        self._last_step = self._looked = perf_counter()
         self._deadline = self._last_step + self.seconds
 
     def run(self) -> None:
@@ -159,6 +161,9 @@ class _Watch:
     def _read_states(self) -> None:
         keys = {rank: key("progress", self.turn, rank) for rank in range(1, self._size)}
         moment = perf_counter()
+        if moment - self._looked > PAUSED_SECONDS * self.store.crowding:
+            self._wait_longer(moment - self._looked)
+        self._looked = moment
         for rank, now in self.store.get_all(keys, Now).items():
             # A rank that runs sends another age each time.
             if self.nows.get(rank) != now or now.over:
@@ -173,6 +178,13 @@ class _Watch:
         steps = max(now.steps for now in self.nows.values())
         if steps > self._most_steps:
             self._most_steps, self._last_step = steps, perf_counter()
+
+    def _wait_longer(self, seconds: float) -> None:
+        """Count no time in which nothing was looked at: ranks that were stopped are no hang."""
+        for times in (self._heard, self._moved):
+            for rank in times:
+                times[rank] += seconds
+        self._deadline += seconds
 
     def _decide(self) -> None:
         moment = perf_counter()

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,9 +86,16 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         current[:] = [child]
         return child
 
+    def pause(number: int, frame: FrameType | None) -> None:
+        if current:
+            current[0].pause()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     interruption.handle(FORWARDED, forward)
+    interruption.handle([signal.SIGTSTP], pause)
     try:
-        _check_descriptors()
+        _check_host()
         child = new_child(0, TurnOrder())
     except OSError as error:
         console.say(
@@ -105,12 +113,14 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     return _like(code)
 
 
-def _check_descriptors() -> None:
-    """Check that the store finds free descriptors: without one, it aborts the process.
+def _check_host() -> None:
+    """Check that there is /proc, and that the store finds free descriptors: else it aborts.
 
     Raises:
-        OSError: the limit is too low.
+        OSError: there is none, or the limit is too low.
     """
+    if sys.platform == "linux" and not os.path.exists("/proc/stat"):
+        raise OSError(errno.ENOENT, "there is no /proc: mount it")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < FEWEST_DESCRIPTORS:
         raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (ulimit -n {limit})")
@@ -133,7 +143,8 @@ def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -
         options.check()
         command = _script(options.script or [], given)
         # The output files are on the host of rank 0: its other ranks find the same error.
-        outputs = options.outputs() if launched.rank == launched.local_rank else None
+        leads = launched.rank == launched.local_rank
+        outputs = options.outputs(Path(command[0])) if leads else None
         if options.memory:
             _check_memory(options.device_memory, launched)
     except DoctorError:

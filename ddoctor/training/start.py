@@ -34,7 +34,7 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
     changed = rewritten(command, words(RunOptions, options))
     if changed.starter == 0:
         # Python starts on this host, so the files and the script can be checked here.
-        options.outputs()
+        options.outputs(Path(changed.script[0]))
         _check(changed)
     _execute(changed.words)
 
@@ -80,8 +80,12 @@ def _interpreter(command: str) -> str | None:
     """The Python of a command: the command itself, or the interpreter in its first line."""
     if PYTHON.fullmatch(Path(command).name):
         return command
-    with open(command, "rb") as file:
-        first = file.readline(500).decode(errors="replace").split()
+    try:
+        with open(command, "rb") as file:
+            first = file.readline(500).decode(errors="replace").split()
+    except OSError:
+        # What may be started need not be readable.
+        return None
     named = first[0].removeprefix("#!") if first and first[0].startswith("#!") else ""
     if Path(named).name == "env" and len(first) == 2:
         named = which(first[1]) or ""

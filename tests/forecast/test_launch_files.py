@@ -194,3 +194,15 @@ def test_gpus_that_fill_no_hosts() -> None:
 def test_nothing_fits() -> None:
     with pytest.raises(DoctorError, match="nothing fits"):
         texts(planned(8))
+
+
+def test_no_name_of_a_bundle_is_executed() -> None:
+    """A run's bundle may come from others: `plan --measured BUNDLE --write FOLDER`."""
+    name = "Net\ntouch /tmp/x\r\x85#\u2028\x1b[31m"
+    plan = recommended("fsdp", model=name, device=name, optimizer=name, blocks=(name, "$(id)"))
+    for text in texts(plan).values():
+        assert not re.search(r"^touch|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", text, re.MULTILINE)
+        assert "$(id)" not in text
+    commands = [one for one in texts(plan)[SCRIPT].splitlines() if one and not one.startswith("#")]
+    assert commands == [f'accelerate launch --config_file "$(dirname "$0")/{ACCELERATE}" "$@"']
+    assert settings(plan)["num_processes"] == 2

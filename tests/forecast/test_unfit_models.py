@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from ddoctor.errors import DoctorError
-from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.blueprint import Blueprint, from_config
 from tests.forecast.small_models import ONE, SMALL, forecast, of, parts, tokens, written
 
 
@@ -79,3 +80,12 @@ def test_what_depends_on_the_values_that_it_computes() -> None:
         DoctorError, match=r"^Halting has control flow that depends on computed values"
     ):
         of(blueprint, samples=1).parts(ONE)
+
+
+def test_what_is_no_file_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
+    """transformers would ask the Hub for it, several times."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DoctorError, match="pipe is no file"):
+        from_config(str(tmp_path / "pipe"))
+    with pytest.raises(DoctorError, match="File name too long"):
+        from_config(str(tmp_path / ("a" * 300)))

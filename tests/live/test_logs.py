@@ -10,7 +10,7 @@ import pytest
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.training import RankEnding
-from ddoctor.live.logs import last_words
+from ddoctor.live.logs import _lines, last_words
 
 TRACEBACK = dedent(
     """
@@ -95,3 +95,12 @@ def test_a_fifo_that_no_one_writes_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(DoctorError, match="cannot be read"):
         last_words([tmp_path / "fifo"], [0], 0, "node-1")
+
+
+def test_a_pipe_with_a_writer_is_read() -> None:
+    """As `--log <(kubectl logs POD)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"ValueError: x\n")
+    os.close(writing)
+    assert _lines(Path(f"/dev/fd/{reading}")) == ["ValueError: x"]
+    os.close(reading)

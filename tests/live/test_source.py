@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddoctor.live.source import Source
+from ddoctor.live.source import MOST_BYTES, Source
 from tests.training_run import library, user
 
 TRAIN = """\
@@ -125,3 +125,19 @@ def test_what_was_written_since_is_not_what_runs(source: Source) -> None:
     os.utime("train.py", (time.time() + 60, time.time() + 60))
     assert source.text("train.py", 4) == ""
     assert source.blocks([user(5, file="train.py")]) == ()
+
+
+def test_a_name_that_is_no_file_is_not_read(source: Source) -> None:
+    """Code may be compiled under any name: neither a pipe is waited for, nor a device read."""
+    os.mkfifo("pipe")
+    os.utime("pipe", (0, 0))
+    assert source.text("pipe", 1) == ""
+    assert source.text("/dev/zero", 1) == ""
+
+
+def test_a_file_too_large_for_source_is_not_read(source: Source) -> None:
+    with open("large.py", "w") as file:
+        file.write("first\n")
+        file.truncate(MOST_BYTES + 1)
+    os.utime("large.py", (0, 0))
+    assert source.text("large.py", 1) == ""

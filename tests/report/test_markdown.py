@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from markdown_it import MarkdownIt
 
 from ddoctor.report import markdown
 from tests.report import sample
@@ -62,6 +63,14 @@ def test_github_makes_no_link_of_plain_words() -> None:
         rf"issue \#{joiner}12 \`lone"
     )
     assert markdown._text("`https://x.example`") == "`https://x.example`"
+
+
+def test_an_entity_is_shown_as_it_is_written() -> None:
+    """Decoded, it would be a mention or an address."""
+    told = markdown._text("&commat;somebody me&commat;x.example &lt;b&gt; GH-12")
+    joiner = "\N{WORD JOINER}"
+    assert told == (rf"\&commat;somebody me\&commat;x.example \&lt;b\&gt; GH-{joiner}12")
+    assert MarkdownIt("commonmark").renderInline(told).startswith("&amp;commat;somebody")
 
 
 def test_two_hosts_have_a_table() -> None:

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from ddoctor import engine
+from ddoctor.characters import STEERING
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import schema
@@ -56,3 +57,11 @@ def test_every_field_is_promised() -> None:
 
 def validate(document: Any) -> None:
     jsonschema.Draft202012Validator(schema.document()).validate(document)
+
+
+def test_a_terminal_that_shows_it_is_not_controlled() -> None:
+    said = "\x1b[31m \x7f \x9b2J \u202e \u2028 é \n"
+    text = schema.render({"said": said})
+    assert not STEERING.search(text)
+    assert "é" in text
+    assert json.loads(text) == {"said": said}

@@ -193,6 +193,23 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert (code in (0, 1), other) == (True, 0), stderr
 
 
+def test_ctrl_z_stops_the_script_too(training: MakeTraining) -> None:
+    """It leads a session of its own, which the terminal does not reach."""
+    script = training("import time; print('begun', flush=True); time.sleep(8); print('the end')")
+    with script.started(sys.executable, *UNDER, str(script.script)) as rank:
+        begun([rank])
+        both = scripts(rank)
+        for number, stopped in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
+            rank.send_signal(number)
+            deadline = time.monotonic() + 10
+            while any((one.status() == psutil.STATUS_STOPPED) != stopped for one in both):
+                assert time.monotonic() < deadline, both
+                time.sleep(0.05)
+        ((code, stdout, stderr),) = ended([rank])
+    assert code in (0, 2), stderr
+    assert stdout.startswith("the end\n")
+
+
 @pytest.mark.ward
 def test_a_rank_that_hears_too_late_where_to_stop_has_not_failed(training: MakeTraining) -> None:
     """Its host is so busy that the others have stopped before, and broken its connections."""

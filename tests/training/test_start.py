@@ -250,3 +250,20 @@ def test_it_replaces_itself_so_that_signals_come_through(tmp_path: Path) -> None
     assert stderr == (
         "ddoctor: ./launcher '--x=y z' python -m ddoctor.probe run --json=x.json train.py 'a b'\n"
     )
+
+
+def test_a_script_from_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """As `python <(generate-script)`: what is read to check it would be lost."""
+    reading, writing = os.pipe()
+    os.write(writing, b"print('from a pipe')")
+    os.close(writing)
+    done = subprocess.run(
+        [*DDOCTOR, "--no-prove", "--", sys.executable, f"/dev/fd/{reading}"],
+        cwd=tmp_path,
+        pass_fds=[reading],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    os.close(reading)
+    assert done.stdout.startswith("from a pipe\n"), done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -151,7 +153,7 @@ def from_config(source: str) -> Blueprint:
         install = "run python -m pip install transformers"
         raise DoctorError(f"--model needs transformers: {install}") from None
     path = Path(source)
-    place = path.parent if path.is_file() and path.name == "config.json" else path
+    place = path.parent if os.path.isfile(path) and path.name == "config.json" else path
     _check_file(source, place)
     try:
         # Otherwise it asks on the terminal whether to run code that lies beside the config.
@@ -184,10 +186,16 @@ def from_config(source: str) -> Blueprint:
 
 
 def _check_file(source: str, place: Path) -> None:
-    file = place / "config.json" if place.is_dir() else place
-    if not file.is_file():
-        return
-    if file.stat().st_size > MOST_BYTES:
+    file = place / "config.json" if os.path.isdir(place) else place
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return  # a name on the Hub
+    except OSError as error:
+        raise DoctorError(f"--model {source}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise DoctorError(f"--model {source}: {file} is no file")
+    if found.st_size > MOST_BYTES:
         raise DoctorError(f"--model {source}: a config has at most {MOST_BYTES >> 20} MiB")
     # What is no JSON, transformers says best.
     with suppress(OSError, ValueError, RecursionError):
