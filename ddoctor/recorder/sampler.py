@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 from collections.abc import Callable
@@ -46,8 +47,7 @@ class Sampler:
         self._at_first = held() or 0.0
         self.grown = 0.0
         """Largest growth of the process before the training, in MiB."""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ddoctor", daemon=True)
+        self._over, self._ended = threading.Event(), threading.Event()
         self.device_memory: Callable[[], float] = lambda: 0.0
         self.trains: Callable[[], bool] = lambda: bool(timeline.done)
         """Whether the training has begun; asked until it has."""
@@ -55,12 +55,13 @@ class Sampler:
 
     def start(self) -> None:
         """Start to sample."""
-        self._thread.start()
+        # Unknown to threading: scripts count its threads, and wait for all of them.
+        _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """Stop; a thread that is alive when Python exits may crash it."""
         self._over.set()
-        self._thread.join(STOP_SECONDS)
+        self._ended.wait(STOP_SECONDS)
 
     def places(self) -> tuple[HotLine, ...]:
         """The sampled places, by the numbers in ``samples``."""
@@ -82,6 +83,12 @@ class Sampler:
         )
 
     def _run(self) -> None:
+        try:
+            self._sample()
+        finally:
+            self._ended.set()
+
+    def _sample(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
         while not self._over.wait(every := EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
             if not self._training and self.trains():

@@ -86,7 +86,7 @@ def run(words: Sequence[str], before: Collection[str]) -> None:
         sys.argv = ["-m", *words[2:]]
         if not SAFE_PATH:
             _look_first(os.getcwd(), before)
-        sys.modules["__main__"] = module
+        _become(module)
         as_main._run_module_as_main(words[1])
         return
     # Python names its script by the whole path, but for links and dots (since 3.9).
@@ -94,7 +94,7 @@ def run(words: Sequence[str], before: Collection[str]) -> None:
     sys.argv = [words[0] if os.path.exists(words[0]) else path, *words[1:]]
     if get_importer(path) is not None:
         _look_first(path, before)
-        sys.modules["__main__"] = module
+        _become(module)
         as_main._run_module_as_main("__main__", False)
         return
     if not SAFE_PATH:
@@ -102,9 +102,18 @@ def run(words: Sequence[str], before: Collection[str]) -> None:
     loader = SourceFileLoader("__main__", path)
     module.__dict__.update(__cached__=None, __file__=path, __loader__=loader)
     code = _code(path)
-    # For good: what is pickled, and what ends last, looks there for the user's own names.
-    sys.modules["__main__"] = module
+    _become(module)
     exec(code, module.__dict__)
+
+
+def _become(main: ModuleType) -> None:
+    """Make this module the main one for good: what is pickled, and what ends last, looks there.
+
+    Objects of a spawned process look in multiprocessing's own name for it.
+    """
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
 
 
 def _look_first(place: str, before: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import linecache
 import sys
 import threading
@@ -38,7 +39,8 @@ class WorkerLines:
 
     def start(self) -> None:
         """Start to sample; the thread ends with the worker."""
-        threading.Thread(target=self._run, name="ddoctor", daemon=True).start()
+        # Unknown to threading, as the sampler's.
+        _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         looks, pause = 0, threading.Event()
