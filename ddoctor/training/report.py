@@ -19,6 +19,7 @@ from ddoctor.probing import sweep_request
 from ddoctor.report.output import Outputs, progress
 from ddoctor.training import growing, merge
 from ddoctor.training.child import Child, NewChild
+from ddoctor.training.launcher import told
 from ddoctor.training.lead import Lead
 from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run
@@ -36,7 +37,7 @@ def lead(
     outputs: Outputs,
 ) -> int:
     """Lead the run and report; return the script's exit code if it failed, else the report's, or 2
-    if its files cannot be written.
+    if its files cannot be written; 0 if ``ddoctor run`` was told of it.
 
     Raises:
         StoreLost: the store no longer answers.
@@ -74,13 +75,15 @@ def lead(
     (own,) = (record for record in run.records if record.rank == child.launched.rank)
     if own.ending.exit_code and not own.ended_by_us:
         return own.ending.exit_code
+    code, outcome = report.exit_code, "ddoctor could not judge the run"
     if unwritten:
-        explain_failure(unwritten)
-        return 2
-    if report.exit_code:
-        outcome = "has findings" if report.findings else "could not judge the run"
-        explain_failure(f"ddoctor {outcome}: see its report above or in its files")
-    return report.exit_code
+        code, outcome = 2, unwritten
+    elif report.findings:
+        outcome = "ddoctor has findings"
+    if not code or told(code):
+        return 0
+    explain_failure(outcome if unwritten else f"{outcome}: see its report above or in its files")
+    return code
 
 
 def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:

@@ -22,6 +22,7 @@ from ddoctor.training.options import RunOptions
 from ddoctor.training.rewrite import PYTHON, Rewritten, rewritten
 
 IMPORT_SECONDS = 30.0
+LAUNCHER = "ddoctor.training.launcher"
 
 
 def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
@@ -36,7 +37,7 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
         # Python starts on this host, so the files and the script can be checked here.
         options.outputs(Path(changed.script[0]))
         _check(changed)
-    _execute(changed.words)
+    _execute(_with_exit_code(changed), changed.words)
 
 
 def _check(changed: Rewritten) -> None:
@@ -92,9 +93,24 @@ def _interpreter(command: str) -> str | None:
     return named if PYTHON.fullmatch(Path(named).name) else None
 
 
-def _execute(command: tuple[str, ...]) -> NoReturn:
-    shown = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(command))
-    console.say(" ".join(("ddoctor:", *shown)))
+def _with_exit_code(changed: Rewritten) -> tuple[str, ...]:
+    """The command whose launcher ends with the report's exit code, where it is Python's."""
+    words = changed.words
+    command = which(words[0])
+    python = _interpreter(command) if command is not None else None
+    if sys.platform != "linux" or changed.starter or command is None or python is None:
+        return words
+    if command != python:
+        return (python, "-m", LAUNCHER, command, *words[1:])
+    at = words.index("-m")
+    if words[at + 1] == "ddoctor.probe":
+        return words
+    return (*words[:at], "-m", LAUNCHER, *words[at:])
+
+
+def _execute(command: tuple[str, ...], shown: tuple[str, ...]) -> NoReturn:
+    said = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(shown))
+    console.say(" ".join(("ddoctor:", *said)))
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)

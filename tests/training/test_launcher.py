@@ -1,0 +1,60 @@
+"""Launchers print no page about a rank whose script came to its end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import MakeTraining
+
+BIN = Path(sys.executable).parent
+UNDER = (str(BIN / "ddoctor"), "run", "--no-prove", "--")
+TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2")
+MODULE = (sys.executable, "-m", "torch.distributed.run", *TORCHRUN[1:])
+GPUS = ("--multi_gpu", "--num_processes=2", "--main_process_port=0")
+ACCELERATE = (str(BIN / "accelerate"), "launch", *GPUS)
+SCRIPT = """
+    import os, sys, time, torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    assert "DDOCTOR_LAUNCHER" not in os.environ
+
+    def collate(items):
+        time.sleep(float(sys.argv[1]))
+        return torch.stack(items)
+
+    dist.init_process_group("gloo")
+    layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+    model = torch.nn.parallel.DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    data = torch.randn(4000, 512)
+    for batch in DataLoader(data, 8, collate_fn=collate, sampler=DistributedSampler(data)):
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+PAGE = ("Traceback", "FAILED", "exitcode")
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param(MODULE, id="module", marks=pytest.mark.ward),
+        pytest.param(ACCELERATE, id="accelerate", marks=pytest.mark.ward),
+    ],
+)
+@pytest.mark.parametrize("slow", [0.02, pytest.param(0.0, marks=pytest.mark.ward)])
+def test_the_report_is_the_last_word(
+    training: MakeTraining, launcher: tuple[str, ...], slow: float
+) -> None:
+    """And its exit code is that of the launch."""
+    run = training(SCRIPT)
+    with run.started(*UNDER, *launcher, str(run.script), str(slow)) as process:
+        told = run.outcome(process)
+    assert process.returncode == (slow > 0), told.stdout + told.stderr
+    assert not [word for word in PAGE if word in told.stderr], told.stderr
