@@ -37,7 +37,7 @@ def lead(
     outputs: Outputs,
 ) -> int:
     """Lead the run and report; return the script's exit code if it failed, else the report's, or 2
-    if its files cannot be written; 0 if ``ddoctor run`` was told of it.
+    if its files cannot be written. It is 0 where ``ddoctor run`` gives the report's itself.
 
     Raises:
         StoreLost: the store no longer answers.
