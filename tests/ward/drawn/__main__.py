@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     numbers = range(chosen.count) if chosen.case is None else [chosen.case]
     runs, lines = [], []
     for number in numbers:
-        patient = draw(chosen.seed, number, live=chosen.attach)
+        patient, line = draw(chosen.seed, number, live=chosen.attach), ""
         with TemporaryDirectory() as name:
             folder = Path(name)
             case = patient.at(folder)
@@ -45,9 +45,9 @@ def main(arguments: list[str]) -> int:
                 run = Run(case=patient.case, told=next(filter(None, told), NOTHING), fault=fault)
                 if patient.here and run.told in case.roots:
                     lines.append(line_told(examined, patient.here))
+                    line = f", line {'right' if lines[-1] else 'wrong'}"
                 (folder / "output.txt").write_text(examined.output)
             runs.append(run)
-            line = f", line {'right' if lines[-1] else 'wrong'}" if lines else ""
             words = f"{case.name} ×{case.dose} ({', '.join(patient.parts[:3])})"
             print(f"{words}: {run.fault or 'ok'}{line}", file=sys.stderr, flush=True)
             if run.fault:
