@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: doctor install system test check check-new docs ward bench gpu clean
+.PHONY: doctor install system test versions check check-new docs ward bench gpu clean
 
 doctor: $(INSTALLED) ## install, then examine this machine
 	$(BIN)/ddoctor doctor
@@ -20,6 +20,9 @@ system: ## the system packages that tests use: tests that lack theirs are skippe
 
 test: $(INSTALLED) system ## the tests
 	$(BIN)/python -m pytest
+
+versions: $(INSTALLED) system ## the tests that depend on torch, with old and new torch and Python
+	$(BIN)/python -m tox run
 
 ward: $(INSTALLED) system ## sick and sound clusters: what is told of them, over real networks; SEED=n: scripts drawn from it
 	$(BIN)/python -m $(if $(SEED),tests.ward.drawn $(SEED),pytest -m ward)
