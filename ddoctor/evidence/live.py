@@ -122,6 +122,10 @@ class LiveRank(Part, frozen=True, kw_only=True):
     unseen: str = ""
     """Why there are no stacks; empty: there are."""
 
+    def __post_init__(self) -> None:
+        if (self.activities or self.turns) and self.samples < 1:
+            raise ValueError(f"rank {self.rank} has activities without samples")
+
     def share(self, name: str) -> float:
         """Share of the samples in this activity, 0 to 1."""
         met = sum(one.samples for one in self.activities if one.name == name)

@@ -193,6 +193,10 @@ class RankLines(Part, frozen=True, kw_only=True):
     """Number of samples during the judged steps."""
     lines: tuple[HotLine, ...]
 
+    def __post_init__(self) -> None:
+        if self.lines and min(self.samples, *(one.samples for one in self.lines)) < 1:
+            raise ValueError(f"rank {self.rank} has lines without samples")
+
     def share(self, line: HotLine) -> float:
         """Share of its samples at this line, in any phase, 0 to 1."""
         same = (one for one in self.lines if (one.file, one.line) == (line.file, line.line))

@@ -4,12 +4,22 @@ They print a page about each rank that fails. A rank whose script came to its en
 has findings, does not fail: it tells its exit code past them to this process.
 """
 
+# ruff: noqa: E402 - during the imports, Ctrl-C must not show a traceback of ddoctor.
+
 from __future__ import annotations
+
+from ddoctor.proc import interruption
+
+interruption.end_at_once()
 
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from signal import SIGINT, default_int_handler
+from types import TracebackType
 
 VARIABLE = "DDOCTOR_LAUNCHER"
 # Frozen from Python 3.11 on.
@@ -22,7 +32,9 @@ def main() -> int:
     # Ranks inherit no descriptor, but find those of this process by name.
     name = f"/proc/{os.getpid()}/fd/{writer}"
     os.environ[VARIABLE] = f"{name} {os.readlink(name)}"
+    sys.excepthook = partial(_show, sys.excepthook)
     del sys.argv[0]
+    interruption.handle([SIGINT], default_int_handler)
     try:
         if sys.argv[0] == "-m":
             del sys.argv[0]
@@ -33,16 +45,22 @@ def main() -> int:
     except SystemExit as ended:
         if ended.code:
             raise
-    except Exception as error:
-        where = error.__traceback__
-        while where is not None and where.tb_frame.f_code.co_filename in OUTSIDE:
-            where = where.tb_next
-        sys.excepthook(type(error), error.with_traceback(where), where)
-        return 1
     os.set_blocking(reader, False)
     with suppress(BlockingIOError):
         return max(os.read(reader, 1000))
     return 0
+
+
+def _show(
+    show: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    where: TracebackType | None,
+) -> None:
+    """Show an exception of the launcher as without this module."""
+    while where is not None and where.tb_frame.f_code.co_filename in OUTSIDE:
+        where = where.tb_next
+    show(kind, error.with_traceback(where), where)
 
 
 def told(code: int) -> bool:

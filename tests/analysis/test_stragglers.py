@@ -155,7 +155,7 @@ def test_the_line_that_only_one_rank_is_met_at() -> None:
     [
         # As often as the others, hardly ever, in another phase, less than it has to tell of.
         {FORWARD: 40, BACKWARD: 70},
-        {FORWARD: 1, BACKWARD: 0},
+        {FORWARD: 1},
         {BACKWARD: 70, ("rest", 40, "log()"): 60},
         {BACKWARD: 96, ("forward", 40, "log()"): 4},
     ],

@@ -36,6 +36,8 @@ IMPOSSIBLE: tuple[tuple[str, str, Any, str], ...] = (
     ("probe", "memory-headroom ranks", [], "length >= 1"),
     ("probe", "burn ranks 0 rates", [], "length >= 1"),
     ("plan", "plan chosen", 7, "no row 7"),
+    ("run", "lines ranks 0 lines 0 samples", 0, "rank 0 has lines without samples"),
+    ("attach", "live-look ranks 0 samples", 0, "rank 0 has activities without samples"),
 )
 ODD: tuple[tuple[str, str, Any], ...] = (
     ("doctor", "cpus model", "word " * 2_000),
