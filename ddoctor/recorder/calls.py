@@ -12,23 +12,16 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
+from ddoctor.recorder import collector
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
-from ddoctor.recorder.tape import CHECKPOINT, COUNT, FORWARD, GC, REST, TO_DEVICE
+from ddoctor.recorder.tape import CHECKPOINT, COUNT, FORWARD, REST, TO_DEVICE
 from ddoctor.recorder.timeline import Timeline
 
 
 def install(timeline: Timeline) -> None:
     """Watch Python's collector, torch.save, autocast and torch.utils.checkpoint."""
-
-    def collecting(phase: str, info: dict[str, int]) -> None:
-        if timeline.here():
-            if phase == "start":
-                timeline.enter(GC)
-            elif timeline.phase == GC:
-                timeline.leave()
-
-    gc.callbacks.append(collecting)
+    collector.install(timeline)
     time_saving(timeline, torch, ("save",))
     # Torch imports it, if it is installed.
     time_saving(timeline, sys.modules.get("numpy"), ("savez", "savez_compressed"))

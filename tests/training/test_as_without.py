@@ -100,6 +100,33 @@ SIGNALS = """
     print("now", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 """
+COLLECTED = """
+    import gc, os, signal, time, torch
+
+    class Late(Exception):
+        def __init__(self, seconds): super().__init__(seconds, "s")
+
+    def raises(number, _):
+        if number == signal.SIGALRM: raise TimeoutError("too late", 3)
+        if number == signal.SIGUSR1: raise Late(0.5)
+        raise SystemExit(4)
+
+    many = [[] for _ in range(2_000_000)]
+    # It comes while Python collects, which takes much longer.
+    for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1, signal.SIGTERM):
+        if number != signal.SIGINT: signal.signal(number, raises)
+        if os.fork() == 0:
+            time.sleep(0.05)
+            os.kill(os.getppid(), number)
+            os._exit(0)
+        try:
+            gc.collect()
+            # Of what ends a wait, Python's own Ctrl-C alone is as early as without.
+            time.sleep(30 if number == signal.SIGINT else 1)
+            print("nothing was raised")
+        except (KeyboardInterrupt, Exception) as error:
+            print(type(error).__name__, error.args, isinstance(error, Late), flush=True)
+"""
 INTERRUPTED = """
     import os, signal, torch
 
@@ -198,6 +225,7 @@ SCRIPTS = [
     pytest.param(PICKLED, id="pickled", marks=WARD),
     pytest.param(THREADS, id="threads"),
     pytest.param(SIGNALS, id="signals", marks=WARD),
+    pytest.param(COLLECTED, id="collected", marks=WARD),
     pytest.param(INTERRUPTED, id="interrupted", marks=WARD),
     pytest.param(EVENTS, id="events", marks=WARD),
     pytest.param(AGAIN, id="executes itself", marks=WARD),
