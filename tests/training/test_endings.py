@@ -147,7 +147,8 @@ def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signal
     script = training(TRAIN, "never")
     with script.started(*script.under("--no-prove", "--steps=10000")) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "step 20\n"
+        # Some versions of gloo print lines before.
+        assert "step 20\n" in process.stdout
         os.kill(process.pid, number)
         trained = script.outcome(process)
     run = told(trained)
