@@ -34,10 +34,10 @@ def install(timeline: Timeline) -> None:
     show = sys.unraisablehook
 
     def dropped(by_python: Any) -> None:
-        if by_python.object is not collecting or by_python.exc_value is None:
+        if by_python.object is not collecting or not timeline.here():
             show(by_python)
             return
-        if timeline.here() and timeline.phase == GC:
+        if timeline.phase == GC:
             timeline.leave()
         _thread.start_new_thread(_raise, (timeline.main, by_python.exc_value))
 

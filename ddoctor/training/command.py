@@ -12,7 +12,7 @@ from functools import cache
 import msgspec
 
 from ddoctor.recorder import recorded, trial
-from ddoctor.training import launcher, stderr
+from ddoctor.training import answer, stderr
 from ddoctor.training.messages import TurnOrder
 
 
@@ -47,7 +47,7 @@ def _inheritable(number: int) -> bool:
 
 def environment(turn: int, order: TurnOrder) -> dict[str, str]:
     """The environment of the script in a turn."""
-    environment = {name: one for name, one in os.environ.items() if name != launcher.VARIABLE}
+    environment = {name: one for name, one in os.environ.items() if name != answer.VARIABLE}
     if turn == 0:
         environment[recorded.ISOLATE] = "1"
     else:

@@ -25,7 +25,7 @@ from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.proc import interruption
 from ddoctor.recorder import script
-from ddoctor.training import launcher
+from ddoctor.training import answer
 from ddoctor.training.child import FORWARDED, Child, NewChild
 from ddoctor.training.command import recorder_command
 from ddoctor.training.messages import TurnOrder, Unrecorded
@@ -70,12 +70,12 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         leave_it_to_rank_0()
         return 2
     options, command, outputs = asked
-    host, parent = socket.gethostname(), os.getppid()
+    host, launcher = socket.gethostname(), os.getppid()
     current: list[Child] = []
     early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        if launched.agent_store and os.getppid() != parent:
+        if launched.agent_store and os.getppid() != launcher:
             raise DoctorError(f"rank {launched.rank} ends (has the launcher been killed?)")
         if current:
             current[0].forward(number)
@@ -104,7 +104,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
             "the script continues, and is not recorded"
         )
         sys.stdout.flush()
-        os.environ.pop(launcher.VARIABLE, None)
+        os.environ.pop(answer.VARIABLE, None)
         os.execv(sys.executable, recorder_command("", command))
     for one in early:
         child.forward(one)
@@ -199,11 +199,11 @@ def _supervise(
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
-    launched, parent = child.launched, os.getppid()
+    launched, launcher = child.launched, os.getppid()
 
     def useless() -> bool:
         # With the launcher, its store and the other ranks have gone.
-        return os.getppid() != parent or child.over_seconds > LATE_SECONDS
+        return os.getppid() != launcher or child.over_seconds > LATE_SECONDS
 
     # If the launcher has no store, the script opens one at MASTER_PORT.
     beside = not launched.agent_store and launched.port > 0
@@ -234,11 +234,11 @@ def _supervise(
     except (StoreLost, CoordinatorLost) as error:
         why = f"rank {launched.rank}: {error}"
         refused = launched.agent_store and isinstance(error.__cause__, ConnectionRefusedError)
-        if os.getppid() != parent or refused:
+        if os.getppid() != launcher or refused:
             raise DoctorError(f"{why} (has the launcher been killed?)") from error
         return _unrecorded(child, why)
     except Exception as error:
-        if launched.agent_store and os.getppid() != parent:
+        if launched.agent_store and os.getppid() != launcher:
             raise  # by the signal of its end: `forward`
         failure = 2 if child.over else 0
         why = f"rank {launched.rank}: {console.internal_error(error)}"

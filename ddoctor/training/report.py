@@ -18,8 +18,8 @@ from ddoctor.models import Report
 from ddoctor.probing import sweep_request
 from ddoctor.report.output import Outputs, progress
 from ddoctor.training import growing, merge
+from ddoctor.training.answer import told
 from ddoctor.training.child import Child, NewChild
-from ddoctor.training.launcher import told
 from ddoctor.training.lead import Lead
 from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,6 +38,12 @@ SCRIPT = """
         optimizer.step()
         optimizer.zero_grad()
 """
+KEEPS = """
+import signal
+before = signal.getsignal(signal.SIGINT)
+import ddoctor.training.rank, ddoctor.training.report
+assert signal.getsignal(signal.SIGINT) is before
+"""
 PAGE = ("Traceback", "FAILED", "exitcode")
 
 
@@ -58,3 +65,8 @@ def test_the_report_is_the_last_word(
         told = run.outcome(process)
     assert process.returncode == (slow > 0), told.stdout + told.stderr
     assert not [word for word in PAGE if word in told.stderr], told.stderr
+
+
+def test_a_rank_handles_ctrl_c_itself() -> None:
+    """Only the launcher's process ends at once, during its imports."""
+    subprocess.run([sys.executable, "-c", KEEPS], check=True, timeout=120)
