@@ -21,7 +21,7 @@ class Answer:
         os.environ[VARIABLE] = f"{name} {os.readlink(name)}"
 
     def exit_code(self) -> int:
-        """What rank 0 told; 0: nothing."""
+        """The exit code that rank 0 gave; 0: none."""
         os.set_blocking(self._reader, False)
         with suppress(BlockingIOError):
             return max(os.read(self._reader, 1000))
