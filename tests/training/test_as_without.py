@@ -72,8 +72,6 @@ THREADS = """
     for one in threading.enumerate():
         if one is not threading.main_thread(): one.join()
     while threading.active_count() > 1: time.sleep(0.1)
-    loader = torch.utils.data.DataLoader(list(range(8)), 2, num_workers=1)
-    print(len(list(loader)), threading.enumerate() == [threading.main_thread()])
     threading.Thread(target=late).start()
     atexit.register(print, "at exit")
     raise SystemExit(4)
