@@ -16,6 +16,9 @@ from typing import Any
 from ddoctor.proc.files import search
 from ddoctor.proc.parent import end_with_parent
 
+LOADED_NCCL = r"(/.*/libnccl\.so[^/\n]*)$"
+"""In /proc/PID/maps, where lines without a path may follow."""
+
 
 def describe() -> dict[str, Any]:
     """The fields of `ddoctor.evidence.software.Torch`; a torch that lacks one leaves it out."""
@@ -34,7 +37,7 @@ def describe() -> dict[str, Any]:
     if described.get("cuda") or described.get("hip"):
         add("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version()[:3])))
         add("cudnn", lambda: str(torch.backends.cudnn.version()))
-    described["nccl_library"] = search(r"(/.*/libnccl\.so[^/]*)$", Path("/proc/self/maps")) or None
+    described["nccl_library"] = search(LOADED_NCCL, Path("/proc/self/maps")) or None
     return described
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddoctor.collect.software import software
+from ddoctor.collect.torch_build import LOADED_NCCL
+from ddoctor.proc.files import search
 
 NCCL = b"\x7fELF\0" + b"x" * 5000 + b"NCCL version 2.27.3+cuda12.9 compiled with CUDA 12.9\0rest"
 
@@ -100,6 +102,15 @@ def test_nccl_libraries_by_what_leads_to_them(
         (f"{other}/libnccl.so.2.18.3", ("LD_LIBRARY_PATH",), "2.18.3", "11.0"),
         (f"{other}/libnccl.so", ("LD_LIBRARY_PATH",), None, None),
     }
+
+
+def test_nothing_but_the_path_of_a_mapped_library(tmp_path: Path) -> None:
+    (tmp_path / "maps").write_text(
+        "7ff7bfdb0000-7ff7bfdb1000 r--s 00000000 fd:00 123     /usr/lib/libnccl.so.2.27.3\n"
+        "7ff7bfdbd000-7ff7bfdc1000 rw-p 00000000 00:00 0 \n"
+        "7ff7bfdc7000-7ff7bfdc9000 r-xp 00000000 00:00 0       [vdso]\n"
+    )
+    assert search(LOADED_NCCL, tmp_path / "maps") == "/usr/lib/libnccl.so.2.27.3"
 
 
 def test_the_nccl_that_importing_torch_loads(

@@ -180,8 +180,9 @@ for step in range(8):
     total.backward()
     optimizer.step()
 dist.destroy_process_group()
-if rank == 0:
-    assert other.wait() == 0
+if rank == 1:
+    os._exit(0)  # gloo's threads sometimes abort while Python ends
+assert other.wait() == 0
 """
 
 
