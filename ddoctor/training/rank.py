@@ -71,12 +71,13 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         return 2
     options, command, outputs = asked
     host, launcher = socket.gethostname(), os.getppid()
+    orphaned = DoctorError(f"rank {launched.rank} ends (has the launcher been killed?)")
     current: list[Child] = []
     early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        if launched.agent_store and os.getppid() != launcher:
-            raise DoctorError(f"rank {launched.rank} ends (has the launcher been killed?)")
+        if _without_launcher(launched, launcher):
+            raise orphaned
         if current:
             current[0].forward(number)
         else:
@@ -109,10 +110,20 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
     for one in early:
         child.forward(one)
     try:
-        code = _supervise(child, new_child, options, command, outputs)
+        code = _supervise(child, new_child, options, command, outputs, launcher)
+    except Exception as error:
+        # Native code, as in an import, makes another error of what a signal's handler raises.
+        if not isinstance(error, DoctorError) and _without_launcher(launched, launcher):
+            raise orphaned from error
+        raise
     finally:
         current[0].end(sample=False)
     return _like(code)
+
+
+def _without_launcher(launched: LaunchedRank, launcher: int) -> bool:
+    """Whether this rank's launcher, whose store it uses, has gone."""
+    return launched.agent_store and os.getppid() != launcher
 
 
 def _check_host() -> None:
@@ -185,6 +196,7 @@ def _supervise(
     options: RankOptions,
     command: tuple[str, ...],
     outputs: Outputs | None,
+    launcher: int,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.
     from ddoctor.cluster.store import (
@@ -199,7 +211,7 @@ def _supervise(
     from ddoctor.cluster.supervisor import CoordinatorLost
     from ddoctor.training.follow import follow
 
-    launched, launcher = child.launched, os.getppid()
+    launched = child.launched
 
     def useless() -> bool:
         # With the launcher, its store and the other ranks have gone.
@@ -238,8 +250,8 @@ def _supervise(
             raise DoctorError(f"{why} (has the launcher been killed?)") from error
         return _unrecorded(child, why)
     except Exception as error:
-        if launched.agent_store and os.getppid() != launcher:
-            raise  # by the signal of its end: `forward`
+        if _without_launcher(launched, launcher):
+            raise
         failure = 2 if child.over else 0
         why = f"rank {launched.rank}: {console.internal_error(error)}"
         return _unrecorded(child, why) or failure
