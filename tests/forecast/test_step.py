@@ -15,7 +15,7 @@ from tests.forecast.model_set import LENGTH, SAMPLES, SET, VOCABULARY
 from tests.forecast.on_cpu import footprint
 
 WORST = 0.03
-SAMPLED = ("dense", "cnn with batch norm")
+SAMPLED = ("dense",)
 AdamW = partial(torch.optim.AdamW, lr=1e-4)
 SGD = partial(torch.optim.SGD, lr=1e-2)
 

@@ -24,16 +24,15 @@ print("the end", *(name for name in ("libtorch", "numpy") if name in maps), flus
 """
 
 
-def some(ranks: int, *marks: pytest.MarkDecorator) -> object:
+def some(ranks: int) -> object:
     """So many ranks, if this host has the memory for them."""
     little = psutil.virtual_memory().available < ranks * RANK_BYTES
     skip = pytest.mark.skipif(little, reason="too little memory for so many ranks")
-    return pytest.param(ranks, marks=(*marks, skip))
+    return pytest.param(ranks, marks=skip)
 
 
-@pytest.mark.parametrize(
-    "ranks", [some(4), some(200, pytest.mark.ward), some(400, pytest.mark.ward)]
-)
+@pytest.mark.ward
+@pytest.mark.parametrize("ranks", [some(4), some(200), some(400)])
 def test_many_ranks_that_only_sleep(tmp_path: Path, ranks: int) -> None:
     """All scripts come to their ends, all records arrive, and no supervisor imports torch."""
     path, report = tmp_path / "train.py", tmp_path / "report.json"

@@ -12,11 +12,11 @@ from tests.training.test_same_state import PYTHON, UNDER
 FORKS = Path(__file__).parent / "forks.py"
 # To its end: a stopped script takes along what it has started.
 WHOLE = (*UNDER[:-1], "--steps=100000", "--")
-OTHERS = [pytest.param("1", str(seed), marks=pytest.mark.ward) for seed in range(3)]
 # OpenMP's threads do not survive a fork, so with them only early ones are made.
-ALL = [("1", "7"), *OTHERS, pytest.param("0", "8", marks=pytest.mark.ward)]
+ALL = [("1", "0"), ("1", "1"), ("1", "2"), ("1", "7"), ("0", "8")]
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize(("threads", "seed"), ALL)
 def test_every_process_has_the_losses_that_it_has_without(
     training: MakeTraining, tmp_path: Path, threads: str, seed: str

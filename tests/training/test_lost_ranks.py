@@ -193,6 +193,7 @@ def test_a_stopped_script_is_said_and_left_to_its_user(training: MakeTraining) -
     assert (code in (0, 1), other) == (True, 0), stderr
 
 
+@pytest.mark.ward
 def test_ctrl_z_stops_the_script_too(training: MakeTraining) -> None:
     """It leads a session of its own, which the terminal does not reach."""
     script = training("import time; print('begun', flush=True); time.sleep(8); print('the end')")

@@ -190,6 +190,7 @@ if os.environ["RANK"] == "0":
 """
 
 
+@pytest.mark.ward
 def test_what_a_script_leaves_running_comes_to_its_end(
     training: MakeTraining, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ WAYS = [
     pytest.param(PYTHON, module, id="module", marks=WARD),
     pytest.param(PYTHON, packed, id="folder", marks=WARD),
     pytest.param(PYTHON, zipped, id="zip file", marks=WARD),
-    pytest.param(TORCHRUN, script, id="torchrun"),
+    pytest.param(TORCHRUN, script, id="torchrun", marks=WARD),
     pytest.param((*TORCHRUN, "-m"), module, id="torchrun -m", marks=WARD),
 ]
 

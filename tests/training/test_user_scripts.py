@@ -38,6 +38,7 @@ def test_a_script_without_children_that_takes_no_step(training: MakeTraining) ->
     assert "get it with" not in stdout
 
 
+@pytest.mark.ward
 def test_the_launcher_is_killed(training: MakeTraining) -> None:
     script = training(f"{HEAD}print('begun', flush=True)\n{LOOP}")
     with script.started(*script.under("--steps=10000")) as process:
