@@ -140,15 +140,20 @@ def _settle_writable(path: Path) -> None:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
             raise DoctorError(f"cannot write {path}: there is no folder {folder}") from None
-        writable = os.access(folder, os.W_OK)
+        writable = _may_write(folder)
     except OSError as error:
         raise DoctorError(f"cannot write {path}: {error.strerror}") from error
     else:
         if stat.S_ISDIR(mode):
             raise DoctorError(f"cannot write {path}: it is a folder")
-        writable = os.access(path, os.W_OK)
+        writable = _may_write(path)
     if not writable:
         raise DoctorError(f"cannot write {path}: permission denied")
+
+
+def _may_write(path: Path) -> bool:
+    # By default this asks for the real user, who may have other rights than this process.
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _identity(path: Path) -> object:

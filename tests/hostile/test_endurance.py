@@ -46,6 +46,7 @@ def spies() -> list[int]:
 
 
 @pytest.mark.ward
+@pytest.mark.timeout(3600)
 def test_a_thousand_looks(start: StartLive) -> None:
     live = start(
         after="open('weights', 'w').write(str([p.sum().item() for p in model.parameters()]))"

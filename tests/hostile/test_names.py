@@ -29,7 +29,7 @@ def test_a_script_and_its_folder(tmp_path: Path, name: str) -> None:
         assert "by intention" in ran.stderr
         assert not any("not recorded" in line for line in ran.said)
         report = json.loads((folder / "r.json").read_text())
-        assert "dead-rank" in [one["cause"] for one in report["findings"]]
+        assert report["findings"][0]["cause"] == "script-error"
     diagnosed = run(sys.executable, "-m", "ddoctor", "diagnose", str(folder / "b.json"))
     assert diagnosed.code == 1
 

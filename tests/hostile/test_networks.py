@@ -45,19 +45,21 @@ def test_the_ports_beside_the_launchers_are_taken(tmp_path: Path) -> None:
     """Then the run is not recorded: torchrun's own store is not used here, as by mpirun."""
     port = free_port()
     code = (
-        "import socket, subprocess, sys\n"
+        "import os, socket, subprocess, sys\n"
         "held = [socket.create_server(('', port)) for port in range(*map(int, sys.argv[1:3]))]\n"
-        "sys.exit(subprocess.call(sys.argv[3:]))"
+        "ranks = [dict(os.environ, RANK=rank, LOCAL_RANK=rank) for rank in '01']\n"
+        "started = [subprocess.Popen(sys.argv[3:], env=one) for one in ranks]\n"
+        "sys.exit(max(one.wait() for one in started))"
     )
     taken = (sys.executable, "-c", code, str(port + 1), str(port + 9))
-    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    words = (sys.executable, "-m", "ddoctor.probe", "run", "--no-prove", str(script(tmp_path)))
-    ran = run(*words, within=taken, environment={**rank, **address, "CODE": "3"})
-    assert (ran.code, ran.ends) == (3, 1)
-    (line,) = ran.said
-    assert "no port is free for the store" in line
-    assert line.endswith("the script continues, and is not recorded")
+    path = script(tmp_path, TOGETHER)
+    words = (sys.executable, "-m", "ddoctor.probe", "run", "--no-prove", str(path))
+    ran = run(*words, within=taken, environment={**world, **address, "CODE": "3"})
+    assert (ran.code, ran.ends) == (3, 2), ran.stderr
+    assert any("no port is free for the store" in line for line in ran.said)
+    assert all(line.endswith("not recorded") for line in ran.said)
 
 
 def test_probes_without_a_loopback_interface() -> None:
