@@ -18,14 +18,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 # torch/csrc/distributed/c10d/reducer.cpp, checkAndRaiseMarkedTwiceError
 TWICE = "Expected to mark a variable ready only once"
@@ -101,6 +101,28 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping, words: FrameworkWords) -> It
             ),
         ),
     )
+
+
+def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+    for one in run.raised(TWICE) if run.only_told else ():
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{endings.who(one)} raised '{log_events.quoted(one.words)}', according to "
+                f"{run.log}: blocks that are checkpointed in the re-entrant way run their "
+                "backward pass twice, or the model uses parameters twice"
+            ),
+            where=Where.of([one]),
+            fixes=(
+                Fix.python(
+                    summary="checkpoint without re-entrant backward passes",
+                    paste="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n"
+                    '# Trainer: gradient_checkpointing_kwargs={"use_reentrant": False}',
+                ),
+            ),
+        )
+        return
 
 
 _STATIC = Fix.python(

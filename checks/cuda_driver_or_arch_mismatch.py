@@ -13,16 +13,21 @@ sm_80 runs on compute capability 8.6, but not on 9.0.
 To fix it, install the torch build for this driver, or update the driver.
 """
 
+# Above 150 lines: software, GPUs and logs show it, each with its own fix.
+
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-from ddoctor.analysis import parsing
+from ddoctor.analysis import log_events, parsing
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.known_software import CudaBuilds
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.software import Software, Torch
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def built_without_cuda(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterator[Finding]:
@@ -88,6 +93,24 @@ def no_code_for_gpu(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterat
         _reinstall(gpus, known),
         Where(devices=tuple(gpu.device for gpu in lacking)),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("driver-too-old", "no-kernel-image"):
+        old = event.pattern == "driver-too-old"
+        yield log_events.finding(
+            [event],
+            "the driver is older than the CUDA of this torch"
+            if old
+            else "this torch has no code for the GPU",
+            Fix(
+                summary="update the driver, or install a torch for the CUDA that it supports"
+                if old
+                else "install a torch with code for this GPU",
+                paste="nvidia-smi | head -4; python -m torch.utils.collect_env",
+            ),
+        )
+        return
 
 
 def _finding(

@@ -15,15 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.live_ranks import WORKS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import start_workers_with
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout")
+EXPLAINS = ("dead-rank", "first-failure-masked", "late-rank-timeout", "script-error")
 
 # torch/utils/data/dataloader.py, _get_data: raised only where the script sets a timeout.
 TIMED_OUT = re.compile(r"DataLoader timed out after (\d+) seconds")
@@ -46,6 +47,22 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         computes = any(row.cpu_seconds > WORKS * rank.seconds for row in rank.seen.workers)
         if rank.doing == "loader-wait" and not computes:
             yield _stuck(rank, live)
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    loading, waiting = log.of("stack-loader"), log.of("stack-collective")
+    if loading and waiting:
+        yield log_events.finding(
+            loading,
+            f"this process waits for a worker of its DataLoader, and others wait for it in a "
+            f"collective ({waiting[0].place})",
+            Fix.python(
+                summary="start workers without copies of locks, and limit how long one may take",
+                paste='DataLoader(..., multiprocessing_context="spawn", timeout=300)',
+                caution="a worker that is only slow looks the same in a single look",
+            ),
+            confidence=Confidence.LIKELY if log.of("watchdog") else Confidence.POSSIBLE,
+        )
 
 
 def _stuck(rank: LiveRankState, live: LiveState) -> Finding:

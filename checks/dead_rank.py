@@ -86,13 +86,19 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         f"{endings.thread(first)}{endings.others(run, shown)}",
         () if alone else shown,
         _training_fix(run, first),
-        Observation(name="exit code", value=first.exit_code or 0),
-        Observation(name="last phase", value=first.doing),
-        Observation(name="last output", value=first.words),
+        *(
+            ()
+            if run.only_told
+            else (
+                Observation(name="exit code", value=first.exit_code or 0),
+                Observation(name="last phase", value=first.doing),
+                Observation(name="last output", value=first.words),
+            )
+        ),
     )
     yield replace(
         finding,
-        confidence=endings.confidence(first),
+        confidence=Confidence.POSSIBLE if run.only_told else endings.confidence(first),
         title="The only process of the run has died" if alone else "",
     )
 
@@ -170,7 +176,7 @@ def _training_fix(run: TrainingRun, first: RankEnding) -> Fix:
             paste=endings.traceback(first),
             language="text",
         )
-    if not _signal(first):
+    if not _signal(first) and run.command:
         return Fix(
             summary="find the call that ends the process",
             paste=f"grep -nE '_exit\\(|exit\\(|abort\\(' {run.command[0]}",

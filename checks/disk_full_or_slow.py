@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.host import Disk, Disks
 from ddoctor.evidence.live import HostRates
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -31,6 +33,9 @@ EXPLAINS = (
     "dataloader-bottleneck",
     "rank0-extra-work",
     "straggler-rank",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
 )
 
 GB = 10**9
@@ -121,6 +126,21 @@ def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterato
                 ),
             ),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("disk-full"):
+        if "/dev/shm" in event.text or "nccl" in event.text.lower():
+            continue  # shm-too-small
+        yield log_events.finding(
+            [event],
+            "a file could not be written to its end: the disk, or the quota on it, is full",
+            Fix(
+                summary="free space where the run writes, and keep fewer checkpoints",
+                paste="df -h .; df -i .; quota -s; du -sh -- * | sort -h | tail",
+            ),
+        )
+        return
 
 
 def _by_disk(rank: LiveRankState) -> bool:

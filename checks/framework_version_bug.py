@@ -12,11 +12,27 @@ To fix it, install a release without the bug.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings
 from ddoctor.evidence.known_software import Combinations
 from ddoctor.evidence.software import Software
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+# Names that another release has: of a module, of a class, or of a parameter.
+MISSING = re.compile(
+    r"AttributeError: module '(?P<module>[\w.]+)' has no attribute"
+    r"|AttributeError: '(?P<kind>\w+)' object has no attribute"
+    r"|ImportError: cannot import name '\w+' from '(?P<origin>[\w.]+)'"
+)
+FRAMEWORKS = {"accelerate", "apex", "bitsandbytes", "datasets", "deepspeed", "flash_attn"}
+FRAMEWORKS |= {"lightning", "megatron", "peft", "torch", "torchvision", "transformers", "trl"}
+# DeepSpeed's optimizers, which stand in for those of torch.
+WRAPPERS = {"BF16_Optimizer", "FP16_Optimizer", "DeepSpeedZeroOptimizer", "DeepSpeedEngine"}
+WRAPPERS |= {"DeepSpeedZeroOptimizer_Stage3", "AcceleratedOptimizer", "AcceleratedScheduler"}
 
 
 def known_bad(software: Software, known: Combinations) -> Iterator[Finding]:
@@ -40,3 +56,33 @@ def known_bad(software: Software, known: Combinations) -> Iterator[Finding]:
             ),
             fixes=(Fix(summary="install a release without this bug", paste=combination.upgrade),),
         )
+
+
+def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+    if not run.only_told:
+        return
+    for one in run.failures:
+        match = MISSING.search(f"{one.exception}: {one.message}")
+        if match is None:
+            continue
+        package = (match["module"] or match["origin"] or "").partition(".")[0]
+        inner = one.stack[-1] if one.stack else None
+        if package not in FRAMEWORKS and match["kind"] not in WRAPPERS:
+            continue
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY if package else Confidence.POSSIBLE,
+            because=(
+                f"{endings.who(one)} raised {one.words}{endings.at(inner)}: what calls it was "
+                f"written for another release of {package or 'the library of that class'}"
+            ),
+            where=Where.of([one]),
+            fixes=(
+                Fix(
+                    summary="install releases that were made for each other",
+                    paste=f"pip install --upgrade {package or 'deepspeed'}; pip check",
+                    caution="or the release of that library that the calling code names",
+                ),
+            ),
+        )
+        return

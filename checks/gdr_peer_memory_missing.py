@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -69,3 +71,18 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("gdr-off"):
+        yield log_events.finding(
+            [event],
+            "data between the GPU and the network passes through the memory of the host",
+            Fix(
+                summary="load the module, now and at each boot",
+                paste="sudo modprobe nvidia_peermem\n"
+                "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf",
+            ),
+            severity=Severity.WARNING,
+        )
+        return

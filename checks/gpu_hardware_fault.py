@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, PcieErrors, XidEvent
 from ddoctor.evidence.known_hardware import KnownXids, Xid
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -31,6 +33,9 @@ EXPLAINS = (
     "straggler-rank",
     "uneven-gpu-speed",
     "wrong-collective-result",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
 )
 OF_MACHINE = True
 
@@ -52,6 +57,13 @@ class Sign:
     remedy: str = "reset-gpu"
     severity: Severity = Severity.ERROR
     confidence: Confidence = Confidence.CERTAIN
+
+
+MEANING = {
+    "ecc-error": "a memory error that the GPU cannot correct, which no setting of the run causes",
+    "gpu-off-the-bus": "the GPU no longer answers on its PCIe bus",
+    "row-remap": "the GPU has a bad row of memory, and replaces it at its next reset",
+}
 
 
 def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterator[Finding]:
@@ -99,6 +111,30 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
             where=Where(devices=(bus_id,)),
             fixes=tuple(_fixes(gpus, None, {"restart-machine"})),
         )
+
+
+def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
+    for event in log.of("ecc-error", "gpu-off-the-bus", "row-remap"):
+        yield log_events.finding([event], MEANING[event.pattern], _EXAMINE)
+        return
+    for event in log.of("xid"):
+        xid = known.get(int(event.values["code"]))
+        if xid is not None and xid.blames in ("board", "memory", "gpu-or-driver"):
+            sure = xid.blames != "gpu-or-driver"
+            yield log_events.finding(
+                [event],
+                f"Xid {xid.code} is {xid.title}, of the GPU at {event.values['bus']}",
+                _EXAMINE,
+                confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+            )
+            return
+
+
+_EXAMINE = Fix(
+    summary="take the node out of service, and examine the GPU",
+    paste="nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -E 'Xid|NVRM'; dcgmi diag -r 3",
+    caution="reset the GPU or restart the node; replace the GPU if the errors return",
+)
 
 
 def _own_account(gpu: Gpu) -> Iterator[Sign]:

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import where
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import Burn
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -73,6 +75,20 @@ def under_load(burn: Burn) -> Iterator[Finding]:
             cost=Cost(value=round(rank.fallen, 2), unit="share of speed") if rank.fallen else None,
             fixes=(_cool(rank.place.bus_id),),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("thermal-violation", "thermal-slowdown"):
+        yield log_events.finding(
+            [event],
+            "the GPU is too hot, and lowers its clocks",
+            Fix(
+                summary="check the cooling of the node, and leave the GPU out until then",
+                paste="nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+            ),
+            severity=Severity.WARNING,
+        )
+        return
 
 
 def _evidence(gpu: Gpu, reasons: list[str], usual: int | None) -> Iterator[Observation]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.environment_fixes import raise_container_limit
 from ddoctor.analysis.live_ranks import named
@@ -27,6 +27,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import RankEnding, Starts, TrainingRun
@@ -38,6 +39,7 @@ EXPLAINS = (
     "straggler-rank",
     "rank0-extra-work",
     "dataloader-bottleneck",
+    "script-error",
 )
 
 SIGKILL = 9
@@ -120,6 +122,21 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         cost=Cost(value=round((need - NEARLY_ALL * plan.host_memory) / GIB, 1), unit="GiB"),
         fixes=(fix,),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    events = log.of("host-oom-kill", "slurm-oom", "pod-oom")
+    events = events or log.of("worker-killed", "no-host-memory")
+    if events:
+        yield log_events.finding(
+            events,
+            "the memory of the host, or of its limit, ran out",
+            _FEWER_COPIES,
+            Fix(
+                summary="ask for more memory",
+                paste="#SBATCH --mem=0  # all memory of the node; or raise the limit of the pod",
+            ),
+        )
 
 
 def _killed(run: TrainingRun | None) -> list[RankEnding]:

@@ -23,13 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.interface_choice import gloo_choice
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.joining import HostJoining
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("network-unreachable",)
+EXPLAINS = (
+    "network-unreachable",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+    "rank-missing-at-init",
+)
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -141,6 +149,22 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    # torch warns so of an IPv6 address where the IPv4 address is used: alone it says nothing.
+    events, late = log.of("name-resolution"), log.of("store-timeout")
+    if events and (late or not all("IPv6 network addresses" in one.text for one in events)):
+        yield log_events.finding(
+            events,
+            "this machine does not know the address of a host by its name"
+            + (f", and {late[0].place} tells that the connection timed out" if late else ""),
+            Fix(
+                summary="use the address instead of the name, or make the name known on each node",
+                paste="getent hosts NAME || echo '10.0.0.1 NAME' | sudo tee -a /etc/hosts",
+                caution="in Kubernetes, wait until the name of the pod is known (headless service)",
+            ),
+        )
 
 
 def _by_interface(network: Network, rendezvous: Rendezvous | None) -> Iterator[Fix]:

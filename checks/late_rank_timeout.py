@@ -14,12 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import named, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import longer_limit
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
-EXPLAINS = ("straggler-rank", "rank0-extra-work", "rank-missing-at-init")
+EXPLAINS = (
+    "straggler-rank",
+    "rank0-extra-work",
+    "rank-missing-at-init",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 # Reading data and imports take the same on all ranks, and end soon.
 STARTING = ("import", "loader-start")
@@ -53,3 +62,39 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             *(way_there(rank, found.calls) if found.calls else ()),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    timeouts = log.of("watchdog", "store-wait")
+    if not timeouts or log.of("desync", "collective-mismatch"):
+        return
+    waited = {one.rank for one in timeouts}
+    for work in log.of("progress"):
+        under_way = int(work.values["done"]) < int(work.values["total"])
+        if work.file == timeouts[0].file and work.rank not in waited - {None} and under_way:
+            yield log_events.finding(
+                [timeouts[0], work],
+                f"meanwhile another rank was busy with '{work.values['task'].strip()}' "
+                f"({work.values['done']} of {work.values['total']}, {work.place})",
+                *_WORK_BEFORE,
+            )
+            return
+    # A barrier is a reduction of one element.
+    barriers = [one for one in timeouts if one.values.get("numel") == "1"]
+    if barriers and len(barriers) == len(timeouts):
+        yield log_events.finding(
+            barriers,
+            "the other ranks did not come to this barrier within the timeout, and the log does "
+            "not say what they did; `ddoctor attach` on their hosts tells it while they wait",
+            *_WORK_BEFORE,
+            confidence=Confidence.POSSIBLE,
+        )
+
+
+_WORK_BEFORE = (
+    Fix(
+        summary="do that work once before the run, and let the ranks only read its result",
+        paste="python prepare.py  # tokenise, index or download, and write a file",
+    ),
+    longer_limit(),
+)

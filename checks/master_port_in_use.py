@@ -17,8 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
@@ -46,6 +50,20 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
         ),
         fixes=tuple(_fixes(rendezvous)),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("address-in-use"):
+        yield log_events.finding(
+            [event],
+            "another process uses the port of the rendezvous",
+            Fix(
+                summary="find that process, or choose another port",
+                paste="ss -ltnp | grep -E ':(29500|29400)'\ntorchrun --rdzv-endpoint=localhost:0 …",
+                caution="with several nodes, choose the same --master-port on each",
+            ),
+        )
+        return
 
 
 def _fixes(rendezvous: Rendezvous) -> Iterator[Fix]:

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import MIB, few
 from ddoctor.evidence.host import Kernel, Limits
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 # NCCL_BUFFSIZE: 4 MiB for each connection and channel
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Two channels with one buffer
@@ -53,6 +57,19 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
         ),
         fixes=(_fix(limits, kernel),),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("ib-memory"):
+        yield log_events.finding(
+            [event],
+            "RDMA may not lock the memory that it needs: the limit of locked memory is too low",
+            Fix(
+                summary="raise the limit where the ranks are started",
+                paste="ulimit -l unlimited  # or: docker run --ulimit memlock=-1 …",
+            ),
+        )
+        return
 
 
 def _fix(limits: Limits, kernel: Kernel | None) -> Fix:

@@ -19,16 +19,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
 from ddoctor.analysis.live_ranks import at_places, named, places
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked", "rank-dependent-control-flow")
+EXPLAINS = ("dead-rank", "first-failure-masked", "rank-dependent-control-flow", "script-error")
 
 # torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes
 MODELS = re.compile(
@@ -55,6 +56,28 @@ def recorded_in_a_live_run(
         because = f"{found.detail}, {found}, according to {RECORDER}"
         because += f"; nothing moved for {live.seconds:.0f} s"
         yield _finding(found, because, (), by_nccl(records))
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("collective-mismatch"):
+        if collective_mismatch.same_call(event.text):
+            yield log_events.finding(
+                [event], "the ranks call the same collective with different shapes", *_padded("")
+            )
+            return
+    numbers: dict[str, list[LogEvent]] = {}
+    for one in log.of("watchdog"):
+        numbers.setdefault(one.values.get("number", ""), []).append(one)
+    for events in numbers.values():
+        brought = {one.values["numel"] for one in events if "numel" in one.values}
+        if len(brought) > 1 and len({one.values.get("operation") for one in events}) == 1:
+            yield log_events.finding(
+                events,
+                "the ranks brought different numbers of elements to the same collective: "
+                + " and ".join(sorted(brought)),
+                *_padded(""),
+            )
+            return
 
 
 def _finding(

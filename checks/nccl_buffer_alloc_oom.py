@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 # nccl/src/include/alloc.h; "Cuda failure 2 'out of memory'" of its CUDACHECK, quoted by torch.
 ALLOCATION = re.compile(
@@ -60,3 +61,17 @@ def no_room(run: TrainingRun) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("nccl-alloc"):
+        yield log_events.finding(
+            [event],
+            "no GPU memory was left for the buffers of NCCL: torch's allocator holds the rest",
+            Fix.python(
+                summary="leave about 1 GiB of the GPU to NCCL",
+                paste="torch.cuda.set_per_process_memory_fraction(0.95)\n"
+                "torch.cuda.empty_cache()  # before a new process group is first used",
+            ),
+        )
+        return

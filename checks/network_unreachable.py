@@ -20,11 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import connection_test
 from ddoctor.evidence.joining import Attempt, HostJoining, Reach
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "rank-missing-at-init", "rank-stuck-outside-collective")
+EXPLAINS = (
+    "dead-rank",
+    "rank-missing-at-init",
+    "rank-stuck-outside-collective",
+    "first-failure-masked",
+    "script-error",
+)
 OF_MACHINE = True
 
 MEANING = {
@@ -95,6 +103,27 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
         ),
         fixes=tuple(_ways_there(way)),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("nccl-connect", "no-route"):
+        address = event.values.get("address", "")
+        if address.startswith("fe80"):
+            continue  # of an interface that leads nowhere: socket-interface-wrong
+        bridge = address.startswith("172.17.")
+        yield log_events.finding(
+            [event],
+            "the address is on Docker's bridge, which other machines do not reach"
+            if bridge
+            else "the other machine cannot be reached at this address and port",
+            Fix(summary="let the ranks use the host's network", paste="docker run --network=host …")
+            if bridge
+            else Fix(
+                summary="open all TCP ports between the nodes, and test one",
+                paste=f"nc -vz {address or 'ADDRESS'} 29500; sudo iptables -L -n | head -40",
+            ),
+        )
+        return
 
 
 def _ways_there(way: Attempt) -> Iterator[Fix]:

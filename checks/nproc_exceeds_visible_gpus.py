@@ -14,10 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.evidence.joining import Joining
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "rank-missing-at-init", "wrong-device-binding")
+EXPLAINS = (
+    "dead-rank",
+    "rank-missing-at-init",
+    "wrong-device-binding",
+    "first-failure-masked",
+    "script-error",
+)
 
 
 def by_host(joining: Joining) -> Iterator[Finding]:
@@ -51,3 +59,16 @@ def by_host(joining: Joining) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("device-ordinal"):
+        yield log_events.finding(
+            [event],
+            "a process asked for a GPU that is not visible: a host has more ranks than GPUs",
+            Fix(
+                summary="start one rank per visible GPU",
+                paste="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES\ntorchrun --nproc-per-node=gpu …",
+            ),
+        )
+        return

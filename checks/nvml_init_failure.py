@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.evidence.gpus import Nvml
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("cuda-driver-or-arch-mismatch",)
+EXPLAINS = ("cuda-driver-or-arch-mismatch", "dead-rank", "first-failure-masked", "script-error")
 OF_MACHINE = True
 
 SOURCE = "NVML API reference, nvmlReturn_t"
@@ -75,6 +77,24 @@ def library_missing(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
         because=f"the kernel driver is loaded ({seen}), but libnvidia-ml.so.1 cannot be loaded",
         fixes=(fix,),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("nvml"):
+        lost = "unknown error" in event.text.lower()
+        yield log_events.finding(
+            [event],
+            "a container has lost its GPU devices, as after `systemctl daemon-reload` on its host"
+            if lost
+            else "the kernel's module and NVIDIA's libraries have different versions",
+            Fix(
+                summary="restart the container with its devices named",
+                paste="docker run --gpus all --device=/dev/nvidiactl --device=/dev/nvidia0 …",
+            )
+            if lost
+            else Fix(summary="restart the machine, or reload the modules", paste="sudo reboot"),
+        )
+        return
 
 
 def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:

@@ -13,11 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken", "nvlink-degraded")
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "gpu-p2p-broken",
+    "nvlink-degraded",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+    "cuda-driver-or-arch-mismatch",
+)
 OF_MACHINE = True
 
 SOURCE = "NVML API reference, Fabric definitions"
@@ -66,6 +76,26 @@ def in_trouble(gpus: Gpus) -> Iterator[Finding]:
             where=Where(devices=tuple(gpu.device for gpu in affected)),
             fixes=_fixes(gpus),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    events = log.of("fabric-version") or log.of("fabric-not-ready", "nvls-bind")
+    if not events:
+        return
+    driver, manager = (events[0].values.get(name, "") for name in ("driver", "manager"))
+    why = "CUDA waits for the NVSwitches, which the fabric manager sets up"
+    if driver:
+        why = f"the fabric manager {manager} does not fit the driver {driver}"
+    version = driver or "VERSION"
+    yield log_events.finding(
+        events,
+        why,
+        Fix(
+            summary="install the fabric manager of the driver's version, and start it",
+            paste=f"sudo apt-get install nvidia-fabricmanager-{version.split('.')[0]}={version}-1\n"
+            "sudo systemctl enable --now nvidia-fabricmanager",
+        ),
+    )
 
 
 def _fixes(gpus: Gpus) -> tuple[Fix, ...]:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
-EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked")
+EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
@@ -52,4 +54,22 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                 ),
                 *way_there(first),
             ),
+        )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    late = log.of("desync")
+    waits = [one for one in log.of("watchdog") if one.rank is not None]
+    if late and {one.rank for one in waits} == {0}:
+        # Of two ranks, either may have left the way of the other.
+        several = len({one.values["late"] for one in late}) > 1
+        yield log_events.finding(
+            [*waits, *late],
+            "rank 0 waits in a collective that no other rank has called",
+            Fix.python(
+                summary="call it on all ranks, and let only rank 0 use the result",
+                paste="state = get_model_state_dict(model)  # on all ranks\n"
+                "if rank == 0:\n    torch.save(state, path)",
+            ),
+            confidence=Confidence.LIKELY if several else Confidence.POSSIBLE,
         )

@@ -9,20 +9,23 @@ Symptoms: all ranks wait, each in a collective, and their stacks show different 
 To fix it, decide on all ranks alike: all-reduce the condition first.
 """
 
+# Above 150 lines: runs, live runs, flight records and logs show it differently.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import have_passed, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
@@ -103,6 +106,34 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
             [(endings.ranks(one.ranks), str(one)) for one in found.brought],
             _tracebacks([one for one in run.ranks if one.stack]),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("collective-mismatch"):
+        if not collective_mismatch.same_call(event.text):
+            yield log_events.finding(
+                [event],
+                "the ranks call different collectives at the same point",
+                _LET_ALL_DECIDE,
+            )
+            return
+    late = log.of("desync")
+    waiting = {one.rank for one in log.of("watchdog") if one.rank is not None}
+    if late and waiting != {0}:
+        yield log_events.finding(
+            late,
+            "some ranks never joined the collective in which the others wait",
+            _LET_ALL_DECIDE,
+            at=Where(ranks=tuple(sorted({int(one.values["late"]) for one in late}))),
+        )
+
+
+_LET_ALL_DECIDE = Fix.python(
+    summary="let all ranks take the same branch: decide on a value that is the same on all",
+    paste="skip = torch.tensor(float(bad_batch), device=device)\n"
+    "dist.all_reduce(skip, op=dist.ReduceOp.MAX)\n"
+    "if skip.item(): continue  # on all ranks",
+)
 
 
 def _calls(rows: Sequence[RankEnding]) -> str:

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.flight_records import RECORDER, awaited, by_nccl, named
 from ddoctor.analysis.live_ranks import HELD, LiveRankState, places, stack, subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("first-failure-masked",)
+EXPLAINS = ("first-failure-masked", "dead-rank")
 
 # Why a rank of a probe is held, by psutil's name of its state, or the probe's own name.
 HOLDERS = {
@@ -126,6 +127,21 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         return
     for where, rows in places(apart).items():
         yield _stuck(where, rows, live.others(apart), by_nccl(records))
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("hung-task"):
+        yield log_events.finding(
+            [event],
+            f"process {event.values['pid']} waits in the kernel, mostly for a file system that "
+            "does not answer",
+            Fix(
+                summary="see what it waits for, on its host",
+                paste=f"cat /proc/{event.values['pid']}/stack; dmesg -T | grep -A 20 'blocked for'",
+                caution="such a process cannot be killed before its file system answers",
+            ),
+        )
+        return
 
 
 def _stuck(

@@ -11,15 +11,24 @@ is InfiniBand or EFA, which only serve such runs.
 To fix it, install libibverbs or the EFA plug-in, and pass /dev/infiniband into the container.
 """
 
+# Above 150 lines: verbs, EFA and logs show it differently.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, RdmaDevice, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware", "slow-network-link", "communication-bound-step")
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "slow-network-link",
+    "communication-bound-step",
+    "network-unreachable",
+)
 
 INSTALL = "apt-get install -y libibverbs1 ibverbs-providers || dnf install -y libibverbs rdma-core"
 
@@ -69,6 +78,21 @@ def efa(rdma: Rdma, rendezvous: Rendezvous | None) -> Iterator[Finding]:
             ),
         )
     yield _finding(devices, because, fix, rdma, rendezvous)
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    opens = log.of("ib-open")
+    if opens and log.of("ib-none", "nccl-network", "nccl-interfaces"):
+        yield log_events.finding(
+            opens,
+            "an RDMA adapter is there but cannot be opened, and NCCL uses TCP instead",
+            Fix(
+                summary="give the devices to the container, and install their library",
+                paste="docker run --device=/dev/infiniband --cap-add=IPC_LOCK …\n"
+                "apt-get install -y rdma-core ibverbs-providers",
+            ),
+            severity=Severity.WARNING,
+        )
 
 
 def _finding(

@@ -17,14 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.analysis.interface_choice import matches, names_of
 from ddoctor.analysis.parsing import whole
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("network-unreachable", "slow-network-link")
+EXPLAINS = (
+    "network-unreachable",
+    "slow-network-link",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 # Dual-port cards with one cable and separate storage cards are usual. So a port that is down counts
 # only if three quarters of its siblings are up and yet not every GPU has one.
@@ -168,6 +176,24 @@ def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
                     ),
                 ),
             )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("ib-completion", "ib-queue-pair"):
+        yield log_events.finding(
+            [event],
+            "the adapters of the two machines found each other, but no data passes between them",
+            Fix(
+                summary="compare the GIDs, ports and partitions of both machines",
+                paste="show_gids; ibstat; ibv_devinfo -v | grep -E 'GID|state|link_layer'",
+            ),
+            Fix(
+                summary="for RoCE v2, choose its GID and the adapters of one fabric",
+                paste="export NCCL_IB_GID_INDEX=3 NCCL_IB_HCA=mlx5",
+                caution="the index may differ on each machine",
+            ),
+        )
+        return
 
 
 def _ports(devices: Iterable[RdmaDevice], layer: str) -> Iterator[tuple[RdmaDevice, RdmaPort]]:

@@ -13,9 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import GIB, MIB
 from ddoctor.evidence.host import Kernel, Memory, SharedMemory
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+EXPLAINS = (
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+    "disk-full-or-slow",
+    "network-unreachable",
+)
 
 # Reports of this failure have Docker's default of 64 MiB in common
 # (https://github.com/NVIDIA/nccl/issues/342); four times that is still too small for 8 GPUs.
@@ -53,6 +63,21 @@ def too_small(
         ),
         fixes=(_fix(kernel, wanted),),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    events = log.of("shm-segment", "shm-worker", "shm-full", "bus-error")
+    if events:
+        yield log_events.finding(
+            events,
+            "a segment in /dev/shm could not be made or written, because the file system is full",
+            Fix(
+                summary="start the container with more shared memory",
+                paste=f"docker run --shm-size={AMPLE // GIB}g …",
+                caution="in Kubernetes, mount an emptyDir with medium: Memory at /dev/shm",
+            ),
+            _fix(None, AMPLE // GIB),
+        )
 
 
 def _fix(kernel: Kernel | None, gib: int) -> Fix:

@@ -15,18 +15,26 @@ To fix it, name the interface towards the other nodes. Nodes with different inte
 share one list: ``NCCL_SOCKET_IFNAME=enp4s0,enp6s0``.
 """
 
+# Above 150 lines: NCCL, gloo, the automatic choice and logs show it differently.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.analysis.interface_choice import matches, names_of, nccl_choice
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Interface, Network, Rdma, Rendezvous
-from ddoctor.models import Confidence, Finding, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("dead-rank", "network-unreachable")
+EXPLAINS = ("dead-rank", "network-unreachable", "first-failure-masked", "script-error")
+# NCCL lists what it uses as [0]eth0:10.0.0.1<0>.
+CHOSEN = re.compile(r"\[\d+\]([\w.@-]{1,40}):([\w.:]{1,60})")
+VIRTUAL = ("docker", "virbr", "br-", "cni", "flannel", "ip6tnl", "sit", "tunl")
 
 
 def nccl(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
@@ -82,6 +90,40 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
     )
     found = _finding("NCCL_SOCKET_IFNAME", because, network, rendezvous, Confidence.LIKELY)
     yield found if astray[0] == used[0] else replace(found, severity=Severity.WARNING)
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("no-socket-interface", "gloo-interface"):
+        yield log_events.finding(
+            [event],
+            "no interface of this machine has the name or the address that was asked for",
+            _choose("eth0"),
+        )
+        return
+    for event in log.of("nccl-interfaces"):
+        chosen = CHOSEN.findall(event.values["interfaces"])
+        odd = [name for name, address in chosen if _leads_nowhere(name, address)]
+        good = [name for name, _ in chosen if name not in odd]
+        if odd and (good or log.several_hosts):
+            yield log_events.finding(
+                [event],
+                f"NCCL uses {' and '.join(odd)}, over which no other machine is reached",
+                _choose(good[0] if good else "eth0"),
+            )
+            return
+
+
+def _leads_nowhere(name: str, address: str) -> bool:
+    """Whether it is loopback, of containers or tunnels, or has only a link-local address."""
+    return name == "lo" or name.startswith(VIRTUAL) or address.lower().startswith("fe80:")
+
+
+def _choose(name: str) -> Fix:
+    return Fix(
+        summary="name the interface that connects the machines, on each of them",
+        paste=f"ip -brief address\nexport NCCL_SOCKET_IFNAME={name} GLOO_SOCKET_IFNAME={name}",
+        caution="the name may differ between machines: list all, separated by commas",
+    )
 
 
 def _stays_here(one: Interface, toward: Interface) -> bool:

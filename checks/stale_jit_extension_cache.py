@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import subject, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import BuildLocks
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -26,12 +28,17 @@ EXPLAINS = (
     "rank-missing-at-init",
     "straggler-rank",
     "rank0-extra-work",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
 )
 
 WAITS, BUILDS = "torch/utils/file_baton.py", "_jit_compile"
 # The largest extensions built at first use, those of DeepSpeed, take some minutes. In a shared
 # folder, another host may still build.
 AN_HOUR = 3600.0
+LAST_LINES = 3
+"""Lines at the end of a log that count as its last."""
 
 
 def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iterator[Finding]:
@@ -90,6 +97,25 @@ def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iter
             *way_there(waiting[0]),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    locks, loads = log.of("extension-lock"), log.of("extension-loading")
+    # What follows a load shows that it ended.
+    stands = bool(loads) and loads[-1].last >= log.lines - LAST_LINES
+    if locks or stands:
+        yield log_events.finding(
+            locks or loads[-1:],
+            "it waits for the lock of a build that another process left behind"
+            if locks
+            else "the log ends while an extension is loaded: a lock may have been left behind",
+            Fix(
+                summary="delete the folder of the build, and start once with one process",
+                paste='rm -rf "${TORCH_EXTENSIONS_DIR:-$HOME/.cache/torch_extensions}"',
+                caution="not while another run builds there",
+            ),
+            confidence=Confidence.LIKELY if locks else Confidence.POSSIBLE,
+        )
 
 
 def _ago(seconds: float) -> str:

@@ -15,11 +15,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.evidence.joining import HostJoining, Joining
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("rank-missing-at-init", "rank-stuck-outside-collective")
+EXPLAINS = (
+    "rank-missing-at-init",
+    "rank-stuck-outside-collective",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 FEW = 8
 """Names that one sentence lists."""
@@ -85,6 +92,22 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
                 ),
                 Where(hosts=tuple(sorted(one.host for one in others))),
             )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("clients-joined"):
+        joined, wanted = int(event.values["joined"]), int(event.values["wanted"])
+        if joined < wanted:
+            yield log_events.finding(
+                [event],
+                f"only {joined} of {wanted} processes reached the rendezvous: fewer were started",
+                Fix(
+                    summary="start as many processes as the world has ranks",
+                    paste="srun python train.py …  # one per task: nodes × --ntasks-per-node\n"
+                    "torchrun --nnodes=N --nproc-per-node=M …  # on each of the N nodes",
+                ),
+            )
+            return
 
 
 def _finding(because: str, evidence: tuple[Observation, ...], where: Where) -> Finding:

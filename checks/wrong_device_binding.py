@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.local_ranks import device_of
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "uneven-gpu-memory")
+EXPLAINS = ("dead-rank", "uneven-gpu-memory", "first-failure-masked", "script-error")
 
 
 def by_rank(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
@@ -68,3 +69,17 @@ def by_rank(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("duplicate-gpu"):
+        yield log_events.finding(
+            [event],
+            f"ranks {event.values['one']} and {event.values['other']} use the same GPU",
+            Fix.python(
+                summary="give each rank the GPU of its local rank, before CUDA is first used",
+                paste='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            ),
+            confidence=Confidence.CERTAIN,
+        )
+        return

@@ -20,6 +20,7 @@ from ddoctor.control_arms import proven
 from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
@@ -66,13 +67,14 @@ def examine(evidence: Evidence, command: Command) -> Report:
     own: Command | None = command if command == "run" else None
     if evidence.all(LiveLook) and all("attach" in section.commands for section in evidence):
         own = "attach"
-    if all("plan" in section.commands for section in evidence):
-        own = "plan"
+    for only in ("plan", "diagnose"):
+        if all(only in section.commands for section in evidence):
+            own = only
     told = {
         way.check
         for check in checks
         for way in check.ways
-        if own is None
+        if (own is None and not any(need.section is Log for need in way.needs.values()))
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
     ordered = order(results, check_catalog.explains(checks))

@@ -77,7 +77,8 @@ class Where:
         hosts = {one.rank: one.host for one in rows}
         if len(hosts) == len(every):
             return cls()
-        return cls(hosts=tuple(sorted({*hosts.values()} - {""})), ranks=tuple(sorted(hosts)))
+        ranks = tuple(sorted(rank for rank in hosts if rank >= 0))
+        return cls(hosts=tuple(sorted({*hosts.values()} - {""})), ranks=ranks)
 
     def meets(self, other: Where) -> bool:
         """Whether both may describe the same place: no field has disjoint values."""

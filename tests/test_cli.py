@@ -165,7 +165,7 @@ def test_two_hosts_are_told_apart(sound: Path, tmp_path: Path) -> None:
         (["explain", "shm-to-small"], "did you mean 'shm-too-small'?"),
         (["explain", "xyzzy"], "`ddoctor list` shows"),
         (["explain"], "NAME"),
-        (["diagnose"], "BUNDLE"),
+        (["diagnose"], "PATH"),
         (["diagnose", "/no/such/bundle.json"], "No such file"),
         (["report", "/no/such/bundle.json"], "--html PATH"),
     ],

@@ -33,6 +33,7 @@ MAKERS: tuple[tuple[str, Command], ...] = (
     ("ddoctor/live", "attach"),
     ("ddoctor/forecast", "plan"),
     ("ddoctor/cluster", "probe"),
+    ("ddoctor/reading", "diagnose"),
 )
 """The rooms that serve one command."""
 WAYS = [way for check in check_catalog.discover() for way in check.ways]

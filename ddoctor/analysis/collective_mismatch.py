@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ddoctor.analysis import endings
 from ddoctor.evidence.steps import PHASES
@@ -20,6 +21,10 @@ FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)"
     r"(?:, TensorShape=\[([\d, ]*)\], TensorDtypes=(\w+))?"
 )
+# The same report in a log, where it may be cut off or retold.
+CALLED = re.compile(r"(?:OpType=)?(\w+)(?:\(|, )TensorShape=\[([\d, ]*)\]")
+# A padded batch has some times the elements of another one; a flag has a millionth of a gradient.
+MOST_TIMES = 100
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL's operator<<
 WATCHDOG = re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=(\d+)")
 # To these, all ranks pass the same number of elements, under all names of torch's libraries. To
@@ -91,6 +96,14 @@ def mismatch(run: TrainingRun) -> Mismatch | None:
                 detail=f"rank {one.rank} received {size[1]} bytes and expected {size[2]} at most",
             )
     return _by_watchdog(failed)
+
+
+def same_call(report: str) -> bool:
+    """Whether this report of a mismatch is about one call with tensors of different shapes."""
+    calls = CALLED.findall(report)
+    sizes = [prod(int(one) for one in shape.split(",") if one.strip()) for _, shape in calls]
+    alike = len({operation.lower() for operation, _ in calls}) == 1
+    return alike and len(set(sizes)) > 1 and max(sizes) <= MOST_TIMES * max(1, min(sizes))
 
 
 def _last_called(run: TrainingRun) -> tuple[Brought, ...]:

@@ -22,12 +22,15 @@ TAKES = "_try_get_data"
 def who(one: RankEnding) -> str:
     """A rank, with its process."""
     process = f"pid {one.pid} on {one.host}" if one.pid else one.host
-    return f"rank {one.rank}{f' ({process})' if process else ''}"
+    rank = f"rank {one.rank}" if one.rank >= 0 else "a rank"
+    return f"{rank}{f' ({process})' if process else ''}"
 
 
 def ranks(numbers: Iterable[int], *, every: Sized = ()) -> str:
     """Return ``rank 3``, ``ranks 0-2, 5``, or ``all ranks`` if they are as many as ``every``."""
     several = sorted(numbers)
+    if several[:1] == [-1]:
+        return "several ranks" if len(several) > 1 else "a rank"
     if 1 < len(several) == len(every):
         return "all ranks"
     return f"rank{'s' if len(several) > 1 else ''} {cpu_list(several).replace(',', ', ')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache, reduce
@@ -129,16 +130,25 @@ def _bytes(path: Path) -> bytes:
     return text
 
 
-def read_all(paths: list[Path]) -> Evidence:
+def read_all(paths: Sequence[Path]) -> Evidence:
     """Read the bundles of several hosts as one evidence.
 
     Raises:
-        DoctorError: as ``read``, or when two bundles hold the same section of the same host.
+        DoctorError: as ``read`` and ``together``.
+    """
+    return together((path, read(path)) for path in paths)
+
+
+def together(bundles: Iterable[tuple[Path, Evidence]]) -> Evidence:
+    """The bundles of several hosts as one evidence.
+
+    Raises:
+        DoctorError: two bundles hold the same section of the same host.
     """
     collected: list[Section] = []
     told_by: dict[tuple[type[Section], str], Path] = {}
-    for path in paths:
-        for section in read(path):
+    for path, sections in bundles:
+        for section in sections:
             earlier = told_by.setdefault((type(section), section.host), path)
             if earlier != path:
                 host = section.host or "all hosts"

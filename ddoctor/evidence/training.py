@@ -44,9 +44,10 @@ Outcome = Literal["stopped", "finished", "failed", "killed", "hung", "interrupte
 class RankEnding(Part, frozen=True, kw_only=True):
     """How one rank ended."""
 
-    signed = frozenset({"exit_code"})
+    signed = frozenset({"exit_code", "rank"})
 
     rank: int
+    """-1: a log does not say it."""
     host: str
     pid: int
     outcome: Outcome
@@ -141,7 +142,7 @@ def _sentence(lines: Sequence[str]) -> str:
 class TrainingRun(Section, frozen=True, kw_only=True):
     """The run as a whole."""
 
-    commands = ("run", "attach")
+    commands = ("run", "attach", "diagnose")
 
     command: tuple[str, ...]
     """The script and its arguments."""
@@ -158,6 +159,11 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     """A name of ``knowledge/frameworks.toml``: what runs the loop; empty: the script itself."""
     log: str = ""
     """The log file behind these ranks if there is no recording; it holds no steps."""
+
+    @property
+    def only_told(self) -> bool:
+        """Whether nothing but a log is known of it, and not what its script was."""
+        return bool(self.log) and not self.command
 
     @property
     def failures(self) -> tuple[RankEnding, ...]:

@@ -10,6 +10,7 @@ from textwrap import shorten
 
 from ddoctor.analysis.loader_throughput import LoaderThroughput
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
@@ -18,6 +19,9 @@ from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scaling
 from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdown
 from ddoctor.report.wording import Grid, counted, proof, quantity
+
+FEW_LOGS = 4
+"""Of more logs, only the number is shown."""
 
 LONGEST = 160
 """At most this many characters of a command or an exception are shown."""
@@ -76,7 +80,10 @@ class CurveRow:
 
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line of the report's head."""
-    for run in evidence.all(TrainingRun):
+    runs = [run for run in evidence.all(TrainingRun) if not run.only_told]
+    for log in evidence.all(Log):
+        yield ("log" if len(log.files) == 1 else "logs"), _log(log)
+    for run in runs:
         yield "script", _script(run)
         if run.unrecorded:
             yield "recorded", run.unrecorded
@@ -91,9 +98,15 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for trials in evidence.all(Trials):
         for trial in trials.trials:
             yield "tried", _tried(trial)
-    for run in evidence.all(TrainingRun):
+    for run in runs:
         if run.ranks:
             yield "ended", _ended(run)
+
+
+def _log(log: Log) -> str:
+    names = listed(log.files) if len(log.files) <= FEW_LOGS else f"{len(log.files):,} files"
+    ranks = f" that name {counted(log.ranks, 'rank')}" if log.ranks else ""
+    return f"{names}: {counted(log.lines, 'line')}{ranks}"
 
 
 def _script(run: TrainingRun) -> str:

@@ -61,7 +61,9 @@ def verdict(report: Report) -> str:
     if findings:
         parts.append(counted(findings, "finding"))
     elif report.verdict is not Verdict.INCOMPLETE:
-        parts.append("healthy")
+        # A log that says nothing of a fault does not show that all is well.
+        told = report.command == "diagnose" and not report.world.hosts
+        parts.append("no fault found" if told else "healthy")
     if notes:
         parts.append(counted(notes, "note"))
     if report.unexplained:

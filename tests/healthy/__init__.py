@@ -13,7 +13,7 @@ from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Evidence
 from tests.healthy.host import HOST
 
-COMMANDS = ("doctor", "probe", "run", "attach", "plan")
+COMMANDS = ("doctor", "probe", "run", "attach", "plan", "diagnose")
 
 
 @cache

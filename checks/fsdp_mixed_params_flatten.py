@@ -1,0 +1,41 @@
+"""FSDP cannot flatten parameters of different types, or of which only some are trained, into one.
+
+FSDP1 joins the parameters of a wrapped module into one flat parameter. All of them need the same
+data type and, without ``use_orig_params``, the same ``requires_grad``. Adapters such as LoRA in
+float32 on a model in float16 break the first rule, frozen layers the second.
+
+Symptoms: "Must flatten tensors with uniform dtype" or "uniform `requires_grad`" at wrapping.
+
+To fix it, give all parameters one type, and set ``use_orig_params=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis import log_events
+from ddoctor.evidence.log import Log
+from ddoctor.models import Confidence, Finding, Fix
+
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("flatten-dtype", "flatten-grad"):
+        types = event.pattern == "flatten-dtype"
+        yield log_events.finding(
+            [event],
+            "a module that FSDP wraps has parameters of several types"
+            if types
+            else "a module that FSDP wraps has parameters of which only some are trained",
+            Fix.python(
+                summary="cast all parameters to one type before they are wrapped",
+                paste="model = FSDP(model.to(torch.bfloat16), use_orig_params=True)",
+            )
+            if types
+            else Fix.python(
+                summary="keep the original parameters", paste="FSDP(model, use_orig_params=True)"
+            ),
+            confidence=Confidence.CERTAIN,
+        )
+        return

@@ -1,0 +1,54 @@
+"""Findings about lines of a log: what a line says, where it stands, and who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddoctor.evidence.log import LogEvent
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+MOST_QUOTED = 160
+"""Characters of a line."""
+FEW = 4
+"""Lines that are shown."""
+
+
+def _whence(event: LogEvent) -> str:
+    """Where a line stands, who wrote it, and how often it comes."""
+    who = f" of {event.who}" if event.who else ""
+    often = f", {event.count} times" if event.count > 1 else ""
+    return f"{event.place}{who}{often}"
+
+
+def quoted(text: str) -> str:
+    """The beginning of a line."""
+    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
+
+
+def where(events: Sequence[LogEvent]) -> Where:
+    """The ranks and hosts that wrote these lines, as far as the log says it."""
+    return Where(
+        hosts=tuple(sorted({one.host for one in events if one.host})),
+        ranks=tuple(sorted({one.rank for one in events if one.rank is not None})),
+    )
+
+
+def finding(
+    events: Sequence[LogEvent],
+    because: str,
+    *fixes: Fix,
+    severity: Severity = Severity.ERROR,
+    confidence: Confidence = Confidence.LIKELY,
+    title: str = "",
+    at: Where | None = None,
+) -> Finding:
+    """A finding about these lines; ``because`` says what the first of them means."""
+    return Finding(
+        severity=severity,
+        confidence=confidence,
+        title=title,
+        because=f"{_whence(events[0])}: {because}",
+        evidence=tuple(Observation(name=one.place, value=quoted(one.text)) for one in events[:FEW]),
+        where=where(events) if at is None else at,
+        fixes=fixes,
+    )

@@ -1,0 +1,79 @@
+"""What logs of a run say: the lines that match a row of ``knowledge/log_patterns.toml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddoctor.evidence.section import Count, Known, Part, Section
+
+
+class LogEvent(Part, frozen=True, kw_only=True):
+    """A line that matches a pattern, with its repetitions on the same rank and host."""
+
+    pattern: str
+    """Its name in the table."""
+    text: str
+    """The first such line, without the prefix of its rank."""
+    file: str
+    line: int
+    """Number of the line in the file, from 1."""
+    rank: int | None = None
+    """None: the line does not say it."""
+    host: str = ""
+    values: Mapping[str, str] = {}
+    """What the pattern captures."""
+    count: int = 1
+    last: int = 0
+    """Number of the last such line."""
+
+    @property
+    def place(self) -> str:
+        """File and line, such as ``train.log:120``."""
+        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+
+    @property
+    def who(self) -> str:
+        """The rank or the host that wrote it; empty: not known."""
+        parts = [f"rank {self.rank}"] if self.rank is not None else []
+        return " on ".join([*parts, *([self.host] if self.host else [])])
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """All logs of one run, read as one."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose LOG"
+
+    files: tuple[str, ...]
+    lines: int
+    ranks: Count = 0
+    """Number of ranks that the lines name; 0: none."""
+    several_hosts: bool = False
+    """Whether its lines come from more than one host."""
+    events: tuple[LogEvent, ...] = ()
+    """In the order of their lines; files in the order of their names."""
+
+    def of(self, *patterns: str) -> tuple[LogEvent, ...]:
+        """The events of these patterns, in the order of their lines."""
+        return tuple(one for one in self.events if one.pattern in patterns)
+
+
+class LogPattern(Part, frozen=True, kw_only=True):
+    """The text of a line that means something."""
+
+    name: str
+    text: str
+    """A regular expression, searched for in a line without the prefix of its rank."""
+    holds: tuple[str, ...]
+    """Texts in lower case, of which each such line contains one: a fast test beforehand."""
+    source: str
+    more: int = 0
+    """How many of the following lines belong to it."""
+
+
+class LogPatterns(Known, frozen=True, kw_only=True):
+    """The lines that mean something."""
+
+    table = "log_patterns.toml"
+
+    patterns: tuple[LogPattern, ...]

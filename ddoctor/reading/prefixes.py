@@ -1,0 +1,111 @@
+"""Which rank and host wrote a line: what launchers, schedulers and libraries put before it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+# ANSI escapes, and what other control characters a terminal would obey.
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+
+NUMBER = r"\d{1,7}"
+HOST = r"[A-Za-z0-9](?:[\w.-]{0,252})"
+STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+
+FORMS = tuple(
+    re.compile(form)
+    for form in (
+        # torch puts it before an uncaught exception and before its C++ warnings.
+        rf"\[rank(?P<rank>{NUMBER})\]: ?",
+        # torchrun: role and local rank.
+        rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]: ?",
+        # mpirun --tag-output: job and rank.
+        rf"\[\d+,(?P<rank>{NUMBER})\]<std(?:out|err)>: ?",
+        # Ray.
+        rf"\(\w{{1,60}} pid=(?P<pid>{NUMBER})(?:, ip=(?P<host>[\w.:-]{{1,60}}))?\) ?",
+        # kubectl logs --prefix: pod and container.
+        rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
+        # grep -n.
+        rf"{NUMBER}:(?=\[)",
+        # docker logs -t, kubectl logs --timestamps.
+        rf"{STAMP} (?=\S)",
+        # NCCL: host, process, thread and device.
+        rf"(?P<host>{HOST}):(?P<pid>{NUMBER}):{NUMBER} (?=\[{NUMBER}\] )",
+    )
+)
+# These look like ordinary text, so that nearly each line of a file must begin with them.
+LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
+# Names of hosts in a cluster have a number, and levels such as INFO have none.
+PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
+
+# What torch and NCCL say of themselves within a line.
+WITHIN = re.compile(
+    rf"\[(?:PG ID \d+ PG GUID [^\]]{{0,60}} )?Rank (?P<rank>{NUMBER})\]"
+    rf"|\[rank: (?P<lightning>{NUMBER})\]",
+)
+
+
+class Writer(NamedTuple):
+    """Who wrote a line, as far as its prefixes say it."""
+
+    rank: int | None
+    local: int | None
+    host: str
+    pid: int | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line without what was put before it, and who wrote it."""
+
+    text: str
+    rank: int | None = None
+    about: int | None = None
+    """The rank that the line itself names."""
+    local: int | None = None
+    host: str = ""
+    pid: int | None = None
+
+    @property
+    def writer(self) -> Writer:
+        """The same for all lines of one process, as far as the lines say it."""
+        return Writer(self.rank, self.local, self.host, self.pid)
+
+
+def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
+    """Take off the prefixes; ``label``: the one with which nearly each line of the file begins."""
+    if "\x1b" in line:
+        line = ESCAPES.sub("", line)
+    said = Said(line)
+    if label is not None and (match := label.match(line)):
+        said = _with(said, match)
+    for _ in range(len(FORMS)):
+        for form in FORMS:
+            if match := form.match(said.text):
+                said = _with(said, match)
+                break
+        else:
+            break
+    if within := WITHIN.search(said.text):
+        said = replace(said, about=int(within["rank"] or within["lightning"]))
+    return said
+
+
+def _with(said: Said, match: re.Match[str]) -> Said:
+    named = match.groupdict()
+    numbers = {name: int(named[name]) for name in ("rank", "local", "pid") if named.get(name)}
+    host = named.get("host") or said.host
+    return replace(said, text=said.text[match.end() :], host=host, **numbers)
+
+
+def label_of(lines: list[str]) -> re.Pattern[str] | None:
+    """The label that srun --label or pdsh puts before nearly each of these lines; None: none."""
+    written = [line for line in lines if line.strip()]
+    for label in (LABEL, PDSH):
+        labelled = [match for line in written if (match := label.match(line))]
+        names = {match.group(1) for match in labelled}
+        most = len(written) > 3 and len(labelled) > 0.8 * len(written)
+        if most and (label is LABEL or len(names) <= len(written) // 2):
+            return label
+    return None

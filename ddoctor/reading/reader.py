@@ -1,0 +1,78 @@
+"""Makes evidence of files whose kind only their content says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence import bundle
+from ddoctor.evidence.section import Evidence
+from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
+from ddoctor.reading.logs import LogReader
+
+GLANCE = 64 * 2**10
+"""Bytes by which a kind is recognised."""
+
+
+def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
+    """Read the files, as the evidence of one run, and tell what was not read.
+
+    Raises:
+        DoctorError: nothing could be read, or two bundles hold the same section.
+    """
+    logs, refused = LogReader(), list[NotRead]()
+    bundles = dict[Path, Evidence]()
+    for one in found(paths):
+        if isinstance(one, NotRead):
+            refused.append(one)
+            continue
+        try:
+            if _is_bundle(first := one.beginning(GLANCE)):
+                bundles[one.path] = bundle.read(one.path)
+            elif why := _foreign(first):
+                refused.append(NotRead(name=one.name, why=why))
+            else:
+                logs.read(one)
+        except DAMAGE as error:
+            refused.append(NotRead(name=one.name, why=_words(error)))
+        except DoctorError as error:
+            refused.append(NotRead(name=one.name, why=str(error)))
+    if not bundles and not logs.files:
+        raise DoctorError(_nothing(refused))
+    evidence = bundle.together(bundles.items())
+    if logs.files:
+        evidence = evidence.with_sections(*logs.sections())
+    return evidence, tuple(refused)
+
+
+def _is_bundle(first: bytes) -> bool:
+    text = first.lstrip()
+    return text.startswith(b"{") and (b'"sections"' in first or b'"schema"' in first[:200])
+
+
+def _foreign(first: bytes) -> str:
+    """Why these bytes begin no text; empty: they may."""
+    if not first:
+        return "it is empty"
+    if first.startswith(UTF16):
+        return "it is UTF-16: convert it with iconv -f utf-16 -t utf-8"
+    # A log may have a few NUL bytes where two processes wrote to one file.
+    if first.count(0) > len(first) // 100:
+        return "it is a binary file of no known kind"
+    return ""
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it is damaged or cut off ({error})"
+
+
+def _nothing(refused: Sequence[NotRead]) -> str:
+    if not refused:
+        return "there is nothing to read: the folder is empty"
+    first, more = refused[0], len(refused) - 1
+    # A bundle's error names the file itself.
+    told = first.why if first.name in first.why else f"cannot read {first.name}: {first.why}"
+    return f"{told}{f'; and {more} more' if more else ''}"

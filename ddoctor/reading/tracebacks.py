@@ -1,0 +1,211 @@
+"""Tracebacks in a log, put together again where several processes wrote at the same time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddoctor.evidence import redaction
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.training import TRACEBACK
+
+MOST_FRAMES = 200
+LONGEST_MESSAGE = 4_000
+MOST_MESSAGE_LINES = 40
+# Lines of other writers between two lines of a traceback; more, and it was cut off.
+MOST_FOREIGN = 50
+# Code that is not the user's; names and versions of folders may be replaced.
+LIBRARY = re.compile(
+    r"^<|(^|/)(site|dist)-packages/|/lib(64)?/python\d+(\.\d+)?/|\.zip/|^(torch|deepspeed)/"
+)
+
+FRAME = re.compile(
+    r'^\s{2,}File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>.+)$'
+)
+MARKS = re.compile(r"^[\s~^]*$")
+EXCEPTION = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Failed|Stop\w*|Fault|NotFound|Found|Expired"
+    r"|Aborted|Cancelled|Refused|Killed|Warning|Unavailable|Mismatch|Group)"
+    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::(?: (?P<message>.*))?)?$"
+)
+# The last line of a traceback whose other lines were not kept.
+ALONE = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
+# Python writes one of these between two exceptions of a chain.
+DURING = "During handling of the above exception, another exception occurred:"
+BECAUSE = "The above exception was the direct cause of the following exception:"
+# A line that another writer has begun: a time, a level, a step, a bar, a process of a launcher.
+ANOTHER = re.compile(
+    r"^(?:\[[EWIF]?\d{4}[ -]|[EWIF]\d{3,4} |\d{4}-\d\d-\d\d|\[\d{4}-|\[rank|srun: |slurmstepd|"
+    r"INFO|WARNING|ERROR|DEBUG|Killing subprocess|Traceback|={10}|-{10}|\*{10}|.{0,80}\d+%\|"
+    r"|terminate called|frame #\d+:|Exception raised from|\w[\w.-]{0,60}:\d+:\d+ \[\d+\] )"
+)
+# A launcher raises these about the processes that it started.
+OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An exception with what it raised while it was handled."""
+
+    exception: str
+    """Class of the first of the chain, without its module."""
+    message: str
+    then: str
+    """The last of the chain, with its message; empty: the first is the only one."""
+    stack: tuple[Frame, ...]
+    line: int
+    """Number of the line that names it."""
+
+    @property
+    def of_launcher(self) -> bool:
+        """Whether it only says how another process ended."""
+        return self.exception in OF_LAUNCHERS
+
+
+@dataclass
+class _Open:
+    """A traceback that is being read."""
+
+    stack: list[Frame] = field(default_factory=list)
+    name: str = ""
+    message: list[str] = field(default_factory=list)
+    line: int = 0
+    foreign: int = 0
+
+
+class Tracebacks:
+    """Those of one writer; its lines come one after the other."""
+
+    def __init__(self) -> None:
+        self._now: _Open | None = None
+        self._before: Raised | None = None
+        self._chained = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the next lines may belong to a traceback."""
+        return self._now is not None or self._before is not None
+
+    @staticmethod
+    def begins(text: str) -> bool:
+        """Whether a line begins one."""
+        return (
+            text.rstrip().endswith(TRACEBACK)
+            or FRAME.match(text) is not None
+            or ALONE.match(text) is not None
+        )
+
+    def feed(self, text: str, number: int) -> Iterator[Raised]:
+        """Take the next line; yield an exception once its chain has ended."""
+        now = self._now
+        frame = FRAME.match(text) if "File" in text else None
+        if text.rstrip().endswith(TRACEBACK):
+            yield from self._closed(going_on=True)
+            self._now = _Open()
+        elif frame and (now is None or now.name):
+            # The beginning of the traceback is missing.
+            yield from self._closed(going_on=True)
+            self._now = _Open()
+            self._now.stack.append(_frame(frame))
+        elif now is None:
+            yield from self._after(text)
+            if not self._chained and (alone := ALONE.match(text)):
+                name = alone["name"].rpartition(".")[2]
+                self._now = _Open(name=name, message=[alone["message"]], line=number)
+        elif not now.name:
+            yield from self._within(now, frame, text, number)
+        elif ANOTHER.match(text) or text in (DURING, BECAUSE):
+            yield from self._closed(going_on=True)
+            yield from self._after(text)
+        elif len(now.message) < MOST_MESSAGE_LINES:
+            now.message.append(text)
+        else:
+            yield from self._closed(going_on=True)
+
+    def _within(
+        self, now: _Open, frame: re.Match[str] | None, text: str, number: int
+    ) -> Iterator[Raised]:
+        if frame:
+            now.foreign = 0
+            if len(now.stack) < MOST_FRAMES:
+                now.stack.append(_frame(frame))
+        elif text.startswith("  "):
+            if now.stack and not now.stack[-1].text and not MARKS.match(text):
+                now.stack[-1] = _with_text(now.stack[-1], text.strip())
+        elif raised := EXCEPTION.match(text):
+            now.name, now.line = raised["name"].rpartition(".")[2], number
+            now.message.append(raised["message"] or "")
+        else:
+            now.foreign += 1
+            if now.foreign > MOST_FOREIGN:
+                self._now = None
+                yield from self.ended()
+
+    def _after(self, text: str) -> Iterator[Raised]:
+        """Take a line after a traceback: the next of a chain may follow."""
+        if text in (DURING, BECAUSE):
+            self._chained = True
+        elif text.strip() and not self._chained:
+            yield from self.ended()
+
+    def _closed(self, *, going_on: bool) -> Iterator[Raised]:
+        """Close the traceback that is being read."""
+        now, self._now = self._now, None
+        if now is not None and now.name:
+            yield from self._add(now)
+        if not going_on:
+            yield from self.ended()
+
+    def _add(self, now: _Open) -> Iterator[Raised]:
+        message = redaction.beginning("\n".join(now.message).rstrip(), LONGEST_MESSAGE)
+        before = self._before
+        if before is not None and self._chained:
+            then = f"{now.name}: {message}".removesuffix(": ")
+            self._before = Raised(
+                exception=before.exception,
+                message=before.message,
+                then=then,
+                stack=before.stack,
+                line=before.line,
+            )
+        else:
+            yield from self.ended()
+            self._before = Raised(
+                exception=now.name,
+                message=message,
+                then="",
+                stack=tuple(now.stack),
+                line=now.line,
+            )
+        self._chained = False
+
+    def ended(self) -> Iterator[Raised]:
+        """Yield the exception whose chain is complete; at the end of the lines, the last one."""
+        now, self._now = self._now, None
+        if now is not None and now.name:
+            yield from self._add(now)
+        if self._before is not None:
+            yield self._before
+        self._before, self._chained = None, False
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    file = match["file"]
+    return Frame(
+        file=file,
+        line=int(match["line"]),
+        function=match["function"],
+        of_user=LIBRARY.search(file) is None,
+    )
+
+
+def _with_text(frame: Frame, text: str) -> Frame:
+    return Frame(
+        file=frame.file,
+        line=frame.line,
+        function=frame.function,
+        of_user=frame.of_user,
+        text=text,
+    )

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from ddoctor.models import Confidence, Severity
+from tests.conftest import Findings
+from tests.logged import event, logged
+
+CAUSE = "node-failure"
+
+
+def test_the_node_is_named(findings: Findings) -> None:
+    (finding,) = findings(
+        CAUSE, logged(event("node-failure", host="n7"), event("watchdog", rank=1))
+    )
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert "has lost n7" in finding.because
+    assert "--exclude=n7" in finding.fixes[0].paste
+
+
+def test_quiet_about_other_lines(findings: Findings) -> None:
+    assert findings(CAUSE, logged()) == ()
+    assert (
+        findings(CAUSE, logged(event("progress", done="5", total="5"), event("time-limit"))) == ()
+    )

@@ -1,0 +1,70 @@
+"""What logs say of each cause, in the forms of what writes them; and sound runs are quiet."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor import check_catalog
+from ddoctor.models import Confidence, Severity
+from tests.reading.conftest import LINES, Diagnose
+
+SICK = [(one["cause"], one["text"]) for one in LINES["sick"]]
+HARMLESS = [(one["cause"], one["text"]) for one in LINES["harmless"]]
+SOUND = [pytest.param(one["text"], id=one["name"]) for one in LINES["sound"]]
+
+
+@pytest.mark.parametrize(("cause", "text"), SICK, ids=[cause for cause, _ in SICK])
+def test_the_cause_comes_first(diagnose: Diagnose, cause: str, text: str) -> None:
+    first = diagnose(text).findings[0]
+    assert (first.cause, first.severity > Severity.NOTE) == (cause, True)
+    assert first.fixes
+
+
+@pytest.mark.parametrize(("cause", "text"), HARMLESS, ids=[cause for cause, _ in HARMLESS])
+def test_what_does_no_harm_is_a_note(diagnose: Diagnose, cause: str, text: str) -> None:
+    report = diagnose(text)
+    assert [one.cause for one in report.findings] == [cause]
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize("text", SOUND)
+def test_a_sound_run_is_quiet(diagnose: Diagnose, text: str) -> None:
+    report = diagnose(text)
+    assert [one for one in report.findings if one.severity > Severity.NOTE] == []
+    assert report.exit_code == 0
+
+
+def test_the_line_is_named(diagnose: Diagnose) -> None:
+    report = diagnose(
+        """
+        step 10 loss 3.21
+        [rank7]: torch.AcceleratorError: CUDA error: invalid device ordinal
+        [rank6]: torch.AcceleratorError: CUDA error: invalid device ordinal
+        """
+    )
+    (finding,) = report.findings
+    assert finding.because.startswith("train.log:2 of rank 7: a process asked for a GPU")
+    assert [one.name for one in finding.evidence] == ["train.log:2"]
+    assert finding.consequences == ("dead-rank",)
+
+
+def test_an_unknown_error_is_told_and_never_as_sure(diagnose: Diagnose) -> None:
+    report = diagnose(
+        """
+        [rank3]: Traceback (most recent call last):
+        [rank3]:   File "/home/ann/train.py", line 12, in <module>
+        [rank3]:     main()
+        [rank3]:   File "/home/ann/train.py", line 8, in main
+        [rank3]:     labels = table[key]
+        [rank3]: KeyError: 'cat'
+        """
+    )
+    (finding,) = report.findings
+    assert finding.cause == "dead-rank"
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "rank 3 raised KeyError: 'cat' at train.py:8 in main" in finding.because
+    assert finding.where.ranks == (3,)
+
+
+def test_each_cause_exists() -> None:
+    assert {cause for cause, _ in (*SICK, *HARMLESS)} <= set(check_catalog.names())

@@ -1,0 +1,100 @@
+"""Whatever a user names is read, or listed with the reason; nothing ends the rest."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.log import Log
+from ddoctor.reading import inputs, reader
+
+LINE = b"[rank7]: torch.AcceleratorError: CUDA error: invalid device ordinal\n"
+
+
+def log_of(path: Path) -> Log:
+    evidence, refused = reader.read([path])
+    assert refused == ()
+    (log,) = evidence.all(Log)
+    return log
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, lzma.compress, bz2.compress])
+def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: object) -> None:
+    assert callable(compress)
+    path = tmp_path / "log"
+    path.write_bytes(compress(b"step 1\n" + LINE))
+    log = log_of(path)
+    assert (log.lines, log.ranks) == (2, 1)
+    assert [(one.pattern, one.line) for one in log.events] == [("device-ordinal", 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        ("step 1\n".encode("utf-16"), "iconv"),
+        (bytes(range(256)) * 40 + bytes(4000), "binary"),
+        (gzip.compress(os.urandom(4000))[:900], "cut off"),
+        (b'{"schema": 1, "ddoctor": "1", "sec', "is not a whole evidence bundle"),
+    ],
+)
+def test_what_is_no_log_is_refused_alone_and_listed_beside_one(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DoctorError, match=words):
+        reader.read([tmp_path / "a"])
+    (tmp_path / "b").write_bytes(LINE)
+    evidence, refused = reader.read([tmp_path])
+    assert [(one.name, words in one.why) for one in refused] == [("a", True)]
+    assert evidence.all(Log)[0].files == ("b",)
+
+
+def test_a_folder_is_walked(tmp_path: Path) -> None:
+    for name in "attempt_0/1/stderr.log", "attempt_0/0/stderr.log", "notes.txt":
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(LINE)
+    log = log_of(tmp_path)
+    assert log.files == ("notes.txt", "attempt_0/0/stderr.log", "attempt_0/1/stderr.log")
+
+
+def test_a_missing_file_and_a_pipe_without_a_writer_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DoctorError, match="No such file"):
+        reader.read([tmp_path / "nowhere.log"])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DoctorError, match="no process writes to it"):
+        reader.read([tmp_path / "pipe"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DoctorError, match="the folder is empty"):
+        reader.read([tmp_path / "empty"])
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddoctor", "diagnose", "-", "--json", "-"]
+    done = subprocess.run(command, input=LINE, capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert b'"nproc-exceeds-visible-gpus"' in done.stdout
+    assert done.stderr == b""
+
+
+def test_a_line_without_an_end_is_cut_and_what_follows_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (5 * inputs.BLOCK) + b"\n" + LINE + b"y" * 10)
+    log = log_of(path)
+    assert [(one.pattern, one.line) for one in log.events] == [("device-ordinal", 2)]
+
+
+def test_escapes_and_carriage_returns_are_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"50%|##  | 1/2\r\x1b[31m\x1b[1m" + LINE.strip() + b"\x1b[0m\r\n")
+    (event,) = [one for one in log_of(path).events if one.pattern == "device-ordinal"]
+    assert (event.rank, event.text) == (7, LINE.decode().strip().partition("]: ")[2])

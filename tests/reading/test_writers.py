@@ -1,0 +1,117 @@
+"""Which rank and host a line is of, in the forms of launchers and schedulers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.reading import prefixes, reader
+
+SAID = "CUDA error: invalid device ordinal"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "local", "host"),
+    [
+        (f"[rank3]: {SAID}", 3, None, ""),
+        (f"[default3]:[rank11]: {SAID}", 11, 3, ""),
+        (f"[trainer0]:{SAID}", None, 0, ""),
+        (f"[1,5]<stderr>:{SAID}", 5, None, ""),
+        (f"(RayTrainWorker pid=4711, ip=10.0.0.3) {SAID}", None, None, "10.0.0.3"),
+        (f"[pod/train-worker-1/pytorch] [rank9]: {SAID}", 9, None, "train-worker-1"),
+        (f"2026-11-24T10:00:00.123456789Z [rank2]: {SAID}", 2, None, ""),
+        (f"node-a:901:980 [3] NCCL WARN {SAID}", None, None, "node-a"),
+        (f"1077:[default0]:{SAID}", None, 0, ""),
+        (f"\x1b[31m[rank4]: {SAID}\x1b[0m", 4, None, ""),
+        (SAID, None, None, ""),
+        (f"loss: 0.3 {SAID}", None, None, ""),
+    ],
+)
+def test_prefixes(line: str, rank: int | None, local: int | None, host: str) -> None:
+    said = prefixes.parsed(line)
+    assert (said.rank, said.local, said.host) == (rank, local, host)
+    assert said.text.endswith(SAID)
+
+
+def test_labels_of_srun_and_pdsh_count_where_nearly_each_line_has_one() -> None:
+    tasks = [f"{task:2}: step {step}" for step in range(4) for task in (0, 11)]
+    label = prefixes.label_of(tasks)
+    assert label is not None
+    assert prefixes.parsed("11: [rank3]: x", label).rank == 3
+    assert prefixes.parsed("11: x", label).rank == 11
+    hosts = [f"worker-{number}: step {step}" for step in range(4) for number in (0, 1)]
+    label = prefixes.label_of(hosts)
+    assert label is not None
+    assert prefixes.parsed("worker-1: x", label).host == "worker-1"
+    assert prefixes.label_of(["INFO: a", "INFO: b", "INFO: c", "INFO: d", "INFO: e"]) is None
+    assert prefixes.label_of(["1: a", "step 3", "loss 0.1", "step 4", "loss 0.2"]) is None
+
+
+INTERLEAVED = """\
+[rank0]: Traceback (most recent call last):
+[rank1]: Traceback (most recent call last):
+[rank0]:   File "/home/ann/train.py", line 9, in <module>
+[rank1]:   File "/home/ann/train.py", line 9, in <module>
+step 7: 0.3
+[rank1]:     main()
+[rank0]:     main()
+[rank1]:   File "/home/ann/train.py", line 5, in main
+[rank1]:     raise ValueError("bad sample")
+[rank1]: ValueError: bad sample
+[rank0]:   File "/v/site-packages/torch/distributed/distributed_c10d.py", line 20, in all_reduce
+[rank0]:     work.wait()
+[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711
+"""
+
+
+def test_tracebacks_of_two_ranks_are_put_together(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(INTERLEAVED)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    first, other = sorted(run.ranks, key=lambda one: -one.rank)
+    assert (first.rank, first.exception, first.message) == (1, "ValueError", "bad sample")
+    assert [frame.line for frame in first.stack] == [9, 5]
+    assert first.place is not None
+    assert first.place.text == 'raise ValueError("bad sample")'
+    assert (other.rank, other.echoes) == (0, True)
+    assert run.failures == (first,)
+
+
+CHAIN = """\
+Traceback (most recent call last):
+  File "/home/ann/data.py", line 3, in load
+    return cache[key]
+           ~~~~~^^^^^
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/home/ann/train.py", line 9, in <module>
+    load('a')
+OSError: cannot read a
+step 8
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-24_10:00:00
+  host      : node-a
+  rank      : 2 (local_rank: 2)
+  exitcode  : 1 (pid: 4711)
+"""
+
+
+def test_a_chain_is_one_exception_and_a_launchers_none(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(CHAIN)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    first, table = run.ranks
+    assert (first.rank, first.exception) == (-1, "KeyError")
+    assert first.then.startswith("OSError: cannot read a")
+    assert (table.rank, table.exit_code, table.pid) == (2, 1, 4711)
