@@ -12,14 +12,17 @@ To fix it, return CPU tensors from the dataset, set ``multiprocessing_context="f
 DataLoader, and use no threads before the fork.
 """
 
+# Above 150 lines: refused, dead and standing workers look different, and a log names only the first.
+
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.loader_workers import start_workers_with
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -28,6 +31,7 @@ EXPLAINS = (
     "first-failure-masked",
     "rank-stuck-outside-collective",
     "dataloader-worker-deadlock",
+    "script-error",
 )
 
 # torch/cuda/__init__.py; the second is the error of the driver, if torch did not notice.
@@ -95,6 +99,20 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
             _WITHOUT_THREADS,
             _FORKSERVER,
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("forked-cuda"):
+        yield log_events.finding(
+            [event],
+            "a worker of a DataLoader, or another forked process, uses CUDA",
+            Fix.python(
+                summary="leave CUDA to the main process, or start workers by spawn",
+                paste='DataLoader(..., multiprocessing_context="spawn")\n'
+                "sample = sample.to(device)  # in the training loop, not in the dataset",
+            ),
+        )
+        return
 
 
 def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:

@@ -70,6 +70,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     first = failures[0]
     if cuda_oom.read(first.message) is not None:
         return  # The checks of GPU memory report it.
+    if run.only_told and _signal(first) == SIGKILL and not first.exception:
+        return  # host-ram-oom reports it.
     if endings.failed_alike(run):
         return  # An error of the script: script-error reports it.
     alone = len(run.ranks) == 1 and not run.log

@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
@@ -67,3 +69,18 @@ def never_found_any(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> 
             cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
             fixes=(no_search(words, "switch off find_unused_parameters", part if timed else None),),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("no-unused-parameters"):
+        yield log_events.finding(
+            [event],
+            "DDP searches the graph in each step, and has found no unused parameter",
+            Fix.python(
+                summary="leave the option out",
+                paste="DistributedDataParallel(model, find_unused_parameters=False)",
+                caution="keep it if later steps leave parameters out",
+            ),
+            severity=Severity.NOTE,
+        )
+        return

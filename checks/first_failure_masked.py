@@ -58,6 +58,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             f"{endings.others(run, echoes)}"
         )
         fix = _RECORD
+    if run.only_told and not run.failures:
+        confidence = Confidence.POSSIBLE
     yield Finding(
         severity=severity,
         confidence=confidence,

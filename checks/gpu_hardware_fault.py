@@ -117,6 +117,14 @@ def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
     for event in log.of("ecc-error", "gpu-off-the-bus", "row-remap"):
         yield log_events.finding([event], MEANING[event.pattern], _EXAMINE)
         return
+    for event in log.of("unknown-cuda-error"):
+        yield log_events.finding(
+            [event],
+            "CUDA fails without a reason, as with a faulty GPU or driver: the kernel log tells",
+            _EXAMINE,
+            confidence=Confidence.POSSIBLE,
+        )
+        return
     for event in log.of("xid"):
         xid = known.get(int(event.values["code"]))
         if xid is not None and xid.blames in ("board", "memory", "gpu-or-driver"):

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpus, PeerPath
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware",)
+EXPLAINS = ("collective-slow-for-hardware", "dead-rank", "first-failure-masked", "script-error")
 OF_MACHINE = True
 
 SOURCE = "NVML API reference, nvmlDeviceGetP2PStatus"
@@ -68,6 +70,20 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
                     "lowers the bandwidth between GPUs",
                 ),
             )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("p2p-fault"):
+        yield log_events.finding(
+            [event],
+            "these GPUs cannot read each other's memory, and the program expects that they can",
+            Fix(
+                summary="leave out peer-to-peer transfers",
+                paste="export NCCL_P2P_DISABLE=1\nnvidia-smi topo -p2p r",
+                caution="programs with custom all-reduce kernels have separate switches",
+            ),
+        )
+        return
 
 
 def _finding(

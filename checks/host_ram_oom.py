@@ -124,9 +124,18 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     events = log.of("host-oom-kill", "slurm-oom", "pod-oom")
     events = events or log.of("worker-killed", "no-host-memory")
+    killed = log.of("sigkill")
+    if killed and not events and not (run is not None and any(one.exception for one in run.ranks)):
+        yield log_events.finding(
+            killed,
+            "a process was killed and no rank raised an error: mostly the host's memory ran out, "
+            "which the kernel log would show (`dmesg -T`)",
+            _FEWER_COPIES,
+            confidence=Confidence.POSSIBLE,
+        )
     if events:
         yield log_events.finding(
             events,

@@ -12,13 +12,14 @@ timeout.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import named, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import longer_limit
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = (
@@ -29,6 +30,14 @@ EXPLAINS = (
     "first-failure-masked",
     "script-error",
 )
+
+# Words and units of progress bars that datasets, tokenizers and downloads show.
+OF_DATA = re.compile(
+    r"map|filter|token|prepar|process|load|download|build|index|generat|convert|cach|scan|evaluat"
+    r"|valid|packing|shard|split|pars|comput|embed",
+    re.IGNORECASE,
+)
+UNITS = re.compile(r"\s*(examples|[kMGT]?i?B|files?|docs?|rows?|lines?|tokens|samples)/s")
 
 # Reading data and imports take the same on all ranks, and end soon.
 STARTING = ("import", "loader-start")
@@ -69,12 +78,12 @@ def in_a_log(log: Log) -> Iterator[Finding]:
     if not timeouts or log.of("desync", "collective-mismatch"):
         return
     waited = {one.rank for one in timeouts}
-    for work in log.of("progress"):
+    for work in filter(_prepares, log.of("progress")):
         under_way = int(work.values["done"]) < int(work.values["total"])
         if work.file == timeouts[0].file and work.rank not in waited - {None} and under_way:
             yield log_events.finding(
                 [timeouts[0], work],
-                f"meanwhile another rank was busy with '{work.values['task'].strip()}' "
+                f"meanwhile another rank worked on '{work.values.get('task', 'data').strip()}' "
                 f"({work.values['done']} of {work.values['total']}, {work.place})",
                 *_WORK_BEFORE,
             )
@@ -89,6 +98,12 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             *_WORK_BEFORE,
             confidence=Confidence.POSSIBLE,
         )
+
+
+def _prepares(bar: LogEvent) -> bool:
+    """Whether a progress bar is of work on data, and not of the training itself."""
+    task, unit = bar.values.get("task", ""), bar.values.get("unit", "")
+    return bool(OF_DATA.search(task) or UNITS.fullmatch(unit))
 
 
 _WORK_BEFORE = (

@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.parsing import is_older, major
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.software import Environment, NcclLibrary, Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("cuda-driver-or-arch-mismatch",)
+EXPLAINS = ("cuda-driver-or-arch-mismatch", "dead-rank", "first-failure-masked", "script-error")
 
 # A newer NCCL keeps the functions of older releases; an older one lacks newer functions
 # (torch/cuda/nccl.py, NCCL's src/libnccl.map; https://github.com/pytorch/pytorch/issues/119932).
@@ -159,6 +161,22 @@ def differs_between_nodes(every: tuple[Software, ...]) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("nccl-symbol"):
+        yield log_events.finding(
+            [event],
+            f"the NCCL that is loaded has no {event.values['symbol']}: torch "
+            "was built with a newer one",
+            Fix(
+                summary="find the other NCCL, and leave its folder out",
+                paste="python -c 'import torch; print(torch.cuda.nccl.version())'; "
+                "ldconfig -p | grep nccl; pip list | grep -i nccl\nunset LD_LIBRARY_PATH",
+            ),
+            confidence=Confidence.CERTAIN,
+        )
+        return
 
 
 def _without(library: NcclLibrary, environment: Environment | None) -> Fix:

@@ -11,18 +11,28 @@ disappears with NCCL_P2P_DISABLE=1, which confirms the cause but is not a fix.
 To fix it, disable ACS at these ports with ``setpci``, or boot with ``iommu=pt``.
 """
 
+# Above 150 lines: switches, the IOMMU and logs show it, each with its own fix.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import few
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma
 from ddoctor.evidence.probes import AllReduce, ProbeRuns
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken")
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "gpu-p2p-broken",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 SOURCE = "NCCL user guide, Troubleshooting, PCI Access Control Services"
 
@@ -124,3 +134,21 @@ def translated_by_the_iommu(
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("iommu-fault", "iommu-mode"):
+        fault = event.pattern == "iommu-fault"
+        yield log_events.finding(
+            [event],
+            "the IOMMU refused a transfer of a device, as between two GPUs"
+            if fault
+            else "the IOMMU translates the transfers of devices, which may hang between GPUs",
+            Fix(
+                summary="let the IOMMU pass transfers through, and restart the machine",
+                paste="sudo grubby --update-kernel=ALL --args='iommu=pt' && sudo reboot",
+                caution="or add iommu=pt to GRUB_CMDLINE_LINUX, then run update-grub",
+            ),
+            severity=Severity.ERROR if fault else Severity.WARNING,
+        )
+        return

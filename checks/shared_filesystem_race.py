@@ -17,11 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 # Errors of the kernel if another process was faster, errno(3).
 MADE = re.compile(r"\[Errno (17|39)\]")  # EEXIST, ENOTEMPTY
@@ -71,6 +72,20 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("folder-race"):
+        yield log_events.finding(
+            [event],
+            "several processes rename or delete the same folder",
+            Fix.python(
+                summary="let one process move files that all ranks share",
+                paste="if rank == 0:\n    os.replace(temporary, final)\ndist.barrier()",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+        return
 
 
 def _lost_the_race(one: RankEnding) -> bool:

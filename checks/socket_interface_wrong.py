@@ -100,6 +100,14 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             _choose("eth0"),
         )
         return
+    fallen, failed = log.of("gloo-loopback"), log.of("gloo-connect", "no-route")
+    if fallen and failed:
+        yield log_events.finding(
+            [*fallen, *failed],
+            "gloo listens on the loopback interface, and ranks on other machines cannot connect",
+            _choose("eth0"),
+        )
+        return
     for event in log.of("nccl-interfaces"):
         chosen = CHOSEN.findall(event.values["interfaces"])
         odd = [name for name, address in chosen if _leads_nowhere(name, address)]

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -148,6 +149,21 @@ def deterministic(use: RankUse) -> Iterator[Finding]:
                 paste=f"{name}(False)" if every else f"torch.backends.{name} = False",
             ),
         )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("tensor-cores"):
+        yield log_events.finding(
+            [event],
+            "matrix products in float32 do not use the tensor cores of this GPU",
+            Fix.python(
+                summary="allow TF32 in matrix products",
+                paste='torch.set_float32_matmul_precision("high")',
+                caution="products have 10 bits of mantissa instead of 23",
+            ),
+            severity=Severity.NOTE,
+        )
+        return
 
 
 def _on_gpus(use: RankUse) -> Sequence[RankFlags]:

@@ -69,6 +69,8 @@ class LogPattern(Part, frozen=True, kw_only=True):
     source: str
     more: int = 0
     """How many of the following lines belong to it."""
+    latest: bool = False
+    """Whether of several such lines the last one counts, as of a bar of progress."""
 
 
 class LogPatterns(Known, frozen=True, kw_only=True):

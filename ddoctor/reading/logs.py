@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -41,12 +41,42 @@ class _Pattern:
 
 
 @dataclass
+class _Seen:
+    """A line that matches a pattern, with those that say the same."""
+
+    pattern: str
+    rank: int | None
+    host: str
+    file: str
+    line: int
+    last: int = 0
+    count: int = 0
+    text: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def event(self) -> LogEvent:
+        return LogEvent(
+            pattern=self.pattern,
+            text=redaction.beginning(self.text.strip(), LONGEST_TEXT),
+            file=self.file,
+            line=self.line,
+            rank=self.rank,
+            host=self.host,
+            values={
+                key: redaction.beginning(value, LONGEST_VALUE) for key, value in self.values.items()
+            },
+            count=self.count,
+            last=self.last,
+        )
+
+
+@dataclass
 class LogReader:
     """Reads all logs of a run, one after the other."""
 
     files: list[str] = field(default_factory=list)
     lines: int = 0
-    _events: dict[tuple[object, ...], LogEvent] = field(default_factory=dict)
+    _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
     _writers: dict[Writer, Tracebacks] = field(default_factory=dict)
     _raised: list[tuple[Writer, Raised]] = field(default_factory=list)
     _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -105,7 +135,7 @@ class LogReader:
         for one in patterns:
             more = (_text(each, label) for each in next_lines[: one.row.more])
             if match := one.text.search(" ".join([said.text, *more])):
-                self._event(one.row.name, said, match, number)
+                self._event(one.row, said, match, number)
         self._table(said.text)
         writer = said.writer
         tracebacks = self._writers.get(writer)
@@ -126,31 +156,21 @@ class LogReader:
         for raised in self._writers[writer].ended():
             self._raised.append((writer, raised))
 
-    def _event(self, name: str, said: Said, match: re.Match[str], number: int) -> None:
-        values = {
-            key: redaction.beginning(value, LONGEST_VALUE)
-            for key, value in match.groupdict().items()
-            if value is not None
-        }
+    def _event(self, row: LogPattern, said: Said, match: re.Match[str], number: int) -> None:
+        values = {key: value for key, value in match.groupdict().items() if value is not None}
         rank = said.about if said.rank is None else said.rank
-        if "rank" in values and values["rank"].isdigit():
+        if values.get("rank", "").isdigit():
             rank = int(values.pop("rank"))
         host = values.pop("host", said.host)
-        key = (name, rank, host, *sorted(values.items()))
-        known = self._events.get(key)
-        if known is not None:
-            self._events[key] = replace(known, count=known.count + 1, last=number)
-        elif len(self._events) < MOST_EVENTS:
-            self._events[key] = LogEvent(
-                pattern=name,
-                text=redaction.beginning(match.string.strip(), LONGEST_TEXT),
-                file=self.files[-1],
-                line=number,
-                rank=rank,
-                host=host,
-                values=values,
-                last=number,
-            )
+        same = [values.get("task", "")] if row.latest else sorted(values.items())
+        key = (row.name, rank, host, *same)
+        seen = self._seen.get(key)
+        if seen is None and len(self._seen) < MOST_EVENTS:
+            seen = self._seen[key] = _Seen(row.name, rank, host, self.files[-1], number)
+        if seen is not None:
+            seen.count, seen.last = seen.count + 1, number
+            if seen.count == 1 or row.latest:
+                seen.text, seen.values, seen.line = match.string, values, number
 
     def _table(self, text: str) -> None:
         if match := TABLE_RANK.match(text):
@@ -166,7 +186,7 @@ class LogReader:
             lines=self.lines,
             ranks=len(self._ranks),
             several_hosts=len(self._hosts) > 1,
-            events=tuple(self._events.values()),
+            events=tuple(one.event() for one in self._seen.values()),
         )
         endings = [*self._endings()]
         if endings:
