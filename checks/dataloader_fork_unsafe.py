@@ -12,7 +12,7 @@ To fix it, return CPU tensors from the dataset, set ``multiprocessing_context="f
 DataLoader, and use no threads before the fork.
 """
 
-# Above 150 lines: refused, dead and standing workers look different, and a log names only the first.
+# Above 150 lines: refused, dead and standing workers look different, also in a log.
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ MOST_FILES = 20_000
 """Of all folders: a log of each rank, and a few more."""
 BLOCK = 2**20
 """Bytes that are read at once."""
-LONGEST = 32 * 2**10
-"""Bytes of a line that are looked at; the rest of it is passed over."""
+LONGEST = 16 * 2**10
+"""Bytes at the beginning of a line, and at its end, that are looked at."""
 CARRIAGE_RETURN = b"\r"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -122,23 +122,22 @@ def _within(folder: Path) -> Iterator[Input | NotRead]:
 
 
 def blocks(content: BinaryIO) -> Iterator[bytes]:
-    """Whole lines of about a mebibyte together; what is too long of a line is passed over."""
-    rest, passing = b"", False
+    """Whole lines of about a mebibyte together; of a longer line, its beginning and its end."""
+    rest, head = b"", b""
     while data := content.read(BLOCK):
-        if passing:
-            # The rest of a line that was too long.
-            end = data.find(b"\n")
-            if end < 0:
-                continue
-            data, passing = data[end:], False
-        cut = data.rfind(b"\n") + 1
-        if not cut:
-            rest += data
-            if len(rest) > BLOCK:
-                yield rest[:LONGEST]
-                rest, passing = b"", True
-            continue
-        yield rest + data[:cut]
-        rest = data[cut:]
-    if rest:
-        yield rest
+        rest += data
+        cut = rest.rfind(b"\n") + 1
+        if cut:
+            yield head + rest[:cut]
+            rest, head = rest[cut:], b""
+        elif len(rest) > BLOCK:
+            head, rest = head or rest[:LONGEST] + CARRIAGE_RETURN, rest[-LONGEST:]
+    if head or rest:
+        yield head + rest
+
+
+def shortened(line: bytes) -> bytes:
+    """A line's beginning and end; a bar of progress may have overwritten what is between them."""
+    if len(line) <= 2 * LONGEST:
+        return line
+    return line[:LONGEST] + CARRIAGE_RETURN + line[-LONGEST:]

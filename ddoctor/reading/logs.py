@@ -5,39 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from msgspec.structs import replace
 
-from ddoctor import knowledge
 from ddoctor.evidence import redaction
-from ddoctor.evidence.log import Log, LogEvent, LogPattern, LogPatterns
+from ddoctor.evidence.log import Log, LogEvent, LogPattern
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.reading import prefixes
-from ddoctor.reading.inputs import LONGEST, Input, blocks
+from ddoctor.reading.inputs import LONGEST, Input, blocks, shortened
+from ddoctor.reading.log_lines import Forms, Meaning
 from ddoctor.reading.prefixes import Said, Writer
 from ddoctor.reading.tracebacks import Raised, Tracebacks
 
+GLANCE = 500
+"""Lines by which the labels of a file are recognised."""
 MOST_EVENTS = 20_000
 MOST_WRITERS = 10_000
+MOST_RAISED = 2_000
+"""Exceptions that are kept, the first ones."""
 LONGEST_TEXT = 1_000
 """Characters that are kept of a line."""
 LONGEST_VALUE = 300
 MOST_MORE = 4
+"""Following lines that may belong to one."""
+LONGEST_MESSAGE = 4_000
 UNKNOWN = -1
 """The rank of an exception that the log gives no rank."""
-# What a traceback needs: its head, or its first frame where the head is missing.
-OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
 # torch/distributed/elastic/multiprocessing/errors: the table at the end.
 TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
 TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) +\(pid: (\d{1,9})\)")
-OF_TABLES = ("exitcode", "  rank ")
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    row: LogPattern
-    text: re.Pattern[str]
 
 
 @dataclass
@@ -78,7 +74,9 @@ class LogReader:
     lines: int = 0
     _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
     _writers: dict[Writer, Tracebacks] = field(default_factory=dict)
-    _raised: list[tuple[Writer, Raised]] = field(default_factory=list)
+    """Those with a traceback that may go on."""
+    _raised: dict[object, tuple[int, Writer, Raised]] = field(default_factory=dict)
+    """The order, the writer and the exception: the last of each rank, each one without a rank."""
     _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
     _table_rank: int | None = None
     _ranks: set[int] = field(default_factory=set)
@@ -91,70 +89,67 @@ class LogReader:
             OSError: it cannot be read, or is cut off within compressed data.
         """
         self.files.append(given.name)
-        number, label, first = 0, None, True
+        number, label, forms = 0, None, None
         with given.opened() as content:
             for block in blocks(content):
-                if first:
-                    label, first = prefixes.label_of(_lines(block[: 2**16])), False
-                lower = block.lower()
-                if not self._open and not any(one in lower for one in _anchors()):
-                    number += block.count(b"\n")
-                    continue
                 lines = block.removesuffix(b"\n").split(b"\n")
-                for place, line in enumerate(lines):
-                    number += 1
-                    for part in line[:LONGEST].split(b"\r"):
-                        next_lines = lines[place + 1 : place + 1 + MOST_MORE]
-                        self._line(part.decode(errors="replace"), next_lines, number, label)
+                if forms is None:
+                    first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
+                    label, forms = prefixes.label_of(first), Forms()
+                for place, meaning in enumerate(forms.of_block(block)[: len(lines)]):
+                    if meaning is not None or self._writers:
+                        more = lines[place + 1 : place + 1 + MOST_MORE]
+                        self._line(lines[place], more, number + place + 1, label, meaning)
+                number += len(lines)
         self.lines += number
-        for writer in self._writers:
-            self._end(writer)
+        for writer, tracebacks in self._writers.items():
+            self._keep(writer, tracebacks.ended())
         self._writers.clear()
-
-    @property
-    def _open(self) -> bool:
-        return any(one.open for one in self._writers.values())
 
     def _line(
         self,
-        line: str,
-        next_lines: Sequence[bytes],
+        line: bytes,
+        more: Sequence[bytes],
         number: int,
         label: re.Pattern[str] | None,
+        meaning: Meaning | None,
     ) -> None:
-        lower = line.lower()
-        patterns = [one for one in _patterns() if any(text in lower for text in one.row.holds)]
-        begins = any(one in lower for one in OF_TRACEBACKS)
-        if not (patterns or begins or self._writers or any(one in lower for one in OF_TABLES)):
-            return
-        said = prefixes.parsed(line, label)
-        if said.rank is not None:
-            self._ranks.add(said.rank)
-        if said.host:
-            self._hosts.add(said.host)
-        for one in patterns:
-            more = (_text(each, label) for each in next_lines[: one.row.more])
-            if match := one.text.search(" ".join([said.text, *more])):
-                self._event(one.row, said, match, number)
-        self._table(said.text)
+        parts = shortened(line).rstrip(b"\r").split(b"\r")
+        # Of bars that overwrite one another, the last one counts.
+        for part in parts[-1:] if meaning is not None and meaning.bar else parts:
+            said = prefixes.parsed(part.decode(errors="replace"), label)
+            if said.rank is not None:
+                self._ranks.add(said.rank)
+            if said.host:
+                self._hosts.add(said.host)
+            for one in meaning.patterns if meaning is not None else ():
+                text = " ".join([said.text, *(_text(each, label) for each in more[: one.row.more])])
+                if match := one.text.search(text):
+                    self._event(one.row, said, match, number)
+            self._table(said.text)
+            self._traceback(said, number)
+
+    def _traceback(self, said: Said, number: int) -> None:
         writer = said.writer
         tracebacks = self._writers.get(writer)
-        if (
-            tracebacks is None
-            and begins
-            and Tracebacks.begins(said.text)
-            and len(self._writers) < MOST_WRITERS
-        ):
+        if tracebacks is None:
+            if not Tracebacks.begins(said.text) or len(self._writers) >= MOST_WRITERS:
+                return
             tracebacks = self._writers[writer] = Tracebacks()
-        if tracebacks is not None:
-            for raised in tracebacks.feed(said.text, number):
-                self._raised.append((writer, raised))
-            if not tracebacks.open:
-                del self._writers[writer]
+        self._keep(writer, tracebacks.feed(said.text, number))
+        if not tracebacks.open:
+            del self._writers[writer]
 
-    def _end(self, writer: Writer) -> None:
-        for raised in self._writers[writer].ended():
-            self._raised.append((writer, raised))
+    def _keep(self, writer: Writer, found: Iterator[Raised]) -> None:
+        for one in found:
+            place = one.stack[-1] if one.stack else None
+            key = writer.rank
+            # Without a rank, only the text separates the exceptions of one process from another's.
+            distinct = (one.exception, one.message, place) if key is None else key
+            if one.of_launcher or (key is None and distinct in self._raised):
+                continue
+            if len(self._raised) < MOST_RAISED or distinct in self._raised:
+                self._raised[distinct] = len(self._raised), writer, one
 
     def _event(self, row: LogPattern, said: Said, match: re.Match[str], number: int) -> None:
         values = {key: value for key, value in match.groupdict().items() if value is not None}
@@ -197,28 +192,21 @@ class LogReader:
         return self.files[0] if len(self.files) == 1 else f"{len(self.files)} logs"
 
     def _endings(self) -> Iterator[RankEnding]:
-        """How the ranks ended, as far as the logs say it; equal exceptions without a rank once."""
+        """How the ranks ended, as far as the logs say it."""
         last: dict[object, RankEnding] = {}
-        for order, (writer, raised) in enumerate(self._raised):
-            if raised.of_launcher:
-                continue
-            rank = UNKNOWN if writer.rank is None else writer.rank
-            ending = RankEnding(
-                rank=rank,
+        for key, (order, writer, raised) in self._raised.items():
+            last[key] = RankEnding(
+                rank=UNKNOWN if writer.rank is None else writer.rank,
                 host=writer.host,
                 pid=0,
                 outcome="failed",
                 steps=0,
                 exception=raised.exception,
-                message=raised.message,
-                then=raised.then,
+                message=redaction.beginning(raised.message, LONGEST_MESSAGE),
+                then=redaction.beginning(raised.then, LONGEST_MESSAGE),
                 stack=raised.stack,
                 time=float(order),
             )
-            key = rank if rank >= 0 else (raised.exception, raised.message, raised.stack)
-            # A rank's last exception is the one that ended it.
-            if rank >= 0 or key not in last:
-                last[key] = ending
         for rank, (code, pid) in self._exits.items():
             known = last.get(rank)
             if known is not None:
@@ -238,23 +226,3 @@ class LogReader:
 
 def _text(line: bytes, label: re.Pattern[str] | None) -> str:
     return prefixes.parsed(line[:LONGEST].decode(errors="replace"), label).text
-
-
-def _lines(block: bytes) -> list[str]:
-    return [line.decode(errors="replace") for line in block.split(b"\n")[:500]]
-
-
-@cache
-def _patterns() -> tuple[_Pattern, ...]:
-    rows = knowledge.load(LogPatterns).patterns
-    return tuple(_Pattern(row, re.compile(row.text)) for row in rows)
-
-
-@cache
-def _anchors() -> tuple[bytes, ...]:
-    """Texts in lower case: a block without any of them has no line that means something."""
-    holds = (text for one in _patterns() for text in one.row.holds)
-    every = {*holds, *OF_TRACEBACKS, *OF_TABLES}
-    # One that contains another is never needed.
-    short = [one for one in every if not any(other in one for other in every - {one})]
-    return tuple(one.encode() for one in short)

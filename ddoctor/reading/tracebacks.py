@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import TRACEBACK
 
 MOST_FRAMES = 200
-LONGEST_MESSAGE = 4_000
 MOST_MESSAGE_LINES = 40
 # Lines of other writers between two lines of a traceback; more, and it was cut off.
 MOST_FOREIGN = 50
@@ -159,7 +157,7 @@ class Tracebacks:
             yield from self.ended()
 
     def _add(self, now: _Open) -> Iterator[Raised]:
-        message = redaction.beginning("\n".join(now.message).rstrip(), LONGEST_MESSAGE)
+        message = "\n".join(now.message).rstrip()
         before = self._before
         if before is not None and self._chained:
             then = f"{now.name}: {message}".removesuffix(": ")

@@ -91,6 +91,16 @@ def test_a_line_without_an_end_is_cut_and_what_follows_is_read(tmp_path: Path) -
     path.write_bytes(b"x" * (5 * inputs.BLOCK) + b"\n" + LINE + b"y" * 10)
     log = log_of(path)
     assert [(one.pattern, one.line) for one in log.events] == [("device-ordinal", 2)]
+    assert log.lines == 3
+
+
+@pytest.mark.parametrize("mebibytes", [0.1, 0.9, 3])
+def test_the_end_of_a_bar_that_never_ended_a_line_is_read(tmp_path: Path, mebibytes: float) -> None:
+    bars = b"  50%|##  | 1/2 [00:01<00:01]\r" * int(mebibytes * 2**20 / 31)
+    (tmp_path / "log").write_bytes(b"step 1\n" + bars + LINE + b"step 2\n")
+    log = log_of(tmp_path / "log")
+    events = [(one.pattern, one.line) for one in log.events if one.pattern != "progress"]
+    assert (events, log.lines) == ([("device-ordinal", 2)], 3)
 
 
 def test_escapes_and_carriage_returns_are_no_obstacle(tmp_path: Path) -> None:
