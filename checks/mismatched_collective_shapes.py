@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
-from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
+from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import at_places, named, places
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -56,6 +56,13 @@ def recorded_in_a_live_run(
         because = f"{found.detail}, {found}, according to {RECORDER}"
         because += f"; nothing moved for {live.seconds:.0f} s"
         yield _finding(found, because, (), by_nccl(records))
+
+
+def dumped(dumps: FlightDumps) -> Iterator[Finding]:
+    found = difference_in(dumps)
+    if found is not None and found.same_call:
+        because = f"{found.detail}, {found}, according to the dumps of {RECORDER}"
+        yield _finding(found, because, (), ())
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import have_passed, mismatch
-from ddoctor.analysis.flight_records import RECORDER, by_nccl, differing
+from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -74,6 +74,18 @@ def recorded_in_a_live_run(
             *((row.name, str(row.value)) for row in by_nccl(records)),
         ],
         [stack(rank) for rank in live.ranks if rank.rank in first and rank.seen.stack][:2],
+    )
+
+
+def dumped(dumps: FlightDumps) -> Iterator[Finding]:
+    found = difference_in(dumps)
+    if found is None or found.same_call:
+        return
+    yield _finding(
+        f"{found.detail}, {found}, according to the dumps of {RECORDER}",
+        found.confidence,
+        [(endings.ranks(one.ranks), str(one)) for one in found.brought],
+        [],
     )
 
 

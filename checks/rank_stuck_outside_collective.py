@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
-from ddoctor.analysis.flight_records import RECORDER, awaited, by_nccl, named
+from ddoctor.analysis.flight_records import RECORDER, absence_in, awaited, by_nccl, named
 from ddoctor.analysis.live_ranks import HELD, LiveRankState, places, stack, subject
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.log import Log
@@ -29,6 +29,9 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked", "dead-rank")
+
+# A dump that a timeout wrote is minutes younger than the last call.
+STILL_SECONDS = 10.0
 
 # Why a rank of a probe is held, by psutil's name of its state, or the probe's own name.
 HOLDERS = {
@@ -127,6 +130,34 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         return
     for where, rows in places(apart).items():
         yield _stuck(where, rows, live.others(apart), by_nccl(records))
+
+
+def dumped(dumps: FlightDumps) -> Iterator[Finding]:
+    found = absence_in(dumps)
+    if found is None:
+        return
+    last = f"collective {found.last.number} ({named(found.last)})" if found.last else "none"
+    at = endings.at(found.last.line) if found.last else ""
+    idle = min(one.idle_seconds for one in dumps.ranks)
+    yield Finding(
+        severity=Severity.ERROR,
+        # A run that moves may have a rank that is only late at the moment of the dump.
+        confidence=Confidence.LIKELY if idle >= STILL_SECONDS else Confidence.POSSIBLE,
+        because=(
+            f"{endings.ranks(found.ranks)} did not enter collective {found.call.number} of the "
+            f"group {found.group}, {named(found.call)}{endings.at(found.call.line)}, in which "
+            f"{endings.ranks(found.waiting)} waited; the last that "
+            f"{endings.ranks(found.ranks[:1])} called is {last}{at}"
+        ),
+        evidence=(Observation(name="its last collective", value=last, source=RECORDER),),
+        where=Where(ranks=found.ranks),
+        fixes=(
+            Fix(
+                summary="see what it does instead, while the run stands",
+                paste="ddoctor attach PID --seconds 10  # on the host of that rank",
+            ),
+        ),
+    )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

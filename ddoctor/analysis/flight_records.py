@@ -10,7 +10,13 @@ from ddoctor.analysis import endings
 from ddoctor.analysis.collective_mismatch import ALIKE, Brought, Mismatch
 from ddoctor.analysis.live_ranks import SHORTEST_SECONDS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.evidence.flight_records import Call, FlightRecords, GroupCalls, RankRecords
+from ddoctor.evidence.flight_records import (
+    Call,
+    FlightDumps,
+    FlightRecords,
+    GroupCalls,
+    RankRecords,
+)
 from ddoctor.models import Confidence, Observation
 
 RECORDER = "torch's flight recorder"
@@ -33,16 +39,30 @@ def differing(live: LiveState, records: Sequence[FlightRecords]) -> Mismatch | N
     """The collective in which the ranks differ; None: none, or the run may still move."""
     if not stands_still(live, records):
         return None
+    ranks = [one for section in records for one in section.ranks]
+    # A host that waits for its GPU does so at another line.
+    seen = {one.rank: one.place for one in live.ranks if one.waits and not one.at_gpu}
     # Another job of the same user may have written a file with that name.
-    own = all(one.told_by == "control socket" for section in records for one in section.ranks)
-    for group, rows in _groups(records).items():
+    own = all(one.told_by == "control socket" for one in ranks)
+    return _first_difference(ranks, seen, own=own)
+
+
+def difference_in(dumps: FlightDumps) -> Mismatch | None:
+    """The collective in which the ranks of an ended run differ; None: none."""
+    return _first_difference(dumps.ranks, {}, own=False)
+
+
+def _first_difference(
+    ranks: Sequence[RankRecords], seen: Mapping[int, str], *, own: bool
+) -> Mismatch | None:
+    for group, rows in _groups(ranks).items():
         calls = {rank: {one.number: one for one in row.calls} for rank, row in rows.items()}
         # A collective that all ranks completed did no harm.
         waited = max((one.number for row in rows.values() if (one := row.current)), default=0)
         for number in sorted({number for row in calls.values() for number in row}):
             met = {rank: row[number] for rank, row in calls.items() if number in row}
             if number <= waited and _differ(list(met.values())):
-                return _mismatch(group, met, _places(met, rows, live), own=own)
+                return _mismatch(group, met, _places(met, rows, seen), own=own)
     return None
 
 
@@ -53,9 +73,19 @@ def awaited(live: LiveState, records: Sequence[FlightRecords]) -> Awaited | None
     """
     if not stands_still(live, records):
         return None
-    ranks = {one.rank: one for section in records for one in section.ranks}
-    if any(one.age_seconds >= live.seconds for one in ranks.values()):
+    ranks = [one for section in records for one in section.ranks]
+    if any(one.age_seconds >= live.seconds for one in ranks):
         return None
+    return _first_absence(ranks)
+
+
+def absence_in(dumps: FlightDumps) -> Awaited | None:
+    """The ranks for which the others of an ended run waited; None: there are none."""
+    return _first_absence(dumps.ranks)
+
+
+def _first_absence(records: Sequence[RankRecords]) -> Awaited | None:
+    ranks = {one.rank: one for one in records}
     for group, rows in _groups(records).items():
         waiting = {rank: call for rank, row in rows.items() if (call := row.current) is not None}
         if not waiting:
@@ -114,13 +144,12 @@ def _idle(one: LiveRankState, record: RankRecords | None) -> bool:
     return record.idle_seconds >= one.seconds and (record.waits or not one.moves)
 
 
-def _groups(records: Sequence[FlightRecords]) -> Mapping[str, Mapping[int, GroupCalls]]:
+def _groups(ranks: Sequence[RankRecords]) -> Mapping[str, Mapping[int, GroupCalls]]:
     """The process groups with the calls of their ranks; a group of one rank shows nothing."""
     groups: dict[str, dict[int, GroupCalls]] = {}
-    for section in records:
-        for one in section.ranks:
-            for row in one.groups:
-                groups.setdefault(row.group, {})[one.rank] = row
+    for one in ranks:
+        for row in one.groups:
+            groups.setdefault(row.group, {})[one.rank] = row
     return {group: rows for group, rows in groups.items() if len(rows) > 1}
 
 
@@ -152,15 +181,9 @@ def _mismatch(
 
 
 def _places(
-    met: Mapping[int, Call], rows: Mapping[int, GroupCalls], live: LiveState
+    met: Mapping[int, Call], rows: Mapping[int, GroupCalls], seen: Mapping[int, str]
 ) -> Mapping[int, str]:
-    """The lines of the calls by rank, as recorded, or as sampled of ranks still in the call."""
-    seen = {
-        one.rank: one.place
-        for one in live.ranks
-        # A host that waits for its GPU does so at another line.
-        if one.waits and not one.at_gpu and one.rank in met
-        if rows[one.rank].current == met[one.rank]
-    }
+    """The lines of the calls by rank, as recorded, or as ``seen`` of ranks still in the call."""
+    still = {rank: seen.get(rank, "") for rank, one in met.items() if rows[rank].current == one}
     kept = {rank: endings.place(one.line) for rank, one in met.items()}
-    return {rank: place for rank in met if (place := kept[rank] or seen.get(rank, ""))}
+    return {rank: place for rank in met if (place := kept[rank] or still.get(rank, ""))}

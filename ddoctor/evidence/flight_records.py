@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.section import AttachSection, Part
+from ddoctor.evidence.section import AttachSection, Part, Section
 
 
 class Call(Part, frozen=True, kw_only=True):
@@ -60,6 +60,16 @@ class RankRecords(Part, frozen=True, kw_only=True):
     def waits(self) -> bool:
         """Whether any of its calls is unfinished."""
         return any(one.current is not None for one in self.groups)
+
+
+class FlightDumps(Section, frozen=True, kw_only=True):
+    """The flight records of a run that has ended, from the files that its ranks have written."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose DUMP..."
+
+    files: tuple[str, ...]
+    ranks: tuple[RankRecords, ...]
 
 
 class FlightRecords(AttachSection, frozen=True, kw_only=True):

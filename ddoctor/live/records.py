@@ -25,9 +25,9 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import ras
-from ddoctor.live.flight_recorder import MOST_BYTES, Trace
 from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import Source
+from ddoctor.reading.flight_recorder import MOST_BYTES, Trace
 
 # Seconds: a younger file is not requested again, however often ddoctor samples.
 AGAIN_SECONDS = 60.0

@@ -65,6 +65,11 @@ class Input:
             with _decompressed(file) as content:
                 yield content
 
+    @property
+    def written(self) -> float:
+        """When it was written, in seconds since 1970; 0: not known."""
+        return 0.0 if self.path == STDIN else self.path.stat().st_mtime
+
     def beginning(self, most: int = BLOCK) -> bytes:
         """The first bytes of its content, for a glance; empty for standard input."""
         if self.path == STDIN:

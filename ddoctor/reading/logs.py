@@ -176,6 +176,8 @@ class LogReader:
 
     def sections(self) -> Iterator[Log | TrainingRun]:
         """What the logs say, once all are read."""
+        if not self.files:
+            return
         yield Log(
             files=tuple(self.files),
             lines=self.lines,

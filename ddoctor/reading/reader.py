@@ -8,6 +8,7 @@ from pathlib import Path
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
 from ddoctor.evidence.section import Evidence
+from ddoctor.reading.dumps import Dumps, is_dump
 from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
 from ddoctor.reading.logs import LogReader
 
@@ -21,7 +22,7 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
     Raises:
         DoctorError: nothing could be read, or two bundles hold the same section.
     """
-    logs, refused = LogReader(), list[NotRead]()
+    logs, dumps, refused = LogReader(), Dumps(), list[NotRead]()
     bundles = dict[Path, Evidence]()
     for one in found(paths):
         if isinstance(one, NotRead):
@@ -30,19 +31,20 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
         try:
             if _is_bundle(first := one.beginning(GLANCE)):
                 bundles[one.path] = bundle.read(one.path)
+            elif is_dump(first):
+                dumps.read(one)
             elif why := _foreign(first):
                 refused.append(NotRead(name=one.name, why=why))
             else:
                 logs.read(one)
         except DAMAGE as error:
             refused.append(NotRead(name=one.name, why=_words(error)))
-        except DoctorError as error:
+        except (DoctorError, ValueError) as error:
             refused.append(NotRead(name=one.name, why=str(error)))
-    if not bundles and not logs.files:
-        raise DoctorError(_nothing(refused))
     evidence = bundle.together(bundles.items())
-    if logs.files:
-        evidence = evidence.with_sections(*logs.sections())
+    evidence = evidence.with_sections(*logs.sections(), *dumps.sections())
+    if not evidence and not bundles:
+        raise DoctorError(_nothing(refused))
     return evidence, tuple(refused)
 
 

@@ -27,8 +27,8 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.forecast import launch_files, request
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.live import logs
-from ddoctor.live.flight_recorder import Trace
 from ddoctor.models import JUDGING, Report
+from ddoctor.reading.flight_recorder import Trace
 from ddoctor.report import (
     charts,
     difference,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor.live import records
-from ddoctor.live.flight_recorder import Trace
+from ddoctor.reading.flight_recorder import Trace
 from tests.live_look import LINE
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ddoctor.live import flight_recorder
-from ddoctor.live.flight_recorder import Trace
 from ddoctor.live.logs import LONGEST, last_words
+from ddoctor.reading import flight_recorder
+from ddoctor.reading.flight_recorder import Trace
 from tests.fuzz import seeds
 
 

@@ -1,0 +1,68 @@
+"""Reads the dumps of torch's flight recorder, a file of each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddoctor.evidence.flight_records import FlightDumps, RankRecords
+from ddoctor.evidence.frames import Frame
+from ddoctor.reading.flight_recorder import MOST_BYTES, Trace
+from ddoctor.reading.inputs import Input
+from ddoctor.reading.tracebacks import LIBRARY
+
+# torch puts the rank at the end: nccl_trace_rank_3, comm_lib_trace_rank_3; people add .json.
+RANK = re.compile(r"(\d{1,7})(?:\.\w{1,10})*$")
+
+
+def is_dump(first: bytes) -> bool:
+    """Whether a file may be one, by its first bytes: of a pickle, or of JSON with entries."""
+    pickled = first.startswith(b"\x80") and (b"entries" in first or b"pg_config" in first)
+    return pickled or (first.lstrip().startswith(b"{") and b'"pg_config"' in first)
+
+
+@dataclass
+class Dumps:
+    """Those of one run."""
+
+    _found: dict[int, tuple[str, float, Trace]] = field(default_factory=dict)
+
+    def read(self, given: Input) -> None:
+        """Read the dump of one rank; its name says which.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is damaged, or no rank is in its name.
+        """
+        with given.opened() as content:
+            trace = Trace(content.read(MOST_BYTES + 1))
+        named = RANK.search(given.path.name)
+        if named is None:
+            raise ValueError("a dump of the flight recorder whose name does not end with the rank")
+        self._found[int(named[1])] = given.name, given.written, trace
+
+    def sections(self) -> Iterator[FlightDumps]:
+        """What the dumps say together."""
+        if not self._found:
+            return
+        rows = sorted(self._found.items())
+        newest = max(trace.newest for _, (_, _, trace) in rows)
+        yield FlightDumps(
+            files=tuple(name for _, (name, _, _) in rows),
+            ranks=tuple(
+                RankRecords(
+                    rank=rank,
+                    pid=0,
+                    told_by="dump file",
+                    idle_seconds=round(max(0.0, written - newest), 1),
+                    groups=tuple(trace.groups(_frame)),
+                )
+                for rank, (_, written, trace) in rows
+            ),
+        )
+
+
+def _frame(file: str, line: int, function: str) -> Frame:
+    of_user = LIBRARY.search(file) is None
+    return Frame(file=file, line=line, function=function, of_user=of_user)
