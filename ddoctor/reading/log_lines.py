@@ -19,7 +19,7 @@ MOST_FORMS = 100_000
 LONGEST_FORM = 500
 """Bytes of a form that is remembered."""
 FEW_BARS = 64
-"""Of the bars of a block, so many last ones count."""
+"""The number of bars that count in a block, the last ones."""
 
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
 OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")

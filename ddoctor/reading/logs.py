@@ -74,7 +74,7 @@ class LogReader:
     lines: int = 0
     _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
     _writers: dict[Writer, Tracebacks] = field(default_factory=dict)
-    """Those with a traceback that may go on."""
+    """Those with a traceback whose end has not come."""
     _raised: dict[object, tuple[int, Writer, Raised]] = field(default_factory=dict)
     """The order, the writer and the exception: the last of each rank, each one without a rank."""
     _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
