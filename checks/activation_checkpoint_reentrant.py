@@ -59,7 +59,9 @@ def with_ddp(
             f"{endings.place(first.place) or 'backward'}"
         ),
         evidence=(
-            Observation(name=f"error of rank {first.rank}", value=TWICE, source="DDP's reducer"),
+            Observation(
+                name=f"error of {endings.ranks([first.rank])}", value=TWICE, source="DDP's reducer"
+            ),
         ),
         fixes=(
             Fix.python(
@@ -89,7 +91,7 @@ def with_fsdp(run: TrainingRun, wrapping: Wrapping, words: FrameworkWords) -> It
         ),
         evidence=(
             Observation(
-                name=f"error of rank {first.rank}",
+                name=f"error of {endings.ranks([first.rank])}",
                 value=first.words,
                 source="torch.utils.checkpoint",
             ),

@@ -55,8 +55,8 @@ def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
             run,
             found,
             Confidence.CERTAIN,
-            f"a DataLoader worker of rank {first.rank} used CUDA, but was forked from a process "
-            f"that uses CUDA{f', in the loop at {place}' if place else ''}",
+            f"a DataLoader worker of {endings.ranks([first.rank])} used CUDA, but was forked from "
+            f"a process that uses CUDA{f', in the loop at {place}' if place else ''}",
             _ON_THE_CPU,
             _FORKSERVER,
         )

@@ -127,7 +127,7 @@ def _finding(
         because=because,
         evidence=tuple(
             Observation(
-                name=f"parameters without a gradient on rank {rank}",
+                name=f"parameters without a gradient on {endings.ranks([rank])}",
                 value=len(names),
                 expected=0,
                 source="; ".join((*names[:FEW], *(["…"] if len(names) > FEW else []))),
@@ -191,7 +191,9 @@ def _matches(names: Names) -> str:
 def _by_rank(left_out: Mapping[int, Names]) -> str:
     if len(set(left_out.values())) == 1:
         return f"{_names(next(iter(left_out.values())))} on {endings.ranks(left_out)}"
-    rows = [f"{_names(names)} on rank {rank}" for rank, names in sorted(left_out.items())]
+    rows = [
+        f"{_names(names)} on {endings.ranks([rank])}" for rank, names in sorted(left_out.items())
+    ]
     more = f", and on {len(rows) - FEW} more ranks" if len(rows) > FEW else ""
     return ", ".join(rows[:FEW]) + more
 

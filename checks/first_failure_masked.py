@@ -40,7 +40,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             f"'{first.words or f'exit code {first.exit_code}'}'"
         )
         fix = Fix(
-            summary=f"read only the error of rank {first.rank}",
+            summary=f"read only the error of {endings.ranks([first.rank])}",
             paste=endings.traceback(first),
             language="text",
         )
@@ -65,7 +65,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         confidence=confidence,
         because=said + why,
         evidence=tuple(
-            Observation(name=f"error of rank {one.rank}", value=one.words) for one in echoes[:4]
+            Observation(name=f"error of {endings.who(one)}", value=one.words) for one in echoes[:4]
         ),
         where=Where(
             hosts=tuple(sorted({one.host for one in at})), ranks=tuple(one.rank for one in at)

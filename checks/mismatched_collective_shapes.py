@@ -150,11 +150,11 @@ def models_differ(run: TrainingRun) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         because=(
-            f"the ranks built different models: DDP on rank {first.rank} says '{words}'"
+            f"the ranks built different models: DDP on {endings.ranks([first.rank])} says '{words}'"
             f"{endings.at(first.place)}"
         ),
         evidence=tuple(
-            Observation(name=f"error of rank {one.rank}", value=words, source="DDP")
+            Observation(name=f"error of {endings.ranks([one.rank])}", value=words, source="DDP")
             for one, words in errors
         ),
         fixes=(

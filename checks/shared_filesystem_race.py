@@ -50,7 +50,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             f"just before{endings.others(run, losers)}"
         ),
         evidence=tuple(
-            Observation(name=f"error of rank {one.rank}", value=one.words) for one in losers[:4]
+            Observation(name=f"error of {endings.who(one)}", value=one.words) for one in losers[:4]
         ),
         where=Where.of(losers),
         fixes=(

@@ -20,7 +20,6 @@ from ddoctor.control_arms import proven
 from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
@@ -74,7 +73,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
         way.check
         for check in checks
         for way in check.ways
-        if (own is None and not any(need.section is Log for need in way.needs.values()))
+        # Nobody misses what is left of another run.
+        if not any(need.section.commands == ("diagnose",) for need in way.needs.values())
+        if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
     ordered = order(results, check_catalog.explains(checks))

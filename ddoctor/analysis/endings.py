@@ -184,7 +184,7 @@ def traceback(one: RankEnding) -> str:
     last = f"{one.exception}: {one.message}".removesuffix(": ") if whole else one.words
     # Of a rank that hung, the last line says nothing about it.
     last = last if one.fell else ""
-    return "\n".join([f"# rank {one.rank}", *printed(one.stack), *([last] if last else [])])
+    return "\n".join([f"# {ranks([one.rank])}", *printed(one.stack), *([last] if last else [])])
 
 
 def printed(stack: Iterable[Frame]) -> Iterator[str]:
