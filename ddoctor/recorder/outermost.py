@@ -31,6 +31,8 @@ FIRST_INPUTS = 8
 UNDISTURBED_SECONDS = 10.0
 # A module that holds the model and is never called itself: look below it.
 PATIENCE_STEPS = 2
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+"""torch's modules around a model, each with one child."""
 FORWARDS, SAMPLES, ELEMENTS = COUNT["forwards"], COUNT["samples"], COUNT["elements"]
 
 
@@ -85,7 +87,7 @@ class Outermost:
 
     def training(self) -> bool | None:
         """Whether the models are in training mode; None: no model yet."""
-        return next((one.training for one in self.roots.values()), None)
+        return next((trains(one) for one in self.roots.values()), None)
 
     def wrapped(self) -> list[DistributedDataParallel]:
         """The models in DDP."""
@@ -132,7 +134,7 @@ class Outermost:
             depth = len(timeline.open)
             self._inside = True
             self._called.add(id(this))
-            if this.training and torch.is_grad_enabled():
+            if trains(this) and torch.is_grad_enabled():
                 timeline.enter(FORWARD)
                 timeline.counts[FORWARDS] += 1
                 self._measure(args, kwargs)
@@ -174,6 +176,17 @@ class Outermost:
             self.calls = user_calls.calls(user)
         self.inputs.append(of_tensors(tensors) or "")
         self.random = self.random and bool(random_numbers(tensors))
+
+
+def trains(module: nn.Module) -> bool:
+    """Whether it is in training mode; of one of torch's wrappers, whether the model in it is.
+
+    Lightning leaves DDP in evaluation mode after its first validation, which DDP does not look at.
+    """
+    if type(module).__name__ in WRAPPERS:
+        for wrapped in module.children():
+            return wrapped.training
+    return module.training
 
 
 def modules() -> list[nn.Module]:

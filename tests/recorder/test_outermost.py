@@ -41,6 +41,11 @@ TRAIN = """
         pytest.param(
             "model = DistributedDataParallel(Slow(4, 4))", "model.module", id="behind DDP"
         ),
+        pytest.param(
+            "model = DistributedDataParallel(Slow(4, 4)); model.eval(); model.module.train()",
+            "model",
+            id="DDP that stays in evaluation mode",
+        ),
         pytest.param("model = Holder()", "model.inner", id="never called itself"),
     ],
 )
