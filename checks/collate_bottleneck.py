@@ -41,6 +41,8 @@ STACKS = "default_collate"
 """The default collate function of torch."""
 # One worker makes a batch while that of the other waits; dataloader-bottleneck finds if more help.
 FEW_WORKERS = 2
+# The least rank's work on batches, as a part of that of the most: equal work differs less.
+UNLIKE = 2
 EXPLAINS = (
     "straggler-rank",
     "communication-bound-step",
@@ -152,6 +154,9 @@ def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Ite
     worst = max(late, key=lambda feed: feed.in_main / feed.step)
     loader = worst.loader
     if worst.wait > worst.in_main:
+        return
+    # What only some ranks do is no matter of collate: straggler-rank reports it.
+    if min(feed.in_main for feed in throughput.feeds) < worst.in_main / UNLIKE:
         return
     yield Finding(
         severity=Severity.WARNING,

@@ -114,6 +114,18 @@ def test_the_training_process_works_on_what_workers_made(findings: Findings) -> 
     assert "num_workers=4, collate_fn=collate" in finding.fixes[0].paste
 
 
+@pytest.mark.parametrize(("other", "told"), [(0.03, 1), (0.02, 1), (0.01, 0), (0.0, 0)])
+def test_what_one_rank_alone_does_is_no_matter_of_collate(
+    findings: Findings, other: float, told: int
+) -> None:
+    ranks = [
+        loader(rank, num_workers=4, fetch=0.1, collate=0.01, collate_in_main=work)
+        for rank, work in enumerate((0.03, other))
+    ]
+    section = loading(*ranks)
+    assert len(findings(CAUSE, steps(0.005, 0.005, rest=0.03), section, lines({}))) == told
+
+
 def test_the_training_process_works_on_what_it_loads_itself(findings: Findings) -> None:
     section = loading(loader(fetch=0.001, collate=0.001, collate_in_main=0.03))
     (finding,) = findings(CAUSE, steps(0.002, rest=0.03), section, lines({}))
