@@ -117,7 +117,7 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     others = [one for one in every if one is not least]
     usual = median(one.waiting for one in others)
     lost = usual - least.waiting
-    if lost < max(live_cost.TOLD, _noise(every)) or least.waiting > WAITS_LESS * usual:
+    if lost < max(live_cost.TOLD, _noise(every)):
         return None
     # What all ranks do explains more than chance among them.
     if lost < live_cost.SURE and _of_all(every) > lost:
@@ -130,6 +130,12 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     activity = max(more, key=lambda name: more[name], default="")
     calls, entered = _beyond(others, least, activity)
     own = _own(others, least, calls)
+    # Slow collectives keep the straggler waiting as well: then only a line that no other rank runs
+    # tells its own work.
+    apart = least.share(lambda row: row.name == activity and own[-1] in row.calls) if own else 0.0
+    alone = more.get(activity, 0.0) >= lost and apart >= max(live_cost.TOLD, lost / 2)
+    if least.waiting > WAITS_LESS * usual and not alone:
+        return None
     return LiveStraggler(
         rank=least,
         others=others,

@@ -132,6 +132,18 @@ def test_a_rank_0_that_calls_the_model_where_the_others_never_do(findings: Findi
     assert findings(CAUSE, look(forward(first, own[:1]), second)) == ()
 
 
+def test_slow_collectives_keep_rank_0_waiting_as_well(findings: Findings) -> None:
+    """It waits for more than half of what the others wait, but works at a line of its own."""
+    busy = {"rest": 42, "collective": 48, "forward": 10}
+    other = moving(1, {"collective": 81, "forward": 10, "backward": 9}, asleep=0.8)
+    (finding,) = findings(CAUSE, look(moving(0, busy, line=PICTURE, asleep=0.5), other))
+    assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because
+    # All ranks run that line, or it takes too little to explain their waits.
+    assert findings(CAUSE, look(moving(0, busy, asleep=0.5), other)) == ()
+    little = {"rest": 20, "collective": 48, "forward": 32}
+    assert findings(CAUSE, look(moving(0, little, line=PICTURE, asleep=0.5), other)) == ()
+
+
 NEARLY_ALL = {"rest": 97, "forward": 3}
 
 
