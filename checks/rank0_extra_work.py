@@ -19,7 +19,7 @@ from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
-from ddoctor.analysis.stragglers import PARTS, Stragglers, own_line
+from ddoctor.analysis.stragglers import PARTS, Stragglers, own_line, parting
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
 
@@ -32,8 +32,9 @@ def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> 
             continue
         line = own_line(lines, 0, PARTS[one.part], 0.0)
         what = "in evaluation" if one.part == "evaluation" else "outside the model"
-        at = f"{line.file}:{line.line}" if line is not None else ""
-        where = f", mostly at {at}, `{line.text}`" if line is not None else ""
+        begin = parting(lines, 0, line) if line is not None else None
+        at = f"{begin.file}:{begin.line}" if begin is not None else ""
+        where = f", mostly at {at}, `{begin.text}`" if begin is not None else ""
         others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"
         yield Finding(
             severity=Severity.WARNING,

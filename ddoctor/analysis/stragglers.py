@@ -23,6 +23,7 @@ from ddoctor.analysis.work_imbalance import (
     on_cpu,
     workload,
 )
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 from ddoctor.models import Observation
@@ -219,6 +220,21 @@ def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float
         if OWN_LINE * median_low(one.share(line) for one in looks.values()) <= here:
             return line
     return None
+
+
+def parting(lines: Lines | None, rank: int, line: HotLine) -> Frame:
+    """The outermost of the calls that lead to a rank's line which no other rank was sampled in.
+
+    The line itself may be in a function that all ranks call, such as the model's.
+    """
+    others = [one for one in lines.ranks if one.rank != rank] if lines is not None else []
+    reached = {
+        place
+        for hot in (hot for one in others for hot in one.lines)
+        for place in ((hot.file, hot.line), *((one.file, one.line) for one in hot.calls))
+    }
+    own = Frame(file=line.file, line=line.line, function=line.function, text=line.text)
+    return next((one for one in line.calls if (one.file, one.line) not in reached), own)
 
 
 def without(rows: Rows, parts: Rows) -> Rows:

@@ -9,7 +9,7 @@ from ddoctor import engine
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving
@@ -37,6 +37,26 @@ def test_the_line_is_named(findings: Findings) -> None:
     assert "train.py:77" in finding.because
     assert "train.py:77" in finding.fixes[0].summary
     assert finding.confidence is Confidence.CERTAIN
+
+
+def test_the_line_where_it_parts_from_the_others(findings: Findings) -> None:
+    """Where it works is in the model, which all ranks call."""
+    main, evaluates = (
+        msgspec.structs.replace(user(line, text, "train"), file="train.py")
+        for line, text in ((9, "main()"), (77, "right = check(model)"))
+    )
+    met = lines({BACKWARD: 60, ("rest", 5, "x = self.pool(x)"): 30}, {BACKWARD: 95})
+    first, other = met.ranks
+    hot = msgspec.structs.replace(first.lines[1], calls=(main, evaluates))
+    trained = msgspec.structs.replace(other.lines[0], calls=(main,))
+    met = Lines(
+        ranks=(
+            msgspec.structs.replace(first, lines=(first.lines[0], hot)),
+            msgspec.structs.replace(other, lines=(trained,)),
+        )
+    )
+    (finding,) = findings(CAUSE, steps(with_more("rest", 0.05), USUAL), met)
+    assert "mostly at train.py:77, `right = check(model)`" in finding.because
 
 
 def test_validation(findings: Findings) -> None:
