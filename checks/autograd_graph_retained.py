@@ -23,6 +23,7 @@ EXPLAINS = ("host-memory-leak", "memory-headroom-low", "cuda-oom-fragmentation")
 # A loop that keeps one tensor per step holds as many as there were steps. Half of that also covers
 # a loop that keeps one in every second step. A healthy loop holds a few, however many steps it ran.
 OF_THE_STEPS = 0.5
+MOST_NAMED = 2
 
 _NOT_ITEM = "do not use .item() instead: the host then waits for the GPU in every step"
 
@@ -44,7 +45,7 @@ def kept(memory: MemoryOverTime) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN if _counted_twice(worst) else Confidence.LIKELY,
         because=(
             f"{endings.ranks(one.rank for one in ranks)} kept {kept} in {_judged(worst)} steps, "
-            f"and {effect}"
+            f"and {effect}{_by(worst)}"
         ),
         evidence=(
             Observation(
@@ -62,6 +63,12 @@ def kept(memory: MemoryOverTime) -> Iterator[Finding]:
         cost=Cost(value=round(growth, 3), unit="MiB/step") if growth else None,
         fixes=(_ADD_DETACHED if chained else _STORE_DETACHED,),
     )
+
+
+def _by(rank: Growth) -> str:
+    """The statements that store a loss, to follow a sentence; empty: none is known."""
+    several = [f"{endings.place(one)}{endings.quoted(one)}" for one in rank.keeps[:MOST_NAMED]]
+    return f", stored at {' or '.join(several)}" if several else ""
 
 
 def _judged(rank: Growth) -> int:

@@ -242,6 +242,8 @@ class Growth(Part, frozen=True, kw_only=True):
     graph_tensors: int | None = None
     """Live tensors with an autograd graph between two steps at the end; before: at the begin."""
     graph_tensors_before: int | None = None
+    keeps: tuple[Frame, ...] = ()
+    """Statements of the loop that store a loss with its graph, where such tensors have grown."""
     graph_depth: int | None = None
     """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial
+from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial, user_calls
 from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.frameworks import Frameworks
@@ -41,6 +41,8 @@ BACKWARDS = COUNT["backwards"]
 GATHERS = {"all_gather_into_tensor", "all_gather_single"}
 """How FSDP gathers parameters, until torch 2.13 and since."""
 PACED_STEPS = 4
+# Of a healthy loop a few tensors with a graph remain between two steps.
+MANY_GRAPHS = 5
 """By then the optimizers have their states, and the models are found."""
 
 
@@ -149,6 +151,10 @@ class Recorder:
         gc.collect()
         tensors, depth = facts.graphs()
         self._memory = replace(self._memory, graph_tensors=tensors, graph_depth=depth)
+        grown = tensors - (self._memory.graph_tensors_before or 0)
+        if max(grown, depth - (self._memory.graph_depth_before or 0)) >= MANY_GRAPHS:
+            ways = (self._outermost.calls, *self._sampler.ways())
+            self._memory = replace(self._memory, keeps=user_calls.storing(ways))
         self.write()
         if self._isolate:
             with suppress(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -81,6 +81,11 @@ class Sampler:
             )
             for number, (code, line, inner, calls) in enumerate(list(self._numbers))
         )
+
+    def ways(self) -> Iterator[Calls]:
+        """The user's calls of each sampled place."""
+        for _, _, _, calls in list(self._numbers):
+            yield calls
 
     def _run(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from ddoctor import blocks as source
+from ddoctor import kept_graphs
 from ddoctor import origins as data_flow
 from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Block, Frame, Origin
@@ -61,6 +62,22 @@ def blocks(code: CodeType, line: int) -> Iterator[Block]:
     file = code.co_filename
     for block in source.around(frame(code, line), _nodes(file), linecache.getlines(file)):
         yield replace(block, text=redaction.text(block.text))
+
+
+def storing(ways: Iterable[Calls]) -> tuple[Frame, ...]:
+    """Statements in these files of the user that store a loss with its graph."""
+    files = dict.fromkeys(code.co_filename for calls in ways for code, _ in calls)
+    return tuple(
+        Frame(
+            file=places.short(file),
+            line=line,
+            function=function,
+            text=redaction.text(linecache.getline(file, line).strip()),
+            of_user=True,
+        )
+        for file in files
+        for line, function in kept_graphs.storing(linecache.getlines(file))[:MOST_CALLS]
+    )
 
 
 @cache

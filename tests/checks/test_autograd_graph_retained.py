@@ -7,6 +7,7 @@ import pytest
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_run import user
 
 CAUSE = "autograd-graph-retained"
 STEPS = tuple(range(0, 61, 3))
@@ -40,6 +41,13 @@ def test_a_loss_of_each_step_is_kept(findings: Findings) -> None:
         "rank 0 kept 60 tensors with their graph in 60 steps, and memory grew by 0.5 MiB per step"
     )
     assert "loss.detach()" in finding.fixes[0].paste
+
+
+def test_the_statement_is_named(findings: Findings) -> None:
+    keeps = (user(30, "history.append(loss)", "train"),)
+    one = rank(graph_tensors=61, graph_tensors_before=1, keeps=keeps)
+    (finding,) = findings(CAUSE, run(one))
+    assert finding.because.endswith("stored at train.py:30 in train (`history.append(loss)`)")
 
 
 @pytest.mark.parametrize("device", [True, False], ids=["on a GPU", "on a CPU"])
