@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NoReturn
@@ -13,13 +14,40 @@ received: list[int] = []
 """The signals so far. Native code, as in an import, may fail on KeyboardInterrupt instead."""
 
 
+SOON_SECONDS = 0.01
+
+
 class Interruption(KeyboardInterrupt):
     """Python itself dies of SIGINT at its end if a plain one went through an ``exec``."""
 
 
 def enable() -> None:
     """Raise KeyboardInterrupt in the main thread on each of these signals."""
+    insist_on(Interruption)
     handle(ENDING, _interrupt)
+
+
+def insist_on(kind: type[BaseException]) -> None:
+    """Raise errors of this kind again, which a signal's handler has raised and Python has dropped.
+
+    It drops what is raised in the callback of a weak reference, or in ``__del__``: also the import
+    of a module has such callbacks.
+    """
+    show = sys.unraisablehook
+
+    def look(dropped: sys.UnraisableHookArgs) -> None:
+        error = dropped.exc_value
+        if not isinstance(error, kind):
+            show(dropped)
+            return
+
+        def again(number: int, frame: FrameType | None) -> NoReturn:
+            raise error
+
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, SOON_SECONDS)
+
+    sys.unraisablehook = look
 
 
 def handle(

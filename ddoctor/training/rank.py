@@ -56,6 +56,10 @@ class RankOptions(RunOptions):
 Asked = tuple[RankOptions, tuple[str, ...], "Outputs | None"]
 
 
+class _Orphaned(BaseException):
+    """A signal came, and the launcher has gone. No library's ``except Exception`` catches it."""
+
+
 def main(words: Sequence[str], given: Sequence[str]) -> int:
     """Run one rank; return the script's exit code if it failed, else on rank 0 the report's.
 
@@ -71,13 +75,12 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         return 2
     options, command, outputs = asked
     host, launcher = socket.gethostname(), os.getppid()
-    orphaned = DoctorError(f"rank {launched.rank} ends (has the launcher been killed?)")
     current: list[Child] = []
     early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
         if _without_launcher(launched, launcher):
-            raise orphaned
+            raise _Orphaned
         if current:
             current[0].forward(number)
         else:
@@ -94,11 +97,31 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 
+    interruption.insist_on(_Orphaned)
     interruption.handle(FORWARDED, forward)
     interruption.handle([signal.SIGTSTP], pause)
     try:
+        child = _first(new_child, launched, command)
+        for one in early:
+            child.forward(one)
+        code = _supervise(child, new_child, options, command, outputs, launcher)
+    except (_Orphaned, Exception) as error:
+        # Native code, as in an import, makes another error of what a signal's handler raises.
+        if isinstance(error, DoctorError) or not _without_launcher(launched, launcher):
+            raise
+        ends = f"rank {launched.rank} ends (has the launcher been killed?)"
+        raise DoctorError(ends) from error
+    finally:
+        if current:
+            current[0].end(sample=False)
+    return _like(code)
+
+
+def _first(new_child: NewChild, launched: LaunchedRank, command: tuple[str, ...]) -> Child:
+    """Start the script; where it cannot be supervised, it takes the place of this process."""
+    try:
         _check_host()
-        child = new_child(0, TurnOrder())
+        return new_child(0, TurnOrder())
     except OSError as error:
         console.say(
             f"ddoctor: rank {launched.rank}: {error.strerror}; "
@@ -107,18 +130,6 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         sys.stdout.flush()
         os.environ.pop(answer.VARIABLE, None)
         os.execv(sys.executable, recorder_command("", command))
-    for one in early:
-        child.forward(one)
-    try:
-        code = _supervise(child, new_child, options, command, outputs, launcher)
-    except Exception as error:
-        # Native code, as in an import, makes another error of what a signal's handler raises.
-        if not isinstance(error, DoctorError) and _without_launcher(launched, launcher):
-            raise orphaned from error
-        raise
-    finally:
-        current[0].end(sample=False)
-    return _like(code)
 
 
 def _without_launcher(launched: LaunchedRank, launcher: int) -> bool:
