@@ -10,7 +10,8 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.analysis.work_imbalance import COMPUTING
-from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Finding
 
 NOTABLE = live_cost.SURE
@@ -26,6 +27,8 @@ OUTSIDE_THE_MODEL = (
     ("gc",),
     ("rest",),
 )
+BEGUN = ("checkpoint", "evaluation")
+"""Phases whose lines are mostly within functions that the training also calls."""
 UNNAMED = {"rest": "the training loop outside the model", "transfer": "the transfer of tensors"}
 
 
@@ -41,13 +44,23 @@ def in_steps(steps: Steps, lines: Lines | None, findings: Sequence[Finding]) -> 
         share = most.share(*phases)
         if _uncovered(share, findings):
             met = lines.of(most.place.rank, *phases) if lines is not None else ()
-            at = f", often at {met[0].file}:{met[0].line}, `{met[0].text}`" if met else ""
+            at = f", often at {_line(met)}" if met else ""
             yield f"{_named(phases[0])} takes {share:.0%} of the step on rank {most.place.rank}{at}"
     computing = [rank.share(*COMPUTING) for rank in steps.ranks]
     longer = max(computing) - fmean(computing)
     if _uncovered(longer, findings):
         rank = steps.ranks[computing.index(max(computing))].place.rank
         yield f"rank {rank} computes for {longer:.0%} of the step longer than the mean rank"
+
+
+def _line(met: Sequence[HotLine]) -> str:
+    """The line with the most samples; of an evaluation or a checkpoint the call that begins it."""
+    counts: dict[str, int] = {}
+    for one in met:
+        begin: Frame | HotLine = one.calls[-1] if one.calls and one.phase in BEGUN else one
+        place = f"{begin.file}:{begin.line}, `{begin.text}`"
+        counts[place] = counts.get(place, 0) + one.samples
+    return max(counts, key=lambda place: counts[place])
 
 
 def in_a_live_run(live: LiveState, findings: Sequence[Finding]) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
 from ddoctor.analysis import unexplained
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Severity
@@ -34,6 +36,15 @@ def test_a_part_of_the_step_on_each_rank(phase: str) -> None:
 def test_the_line_is_named() -> None:
     (told,) = unexplained.in_steps(steps(with_more("rest", 0.06)), AT, ())
     assert told.endswith(":31, `shuffle(words)`")
+
+
+def test_an_evaluation_is_named_by_the_call_that_begins_it() -> None:
+    begins = Frame(file="train.py", line=50, function="train", text="losses = check(model)")
+    met = lines({("evaluation", 5, "x = self.pool(x)"): 20, ("evaluation", 9, "self.last(x)"): 30})
+    rows = tuple(msgspec.structs.replace(one, calls=(begins,)) for one in met.ranks[0].lines)
+    met = Lines(ranks=(msgspec.structs.replace(met.ranks[0], lines=rows),))
+    (told,) = unexplained.in_steps(steps(with_more("evaluation", 0.06)), met, ())
+    assert told.endswith("train.py:50, `losses = check(model)`")
 
 
 def test_a_rank_that_computes_for_longer() -> None:
