@@ -25,6 +25,7 @@ from ddoctor.analysis.live_ranks import (
     shares,
 )
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.loop_lines import makes_garbage
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, without
 from ddoctor.analysis.work_imbalance import Rows
 from ddoctor.evidence.steps import Lines, Steps
@@ -49,13 +50,15 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
     paused = most_affected(steps, collecting)
     everybody = len(paused) == len(steps.ranks)
     who = "the ranks" if everybody else endings.ranks(one.rank for one in paused)
+    alone = len(steps.ranks) == 1
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"garbage collection paused {who} for up to {1000 * max(map(max, collecting)):.3g} ms "
-            f"at different steps, which makes a step of {1000 * steps.step:.3g} ms longer by "
-            f"{1000 * share * steps.step:.3g} ms on average"
+            f"garbage collection paused {'the training' if alone else who} for up to "
+            f"{1000 * max(map(max, collecting)):.3g} ms"
+            f"{'' if alone else ' at different steps'}, which makes a step of "
+            f"{1000 * steps.step:.3g} ms longer by {1000 * share * steps.step:.3g} ms on average"
         ),
         evidence=tuple(
             Observation(
@@ -71,6 +74,7 @@ def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[F
         where=Where.of(paused, every=steps.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_freeze(share),),
+        title="Python's garbage collection pauses the training" if alone else "",
     )
 
 
@@ -128,7 +132,7 @@ def _without_longest(row: Sequence[float]) -> tuple[float, ...]:
 
 
 def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bool:
-    """Whether the script itself calls the collector about as often as it runs: another cause."""
+    """Whether the script itself calls the collector as often, or makes the garbage at one line."""
     for rank in steps.ranks:
         events = sum(second > 0 for second in rank.spent("gc"))
         for flags in use.flags if use is not None else ():
@@ -136,5 +140,8 @@ def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bo
                 return True
         met = lines.of(rank.place.rank, "gc") if lines is not None else ()
         if met and COLLECTS in met[0].text:
+            return True
+        # Of a line that makes so many objects, step-loop-overhead tells.
+        if lines is not None and makes_garbage(lines, rank.place.rank):
             return True
     return False

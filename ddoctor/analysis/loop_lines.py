@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.steps import Lines
 
 COLLECTS = "collects garbage"
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
@@ -23,6 +25,28 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 
 OF_NO_BATCH = (COLLECTS, "empties the allocator's cache", "logs")
 """What is no work on a batch, even in a line that reads it."""
+
+
+# Collections come after so many new objects, wherever these are made: one line that has most of the
+# collections, and works besides, makes the objects.
+MOSTLY = 0.6
+
+
+def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
+    """File and number of the line of the loop whose objects a rank collects; None: there is none.
+
+    A line that collects by itself is none.
+    """
+    collections = lines.of(rank, "gc")
+    if not collections:
+        return None
+    counts = Counter[tuple[str, int]]()
+    for one in collections:
+        counts[one.file, one.line] += one.samples
+    (place, most), *_ = counts.most_common(1)
+    works = any((one.file, one.line) == place for one in lines.of(rank, "rest"))
+    by_itself = any(OVERHEAD[COLLECTS].search(one.text) for one in collections)
+    return place if works and not by_itself and most >= MOSTLY * counts.total() else None
 
 
 def does(line: Frame) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
+from msgspec.structs import replace
+
 from ddoctor.analysis import loop_lines, loop_work, stretches
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, LoopLine, Place
@@ -70,15 +72,21 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
     steps = [_activity(line) for line in mine]
     seconds: dict[Place, float] = defaultdict(float)
     met: dict[Place, Counter[LoopLine]] = {}
+    makes = loop_lines.makes_garbage(lines, rank.place.rank)
     for phase in (REST, COLLECTION):
         rows = lines.of(rank.place.rank, phase)
         whole = sum(row.samples for row in rows)
         spent = stretches.lasting(stretches.means(rank.spent(phase)))
         for row in rows:
-            if phase == COLLECTION and loop_lines.does(_frame(row)) != loop_lines.COLLECTS:
+            own = (row.file, row.line) == makes
+            asked = own or loop_lines.does(_frame(row)) == loop_lines.COLLECTS
+            if phase == COLLECTION and not asked:
                 # Python collects by itself, wherever it is.
                 continue
-            place, line = loop_work.told(_activity(row), steps, row.after)
+            activity = _activity(row)
+            if own:
+                activity = replace(activity, name=REST)
+            place, line = loop_work.told(activity, steps, row.after)
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
     return RankLoop(place=rank.place, seconds=seconds, lines=met)

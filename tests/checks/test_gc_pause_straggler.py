@@ -71,6 +71,23 @@ def test_quiet_where_the_script_itself_collects(findings: Findings) -> None:
     assert findings(CAUSE, section, lines(met, met)) == ()
 
 
+def test_quiet_where_one_line_makes_the_garbage(findings: Findings) -> None:
+    section = steps(*[with_more("gc", 0.04)] * 2)
+    rounds = {("gc", 50, "rows = [round(v) for v in p]"): 12, ("rest", 50, "rows = [round"): 30}
+    assert findings(CAUSE, section, lines(rounds, rounds)) == ()
+    # The collections come at many lines, or at one that does nothing else.
+    spread = {("gc", number, "x = f(x)"): 5 for number in range(50, 54)} | {("rest", 50, "x"): 9}
+    assert findings(CAUSE, section, lines(spread, spread))
+    forward = {("gc", 20, "model(batch)"): 12, ("forward", 20, "model(batch)"): 30}
+    assert findings(CAUSE, section, lines(forward, forward))
+
+
+def test_one_process(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(with_more("gc", 0.04)))
+    assert finding.title == "Python's garbage collection pauses the training"
+    assert "different steps" not in finding.because
+
+
 COLLECTING = {**TRAINING, "gc": 25}
 
 

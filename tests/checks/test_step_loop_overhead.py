@@ -139,6 +139,15 @@ def test_quiet_where_no_line_can_be_named(findings: Findings) -> None:
     assert findings(CAUSE, section, lines({FORWARD: 30}, {FORWARD: 30})) == ()
 
 
+def test_the_garbage_of_a_line_counts_for_it(findings: Findings) -> None:
+    rounds = "rows = [round(v, 3) for v in p]"
+    met = {FORWARD: 30, ("rest", 50, rounds): 20, ("gc", 50, rounds): 12}
+    ranks = [with_more("gc", 0.04, with_more("rest", 0.03))] * 2
+    (finding,) = findings(CAUSE, steps(*ranks), lines(met, met))
+    assert "all ranks spend 71 ms of a step" in finding.because
+    assert rounds in finding.because
+
+
 def test_quiet_where_python_itself_collects(findings: Findings) -> None:
     met = {FORWARD: 30, ("gc", 50, "samples.append(sample)"): 12}
     assert findings(CAUSE, steps(*[with_more("gc", 0.05)] * 2), lines(met, met)) == ()
