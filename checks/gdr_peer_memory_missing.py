@@ -83,6 +83,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="sudo modprobe nvidia_peermem\n"
                 "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf",
             ),
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
         )
         return

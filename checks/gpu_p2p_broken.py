@@ -73,6 +73,18 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("p2p-off"):
+        yield log_events.finding(
+            [event],
+            "these GPUs exchange data through the memory of the host",
+            Fix(
+                summary="see which pairs can, and why not",
+                paste="nvidia-smi topo -p2p r; nvidia-smi topo -m",
+                caution="GeForce cards never can; on others look for ACS and the IOMMU",
+            ),
+            severity=Severity.NOTE,
+        )
+        return
     for event in log.of("p2p-fault"):
         yield log_events.finding(
             [event],

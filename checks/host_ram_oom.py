@@ -49,6 +49,8 @@ OF_A_RUN = re.compile(
     r"\((python[\d.]*|pt_main_thread|pt_data_\w+|torchrun|accelerate|deepspeed)\)"
 )
 
+NAMED = re.compile(r"[Kk]ill(?:ed)? process \d+ \(")
+
 # A page from a disk takes 0.1 to 10 ms: this many per second take a tenth of the time or more.
 FAULTS_PER_SECOND = 100.0
 # Swapped pages that no process touches slow nothing down.
@@ -126,6 +128,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     events = log.of("host-oom-kill", "slurm-oom", "pod-oom")
+    # The kernel names the process, which may have nothing to do with the run.
+    events = tuple(one for one in events if not NAMED.search(one.text) or OF_A_RUN.search(one.text))
     events = events or log.of("worker-killed", "no-host-memory")
     killed = log.of("sigkill")
     if killed and not events and not (run is not None and any(one.exception for one in run.ranks)):

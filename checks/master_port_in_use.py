@@ -15,6 +15,7 @@ To fix it, set MASTER_PORT to a free port on every node, or end the leftover pro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
@@ -54,6 +55,8 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
 
 def in_a_log(log: Log) -> Iterator[Finding]:
     for event in log.of("address-in-use"):
+        # Others open ports as well: a page of TensorBoard, say.
+        of_torch = re.search(r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError", event.text)
         yield log_events.finding(
             [event],
             "another process uses the port of the rendezvous",
@@ -62,6 +65,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="ss -ltnp | grep -E ':(29500|29400)'\ntorchrun --rdzv-endpoint=localhost:0 …",
                 caution="with several nodes, choose the same --master-port on each",
             ),
+            confidence=Confidence.LIKELY if of_torch else Confidence.POSSIBLE,
         )
         return
 

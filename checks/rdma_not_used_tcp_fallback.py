@@ -82,6 +82,9 @@ def efa(rdma: Rdma, rendezvous: Rendezvous | None) -> Iterator[Finding]:
 
 def in_a_log(log: Log) -> Iterator[Finding]:
     opens = log.of("ib-open")
+    # Without the library, only an interface of InfiniBand shows that there is an adapter.
+    over_ib = any("]ib" in one.values["interfaces"] for one in log.of("nccl-interfaces"))
+    opens = opens or (log.of("ib-library") if over_ib else ())
     if opens and log.of("ib-none", "nccl-network", "nccl-interfaces"):
         yield log_events.finding(
             opens,

@@ -34,6 +34,8 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 EXPLAINS = ("dead-rank", "network-unreachable", "first-failure-masked", "script-error")
 # NCCL lists what it uses as [0]eth0:10.0.0.1<0>.
 CHOSEN = re.compile(r"\[\d+\]([\w.@-]{1,40}):([\w.:]{1,60})")
+FAILURES = ("nccl-connect", "nccl-remote", "watchdog", "no-route", "store-wait")
+"""What a wrong interface leads to."""
 VIRTUAL = ("docker", "virbr", "br-", "cni", "flannel", "ip6tnl", "sit", "tunl")
 
 
@@ -113,10 +115,14 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         odd = [name for name, address in chosen if _leads_nowhere(name, address)]
         good = [name for name, _ in chosen if name not in odd]
         if odd and (good or log.several_hosts):
+            # Within one machine every interface does.
+            trouble = log.several_hosts or log.of(*FAILURES)
             yield log_events.finding(
                 [event],
                 f"NCCL uses {' and '.join(odd)}, over which no other machine is reached",
                 _choose(good[0] if good else "eth0"),
+                severity=Severity.ERROR if trouble else Severity.NOTE,
+                confidence=Confidence.LIKELY if trouble else Confidence.POSSIBLE,
             )
             return
 

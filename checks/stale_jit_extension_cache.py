@@ -102,7 +102,8 @@ def in_a_live_run(live: LiveState, locks: tuple[BuildLocks, ...] | None) -> Iter
 def in_a_log(log: Log) -> Iterator[Finding]:
     locks, loads = log.of("extension-lock"), log.of("extension-loading")
     # What follows a load shows that it ended.
-    stands = bool(loads) and loads[-1].last >= log.lines - LAST_LINES
+    loaded = max((one.last for one in log.of("extension-loaded")), default=0)
+    stands = bool(loads) and loads[-1].last >= max(log.lines - LAST_LINES, loaded)
     if locks or stands:
         yield log_events.finding(
             locks or loads[-1:],
