@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import JOIN
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -72,6 +73,26 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         ),
         fixes=(fix,),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    # What all ranks tell once one has failed or does not come; every cause explains it.
+    events = log.of("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
+    if events:
+        yield log_events.finding(
+            events,
+            "this reports that another rank has failed, or did not come, and the log does not say "
+            "why: look for the first error of every rank and host",
+            Fix(
+                summary="let the next run say which rank is missing, and where",
+                paste="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO\n"
+                "torchrun --redirects 3 --log-dir logs …  # a file per rank\n"
+                "ddoctor attach  # while it hangs, on each host",
+            ),
+            # Whatever else is found comes first.
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 _RECORD = Fix.python(

@@ -26,6 +26,9 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
+OF_TORCH = re.compile(r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError")
+
+
 def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
     if rendezvous.port_free is not False:
         return
@@ -56,7 +59,9 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
 def in_a_log(log: Log) -> Iterator[Finding]:
     for event in log.of("address-in-use"):
         # Others open ports as well: a page of TensorBoard, say.
-        of_torch = re.search(r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError", event.text)
+        of_torch = re.search(
+            r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError", event.text
+        )
         yield log_events.finding(
             [event],
             "another process uses the port of the rendezvous",

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, log_events
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, enough_gpus, remedies
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
@@ -109,6 +110,22 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
         where=Where.of([rank.place], every=headroom.ranks),
         fixes=tuple(remedies(need)),
     )
+
+
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    events = log.of("cuda-oom")
+    told = run is not None and any("CUDA out of memory" in one.said for one in run.ranks)
+    if events and not told:
+        yield log_events.finding(
+            events,
+            f"the GPU had no room for {events[0].values['size']} more",
+            Fix.python(
+                summary="use a smaller micro-batch, and accumulate gradients",
+                paste="per_device_train_batch_size=1, gradient_accumulation_steps=8",
+                caution="`ddoctor plan` forecasts what checkpointing or FSDP would save",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 def _enough(plan: Plan) -> int:

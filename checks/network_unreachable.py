@@ -131,6 +131,24 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         return
 
 
+def without_a_store(log: Log) -> Iterator[Finding]:
+    events = log.of("store-timeout")
+    if events and not log.of("name-resolution", "clients-joined", "address-in-use"):
+        address = events[0].values.get("address", "ADDRESS:29500")
+        host, _, port = address.rpartition(":")
+        yield log_events.finding(
+            events,
+            "the rendezvous did not answer: its host has not started, has another address, or a "
+            "firewall is between",
+            Fix(
+                summary="start the node of that address first, and test the port from the others",
+                paste=f"nc -vz {host or address} {port or 29500}",
+                caution="each node needs the same --rdzv-endpoint, an address that all can reach",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+
+
 def _ways_there(way: Attempt) -> Iterator[Fix]:
     if way.outcome == "refused":
         yield Fix(

@@ -26,6 +26,8 @@ from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
+# ibv_wc_status, IBV_WC_RETRY_EXC_ERR: the other adapter did not answer.
+TIMEOUT = "12"
 EXPLAINS = (
     "network-unreachable",
     "slow-network-link",
@@ -179,7 +181,10 @@ def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("ib-completion", "ib-queue-pair"):
+    events = log.of("ib-completion", "ib-queue-pair")
+    # The first to fail is a timeout; the flushes of other queues follow from it.
+    first = [one for one in events if one.values.get("status", TIMEOUT) == TIMEOUT]
+    for event in first or events:
         yield log_events.finding(
             [event],
             "the adapters of the two machines found each other, but no data passes between them",
@@ -192,6 +197,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="export NCCL_IB_GID_INDEX=3 NCCL_IB_HCA=mlx5",
                 caution="the index may differ on each machine",
             ),
+            confidence=Confidence.LIKELY if first else Confidence.POSSIBLE,
         )
         return
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 # ANSI escapes, and what other control characters a terminal would obey.
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 
+COLOUR = re.compile(r"^(?:\[\d{1,2}m)+")
 NUMBER = r"\d{1,7}"
 HOST = r"[A-Za-z0-9](?:[\w.-]{0,252})"
 STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -77,7 +78,8 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
     """Take off the prefixes; ``label``: the one with which nearly each line of the file begins."""
     if "\x1b" in line:
         line = ESCAPES.sub("", line)
-    said = Said(line)
+    # Copied from a page, an escape may have lost its first character.
+    said = Said(COLOUR.sub("", line))
     if label is not None and (match := label.match(line)):
         said = _with(said, match)
     for _ in range(len(FORMS)):
