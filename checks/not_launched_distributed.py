@@ -1,12 +1,13 @@
-"""The script was started by plain Python, so that it has no process group.
+"""The processes of a run do not form a process group, so each trains alone or fails.
 
-torchrun, accelerate and others set RANK, WORLD_SIZE and MASTER_ADDR for each process. Without them
-a distributed script fails at its first collective, or trains alone on one GPU.
+torchrun, accelerate and others set RANK, WORLD_SIZE and MASTER_ADDR for each process. Without
+them, as under plain Python, a distributed script fails at its first collective. A script that
+ignores them trains the same model in each process, on the same data, and exchanges nothing.
 
 Symptoms: "environment variable RANK expected, but not set", "Default process group has not been
-initialized".
+initialized", or N processes that each take as long as one.
 
-To fix it, start the script with torchrun.
+To fix it, start the script with torchrun, and let it join the process group and wrap its model.
 """
 
 from __future__ import annotations
@@ -15,9 +16,46 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.evidence.log import Log
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+EXPLAINS = (
+    "duplicate-data-across-ranks",
+    "replicas-diverged",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
+
+
+FEWEST_STEPS = 10
+
+
+def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:
+    count = len(run.ranks)
+    # The script's own process group, of which a rank without one counts as the only member.
+    if run.world != 1 or count < 2 or steps.count < FEWEST_STEPS:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{count} processes train, and none has joined a process group: each trains its own "
+            "model, unless another library such as Horovod exchanges their gradients"
+        ),
+        evidence=(Observation(name="ranks of the process group", value=run.world, expected=count),),
+        fixes=(
+            Fix.python(
+                summary="join the process group, and wrap the model",
+                paste=(
+                    "torch.distributed.init_process_group()\n"
+                    "model = DistributedDataParallel(model)\n"
+                    f'# Lightning: Trainer(devices={count}, strategy="ddp")'
+                ),
+            ),
+        ),
+    )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -40,7 +40,10 @@ ANOTHER = re.compile(
     r"|terminate called|frame #\d+:|Exception raised from|\w[\w.-]{0,60}:\d+:\d+ \[\d+\] )"
 )
 # A launcher raises these about the processes that it started.
-OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError")
+OF_LAUNCHERS = (
+    *("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError"),
+    *("RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
