@@ -87,6 +87,14 @@ def _decompressed(file: BufferedReader) -> Iterator[BinaryIO]:
     elif first.startswith(b"\xfd7zXZ\x00"):
         with lzma.open(file, "rb") as content:
             yield content  # type: ignore[misc]
+    elif first.startswith(b"\x28\xb5\x2f\xfd"):
+        import zstandard
+
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(file) as content:
+                yield content
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
     elif first.startswith(b"BZh"):
         with bz2.open(file, "rb") as content:
             yield content  # type: ignore[misc]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.log import Log
@@ -26,7 +27,9 @@ def log_of(path: Path) -> Log:
     return log
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize(
+    "compress", [bytes, gzip.compress, lzma.compress, bz2.compress, zstandard.compress]
+)
 def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: object) -> None:
     assert callable(compress)
     path = tmp_path / "log"
@@ -43,6 +46,7 @@ def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: ob
         ("step 1\n".encode("utf-16"), "iconv"),
         (bytes(range(256)) * 40 + bytes(4000), "binary"),
         (gzip.compress(os.urandom(4000))[:900], "cut off"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 100, "zstd"),
         (b'{"schema": 1, "ddoctor": "1", "sec', "is not a whole evidence bundle"),
     ],
 )
