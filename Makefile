@@ -52,6 +52,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.forecast
 	$(BIN)/python -m benchmarks.headroom
+	$(BIN)/python -m benchmarks.reading
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu

@@ -109,7 +109,7 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("nccl-connect", "no-route"):
+    for event in log.of("nccl-connect", "no-route", "nccl-no-subnet"):
         address = event.values.get("address", "")
         if address.startswith("fe80"):
             continue  # of an interface that leads nowhere: socket-interface-wrong

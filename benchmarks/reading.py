@@ -1,0 +1,99 @@
+"""How fast `ddoctor diagnose` reads a log, and in how much memory.
+
+Each kind of log is read in a process of its own. Printed are megabytes per second of CPU time and
+the peak of memory. Exit code 1: a log of a usual training is read at less than 50 MB/s, or one of
+any kind takes more than 500 MB.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+RATE, MEMORY = 50.0, 500.0
+"""MB/s of a usual log, at least; MB of any, at most."""
+USUAL = ("steps", "NCCL")
+READ = """
+import resource, sys, time
+from pathlib import Path
+from ddoctor.reading import reader
+began = time.process_time()
+evidence, _ = reader.read([Path(sys.argv[1])])
+seconds = time.process_time() - began
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def step(number: int) -> str:
+    """A step of torchtitan."""
+    when = f"2026-11-25 10:{number % 60:02}:{number % 59:02}"
+    told = f"step: {number} loss: {random.random():.4f} memory: 49.59GiB(52.19%) tps: 5,603"
+    return f"[rank{number % 8}]:{when} - INFO - {told}\n"
+
+
+def nccl(number: int) -> str:
+    """A channel, as NCCL_DEBUG=INFO tells it."""
+    gpu = number % 8
+    return (
+        f"node-{number % 4}:{gpu}:9 [{gpu}] NCCL INFO Channel {number % 32} : {gpu} -> 3 via P2P\n"
+    )
+
+
+def bar(number: int) -> str:
+    """A bar of tqdm, of which fifty overwrite one another."""
+    end = "\n" if number % 50 == 0 else "\r"
+    return f"Epoch 1: {number % 100:3}%|###   | {number % 1000}/1000 [00:31<00:29, 16.5it/s]{end}"
+
+
+def words(number: int) -> str:
+    """A line that is like no other."""
+    return " ".join(random.choice("abcdefgh") * random.randint(1, 9) for _ in range(15)) + "\n"
+
+
+def failure(number: int) -> str:
+    """An exception in each tenth line."""
+    return f"[rank{number % 8}]: ValueError: no {number}\n" if number % 10 == 0 else step(number)
+
+
+KINDS: Mapping[str, Callable[[int], str]] = {
+    "steps": step,
+    "NCCL": nccl,
+    "bars": bar,
+    "unlike": words,
+    "failures": failure,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write and read each kind of log."""
+    options = ArgumentParser(prog="python -m benchmarks.reading")
+    options.add_argument("--megabytes", type=int, default=200)
+    chosen = options.parse_args(arguments)
+    random.seed(1)
+    slow = False
+    for kind, line in KINDS.items():
+        # Of one piece over and over, the numbers differ in real logs and the forms do not.
+        piece = "".join(map(line, range(50_000))).encode()
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "log")
+            with path.open("wb") as file:
+                for _ in range(max(1, chosen.megabytes * 10**6 // len(piece))):
+                    file.write(piece)
+            size = path.stat().st_size / 1e6
+            done = subprocess.run(
+                [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
+            )
+        seconds, memory = map(float, done.stdout.split())
+        rate = size / seconds
+        slow = slow or memory > MEMORY or (kind in USUAL and rate < RATE)
+        print(f"{kind:9} {size:6.0f} MB  {rate:6.1f} MB/s  {memory:5.0f} MB at most", flush=True)
+    return int(slow)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
