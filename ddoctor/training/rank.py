@@ -39,6 +39,8 @@ JOIN_SECONDS = 300.0
 # A rank whose script has ended waits so long for a rank 0 that has not opened the store.
 LATE_SECONDS = 30.0
 FEWEST_DESCRIPTORS = 20
+NO_THREAD = "can't start new thread"
+"""What Python says where the user has as many as `ulimit -u` allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +266,8 @@ def _supervise(
         if _without_launcher(launched, launcher):
             raise
         failure = 2 if child.over else 0
-        why = f"rank {launched.rank}: {console.internal_error(error)}"
+        told = NO_THREAD if NO_THREAD in str(error) else console.internal_error(error)
+        why = f"rank {launched.rank}: {told}"
         return _unrecorded(child, why) or failure
 
 
