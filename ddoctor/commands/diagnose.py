@@ -9,6 +9,8 @@ import typer
 
 from ddoctor.report.options import HtmlPath, JsonPath, MarkdownPath
 
+FEW = 10
+"""Files that are named where more cannot be read."""
 Paths = Annotated[
     list[Path],
     typer.Argument(
@@ -25,7 +27,9 @@ def diagnose(
     html: HtmlPath = None,
 ) -> int:
     """Diagnose logs and evidence bundles of other hosts or earlier runs."""
-    from ddoctor import engine
+    from ddoctor import console, engine
+    from ddoctor.characters import tamed
+    from ddoctor.evidence import redaction
     from ddoctor.reading import reader
     from ddoctor.report.output import Outputs
 
@@ -33,6 +37,8 @@ def diagnose(
     evidence, not_read = reader.read(paths)
     report = engine.examine(evidence, "diagnose")
     outputs.write(report, evidence)
-    for one in not_read:
-        typer.echo(f"not read: {one.name}: {one.why}", err=True)
+    for one in not_read[:FEW]:
+        console.say(tamed(redaction.text(f"not read: {one.name}: {one.why}")))
+    if len(not_read) > FEW:
+        console.say(f"not read: {len(not_read) - FEW} more files")
     return report.exit_code

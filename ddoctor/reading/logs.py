@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence import redaction
 from ddoctor.evidence.log import Log, LogEvent, LogPattern
@@ -81,6 +82,10 @@ class LogReader:
     _table_rank: int | None = None
     _ranks: set[int] = field(default_factory=set)
     _hosts: set[str] = field(default_factory=set)
+    _of_local: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The rank by host and local rank, as far as lines say both."""
+    _of_file: Said = field(default_factory=partial(Said, ""))
+    """What the name of the file says about the writer."""
 
     def read(self, given: Input) -> None:
         """Read a file, which may be of one rank or of many.
@@ -89,6 +94,7 @@ class LogReader:
             OSError: it cannot be read, or is cut off within compressed data.
         """
         self.files.append(given.name)
+        self._of_file = prefixes.of_name(given.name)
         number, label, forms = 0, None, None
         with given.opened() as content:
             for block in blocks(content):
@@ -117,7 +123,7 @@ class LogReader:
         parts = shortened(line).rstrip(b"\r").split(b"\r")
         # Of bars that overwrite one another, the last one counts.
         for part in parts[-1:] if meaning is not None and meaning.bar else parts:
-            said = prefixes.parsed(part.decode(errors="replace"), label)
+            said = self._known(prefixes.parsed(part.decode(errors="replace"), label))
             if said.rank is not None:
                 self._ranks.add(said.rank)
             if said.host:
@@ -128,6 +134,21 @@ class LogReader:
                     self._event(one.row, said, match, number)
             self._table(said.text)
             self._traceback(said, number)
+
+    def _known(self, said: Said) -> Said:
+        """A line with the rank that the file's name or other lines say."""
+        if said.rank is None and said.local is None:
+            said = replace(said, rank=self._of_file.rank, local=self._of_file.local)
+        if said.local is None:
+            return said
+        if said.rank is not None:
+            self._of_local[said.host, said.local] = said.rank
+            return said
+        rank = self._of_local.get((said.host, said.local))
+        if rank is None and len(self._hosts) < 2:
+            # On one host both numbers are the same.
+            rank = said.local
+        return replace(said, rank=rank)
 
     def _traceback(self, said: Said, number: int) -> None:
         writer = said.writer
@@ -212,7 +233,7 @@ class LogReader:
         for rank, (code, pid) in self._exits.items():
             known = last.get(rank)
             if known is not None:
-                last[rank] = replace(known, exit_code=code, pid=pid)
+                last[rank] = with_fields(known, exit_code=code, pid=pid)
             elif code:
                 last[rank] = RankEnding(
                     rank=rank,

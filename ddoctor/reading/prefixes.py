@@ -40,6 +40,12 @@ LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
 PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
 
+# torchrun --log-dir has a folder for each local rank; others put the rank into the name.
+FILE = re.compile(
+    rf"attempt_\d+/(?P<local>{NUMBER})/std(?:out|err)\.log"
+    rf"|(?:^|[/_.-])rank[_.-]?(?P<rank>{NUMBER})(?=[/_.-]|$)"
+)
+
 # What torch and NCCL say of themselves within a line.
 WITHIN = re.compile(
     rf"\[(?:PG ID \d+ PG GUID [^\]]{{0,60}} )?Rank (?P<rank>{NUMBER})\]"
@@ -72,6 +78,15 @@ class Said:
     def writer(self) -> Writer:
         """The same for all lines of one process, as far as the lines say it."""
         return Writer(self.rank, self.local, self.host, self.pid)
+
+
+def of_name(name: str) -> Said:
+    """What the name of a file says about the writer of its lines."""
+    match = FILE.search(name)
+    if match is None:
+        return Said("")
+    rank, local = match["rank"], match["local"]
+    return Said("", rank=int(rank) if rank else None, local=int(local) if local else None)
 
 
 def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:

@@ -90,6 +90,18 @@ def test_standard_input(tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
+def test_what_is_not_read_is_listed_without_obeying_its_name(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"\x1b[31m{number}").write_bytes(b"")
+    (tmp_path / "z.log").write_bytes(LINE)
+    command = [sys.executable, "-m", "ddoctor", "diagnose", str(tmp_path), "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("not read: ") == 11
+    assert "not read: 2 more files" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_a_line_without_an_end_is_cut_and_what_follows_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * (5 * inputs.BLOCK) + b"\n" + LINE + b"y" * 10)

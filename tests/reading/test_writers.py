@@ -49,6 +49,36 @@ def test_labels_of_srun_and_pdsh_count_where_nearly_each_line_has_one() -> None:
     assert prefixes.label_of(["1: a", "step 3", "loss 0.1", "step 4", "loss 0.2"]) is None
 
 
+RAISES = "Traceback (most recent call last):\nValueError: bad\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rank"),
+    [
+        ("attempt_0/3/stderr.log", RAISES, 3),
+        ("logs/rank_12.txt", RAISES, 12),
+        ("rank5.out", RAISES, 5),
+        ("train.log", RAISES, -1),
+        ("prank7", RAISES, -1),
+        ("a.log", RAISES.replace("Tr", "[default2]:Tr").replace("\nV", "\n[default2]:V"), 2),
+        (
+            "b.log",
+            "[default2]:[rank10]: KeyError: 'a'\n"
+            + RAISES.replace("Tr", "[default2]:Tr").replace("\nV", "\n[default2]:V"),
+            10,
+        ),
+        ("rank_3.log", "[rank4]: ValueError: bad\n", 4),
+    ],
+)
+def test_the_rank_of_an_exception(tmp_path: Path, name: str, text: str, rank: int) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    evidence, _ = reader.read([tmp_path])
+    (run,) = evidence.all(TrainingRun)
+    assert [one.rank for one in run.ranks] == [rank]
+
+
 INTERLEAVED = """\
 [rank0]: Traceback (most recent call last):
 [rank1]: Traceback (most recent call last):
