@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import longer_limit, save_asynchronously
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("checkpoint-stall", "late-rank-timeout")
+EXPLAINS = ("checkpoint-stall", "late-rank-timeout", "first-failure-masked")
+# Between the line about saving and the timeout: ranks print little while they wait.
+FEW_LINES = 200
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
@@ -55,3 +58,19 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             longer_limit(),
         ),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    saving, late = log.of("saving"), log.of("watchdog", "store-wait")
+    if saving and late and saving[-1].last >= late[0].line - FEW_LINES:
+        yield log_events.finding(
+            [*late, *saving],
+            f"the ranks waited while a checkpoint was saved ({saving[-1].place})",
+            Fix.python(
+                summary="save on all ranks at once, and in the background",
+                paste="import torch.distributed.checkpoint as dcp\n\n"
+                "dcp.async_save({'model': model.state_dict()}, checkpoint_id='checkpoint')",
+            ),
+            longer_limit(),
+            confidence=Confidence.POSSIBLE,
+        )

@@ -72,6 +72,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return  # The checks of GPU memory report it.
     if run.only_told and _signal(first) == SIGKILL and not first.exception:
         return  # host-ram-oom reports it.
+    if run.only_told and all(one.rank < 0 for one in run.ranks):
+        return  # script-error reports it: the log names no rank.
     if endings.failed_alike(run):
         return  # An error of the script: script-error reports it.
     alone = len(run.ranks) == 1 and not run.log

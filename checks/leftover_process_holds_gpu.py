@@ -13,12 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import cuda_oom
 from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("master-port-in-use", "uneven-gpu-memory")
+EXPLAINS = (
+    "master-port-in-use",
+    "uneven-gpu-memory",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 # A process that only has a context and torch's kernels takes about 1 GiB
 # (https://github.com/pytorch/pytorch/issues/12873); twice that is real work.
@@ -88,3 +96,21 @@ def unknown_holder(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
                     ),
                 ),
             )
+
+
+def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+    found = cuda_oom.of_kind(run, "others") if run.only_told else ()
+    if found:
+        pids = " ".join(str(pid) for pid in found[0].memory.others)
+        yield cuda_oom.finding(
+            found,
+            run,
+            "; the rest was in use by another process, left over or of another job",
+            (
+                Fix(
+                    summary="see whose process it is, and end it if it is left over",
+                    paste=f"ps -o pid,user,lstart,args -p {pids or 'PID'}; fuser -v /dev/nvidia*",
+                ),
+            ),
+            confidence=Confidence.LIKELY,
+        )

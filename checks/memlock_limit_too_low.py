@@ -72,6 +72,20 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         return
 
 
+def warned_in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("memlock-limit"):
+        yield log_events.finding(
+            [event],
+            f"RDMA may lock only {event.values['bytes']} bytes of memory",
+            Fix(
+                summary="raise the limit where the ranks are started",
+                paste="ulimit -l unlimited  # or: docker run --ulimit memlock=-1 …",
+            ),
+            severity=Severity.WARNING,
+        )
+        return
+
+
 def _fix(limits: Limits, kernel: Kernel | None) -> Fix:
     if limits.locked_memory.hard is None:
         return Fix(

@@ -15,12 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
 from ddoctor.evidence.known_hardware import KnownXids
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware", "gpu-p2p-broken")
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "gpu-p2p-broken",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 OF_MACHINE = True
 
 
@@ -87,6 +95,22 @@ def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Find
             where=Where(devices=(gpu.device,)),
             fixes=_fixes(gpus, gpu),
         )
+
+
+def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
+    for event in log.of("xid"):
+        xid = known.get(int(event.values["code"]))
+        if xid is not None and xid.blames == "nvlink":
+            yield log_events.finding(
+                [event],
+                f"Xid {xid.code} is {xid.title}, of the GPU at {event.values['bus']}",
+                Fix(
+                    summary="show the links and their errors, then reset the GPU",
+                    paste="nvidia-smi nvlink --status; nvidia-smi nvlink -e",
+                    caution="take the node out of service if the errors return",
+                ),
+            )
+            return
 
 
 def _active(gpu: Gpu) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.models import Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 # The causes of an error that every rank may have.
 EXPLAINED_BY = (
@@ -62,6 +62,23 @@ def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
             Observation(name="exit code", value=first.exit_code or 0),
             Observation(name="message", value=first.words),
         ),
+        fixes=(_fix(run, first),),
+    )
+
+
+def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+    """Of a log that names no rank: the first exception, whichever process raised it."""
+    failed = run.failures
+    if not run.only_told or not failed or any(one.rank >= 0 for one in run.ranks):
+        return
+    first = failed[0]
+    if cuda_oom.read(first.message) is not None:
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.POSSIBLE,
+        title=_title(first, "The script", several=False),
+        because=f"a process {endings.went_wrong(first)}, according to {run.log}",
         fixes=(_fix(run, first),),
     )
 

@@ -24,7 +24,7 @@ FEW_BARS = 64
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
 OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
 # torch/distributed/elastic/multiprocessing/errors: rows of the table at the end.
-OF_TABLES = ("exitcode", "  rank ")
+OF_TABLES = ("exitcode", "(local_rank: ")
 
 
 @dataclass(frozen=True)

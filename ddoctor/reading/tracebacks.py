@@ -26,10 +26,12 @@ EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Failed|Stop\w*|Fault|NotFound|Found|Expired"
     r"|Aborted|Cancelled|Refused|Killed|Warning|Unavailable|Mismatch|Group)"
-    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::(?: (?P<message>.*))?)?$"
+    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*|Exception)(?::(?: (?P<message>.*))?)?$"
 )
 # The last line of a traceback whose other lines were not kept.
-ALONE = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
+ALONE = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|Exception)): (?P<message>.+)$"
+)
 # Python writes one of these between two exceptions of a chain.
 DURING = "During handling of the above exception, another exception occurred:"
 BECAUSE = "The above exception was the direct cause of the following exception:"
