@@ -66,9 +66,10 @@ def examine(evidence: Evidence, command: Command) -> Report:
     own: Command | None = command if command == "run" else None
     if evidence.all(LiveLook) and all("attach" in section.commands for section in evidence):
         own = "attach"
-    for only in ("plan", "diagnose"):
-        if all(only in section.commands for section in evidence):
-            own = only
+    if all("plan" in section.commands for section in evidence):
+        own = "plan"
+    if command == "diagnose" and all("diagnose" in section.commands for section in evidence):
+        own = "diagnose"
     told = {
         way.check
         for check in checks
