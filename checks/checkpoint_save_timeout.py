@@ -66,11 +66,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             [*late, *saving],
             f"the ranks waited while a checkpoint was saved ({saving[-1].place})",
-            Fix.python(
-                summary="save on all ranks at once, and in the background",
-                paste="import torch.distributed.checkpoint as dcp\n\n"
-                "dcp.async_save({'model': model.state_dict()}, checkpoint_id='checkpoint')",
-            ),
+            save_asynchronously(),
             longer_limit(),
             confidence=Confidence.POSSIBLE,
         )

@@ -21,7 +21,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("checkpoint-world"):
+    if event := log.first("checkpoint-world"):
         yield log_events.finding(
             [event],
             "the checkpoint holds a piece per rank, of another number of ranks than there are now",
@@ -33,4 +33,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

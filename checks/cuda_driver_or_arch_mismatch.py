@@ -96,7 +96,7 @@ def no_code_for_gpu(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterat
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("driver-too-old", "no-kernel-image"):
+    if event := log.first("driver-too-old", "no-kernel-image"):
         old = event.pattern == "driver-too-old"
         yield log_events.finding(
             [event],
@@ -110,7 +110,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="nvidia-smi | head -4; python -m torch.utils.collect_env",
             ),
         )
-        return
 
 
 def _finding(

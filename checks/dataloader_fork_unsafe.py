@@ -102,7 +102,7 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("forked-cuda"):
+    if event := log.first("forked-cuda"):
         yield log_events.finding(
             [event],
             "a worker of a DataLoader, or another forked process, uses CUDA",
@@ -112,7 +112,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 "sample = sample.to(device)  # in the training loop, not in the dataset",
             ),
         )
-        return
 
 
 def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:

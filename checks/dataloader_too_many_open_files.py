@@ -20,7 +20,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("too-many-files"):
+    if event := log.first("too-many-files"):
         yield log_events.finding(
             [event],
             "the process has as many files open as `ulimit -n` allows",
@@ -31,4 +31,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 caution="files of a killed run stay in /dev/shm",
             ),
         )
-        return

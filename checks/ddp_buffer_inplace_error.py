@@ -21,7 +21,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("changed-in-place"):
+    if event := log.first("changed-in-place"):
         under_ddp = bool(log.of("ddp-forward"))
         yield log_events.finding(
             [event],
@@ -34,4 +34,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.LIKELY if under_ddp else Confidence.POSSIBLE,
         )
-        return

@@ -102,9 +102,15 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     )
     yield replace(
         finding,
-        confidence=Confidence.POSSIBLE if run.only_told else endings.confidence(first),
+        confidence=_told(run, first) if run.only_told else endings.confidence(first),
         title="The only process of the run has died" if alone else "",
     )
+
+
+def _told(run: TrainingRun, first: RankEnding) -> Confidence:
+    """How sure a log is: the other ranks report that this one is gone, or none does."""
+    known = first.rank >= 0 and bool(run.echoes)
+    return Confidence.LIKELY if known else Confidence.POSSIBLE
 
 
 def _who(run: TrainingRun, shown: Sequence[RankEnding]) -> str:

@@ -72,7 +72,7 @@ def never_found_any(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> 
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("no-unused-parameters"):
+    if event := log.first("no-unused-parameters"):
         yield log_events.finding(
             [event],
             "DDP searches the graph in each step, and has found no unused parameter",
@@ -83,4 +83,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.NOTE,
         )
-        return

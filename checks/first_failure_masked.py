@@ -75,7 +75,9 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    if run is not None and run.failures:
+        return  # The log tells of the first failure.
     # What all ranks tell once one has failed or does not come; every cause explains it.
     events = log.of("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
     if events:

@@ -21,7 +21,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("flatten-dtype", "flatten-grad"):
+    if event := log.first("flatten-dtype", "flatten-grad"):
         types = event.pattern == "flatten-dtype"
         yield log_events.finding(
             [event],
@@ -38,4 +38,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

@@ -74,7 +74,7 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("gdr-off"):
+    if event := log.first("gdr-off"):
         yield log_events.finding(
             [event],
             "data between the GPU and the network passes through the memory of the host",
@@ -85,4 +85,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
         )
-        return

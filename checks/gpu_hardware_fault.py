@@ -114,10 +114,10 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
-    for event in log.of("ecc-error", "gpu-off-the-bus", "row-remap"):
+    if event := log.first("ecc-error", "gpu-off-the-bus", "row-remap"):
         yield log_events.finding([event], MEANING[event.pattern], _EXAMINE)
         return
-    for event in log.of("unknown-cuda-error"):
+    if event := log.first("unknown-cuda-error"):
         yield log_events.finding(
             [event],
             "CUDA fails without a reason, as with a faulty GPU or driver: the kernel log tells",

@@ -73,7 +73,7 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("p2p-off"):
+    if event := log.first("p2p-off"):
         yield log_events.finding(
             [event],
             "these GPUs exchange data through the memory of the host",
@@ -85,7 +85,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             severity=Severity.NOTE,
         )
         return
-    for event in log.of("p2p-fault"):
+    if event := log.first("p2p-fault"):
         yield log_events.finding(
             [event],
             "these GPUs cannot read each other's memory, and the program expects that they can",
@@ -95,7 +95,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 caution="programs with custom all-reduce kernels have separate switches",
             ),
         )
-        return
 
 
 def _finding(

@@ -78,7 +78,7 @@ def under_load(burn: Burn) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("thermal-violation", "thermal-slowdown"):
+    if event := log.first("thermal-violation", "thermal-slowdown"):
         yield log_events.finding(
             [event],
             "the GPU is too hot, and lowers its clocks",
@@ -88,7 +88,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING,
         )
-        return
 
 
 def _evidence(gpu: Gpu, reasons: list[str], usual: int | None) -> Iterator[Observation]:

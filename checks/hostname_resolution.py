@@ -21,7 +21,6 @@ IP address as MASTER_ADDR.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
@@ -40,7 +39,6 @@ EXPLAINS = (
     "rank-missing-at-init",
 )
 
-OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -157,7 +155,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
     # torch warns so of an IPv6 address where the IPv4 address is used: alone it says nothing.
     events, late = log.of("name-resolution"), log.of("store-timeout")
     # A download or a tracker that cannot be reached is another matter.
-    events = tuple(one for one in events if not OF_THE_WEB.search(one.text))
+    events = tuple(one for one in events if not log_events.OF_THE_WEB.search(one.text))
     if events and (late or not all("IPv6 network addresses" in one.text for one in events)):
         yield log_events.finding(
             events,

@@ -21,7 +21,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "node-failure", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("time-limit"):
+    if event := log.first("time-limit"):
         yield log_events.finding(
             [event],
             "the job had used its time, and the scheduler ended all of its processes",
@@ -32,4 +32,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

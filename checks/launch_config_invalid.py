@@ -21,7 +21,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error", "world-size-mis
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("slurm-devices"):
+    if event := log.first("slurm-devices"):
         devices = event.values["devices"]
         yield log_events.finding(
             [event],
@@ -33,4 +33,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

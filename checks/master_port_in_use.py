@@ -57,7 +57,7 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("address-in-use"):
+    if event := log.first("address-in-use"):
         # Others open ports as well: a page of TensorBoard, say.
         of_torch = re.search(
             r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError", event.text
@@ -72,7 +72,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.LIKELY if of_torch else Confidence.POSSIBLE,
         )
-        return
 
 
 def _fixes(rendezvous: Rendezvous) -> Iterator[Fix]:

@@ -60,30 +60,28 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("ib-memory"):
+    if event := log.first("ib-memory"):
         yield log_events.finding(
             [event],
             "RDMA may not lock the memory that it needs: the limit of locked memory is too low",
-            Fix(
-                summary="raise the limit where the ranks are started",
-                paste="ulimit -l unlimited  # or: docker run --ulimit memlock=-1 …",
-            ),
+            _RAISE,
         )
-        return
 
 
 def warned_in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("memlock-limit"):
+    if event := log.first("memlock-limit"):
         yield log_events.finding(
             [event],
             f"RDMA may lock only {event.values['bytes']} bytes of memory",
-            Fix(
-                summary="raise the limit where the ranks are started",
-                paste="ulimit -l unlimited  # or: docker run --ulimit memlock=-1 …",
-            ),
+            _RAISE,
             severity=Severity.WARNING,
         )
-        return
+
+
+_RAISE = Fix(
+    summary="raise the limit where the ranks are started",
+    paste="ulimit -l unlimited  # or: docker run --ulimit memlock=-1 …",
+)
 
 
 def _fix(limits: Limits, kernel: Kernel | None) -> Fix:

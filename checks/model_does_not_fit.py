@@ -23,7 +23,7 @@ from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked", "memory-headroom-low")
 
@@ -119,11 +119,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         yield log_events.finding(
             events,
             f"the GPU had no room for {events[0].values['size']} more",
-            Fix.python(
-                summary="use a smaller micro-batch, and accumulate gradients",
-                paste="per_device_train_batch_size=1, gradient_accumulation_steps=8",
-                caution="`ddoctor plan` forecasts what checkpointing or FSDP would save",
-            ),
+            *remedies(MemoryNeed(parts=None, missing=0)),
             confidence=Confidence.POSSIBLE,
         )
 

@@ -64,7 +64,7 @@ def no_room(run: TrainingRun) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("nccl-alloc"):
+    if event := log.first("nccl-alloc"):
         yield log_events.finding(
             [event],
             "no GPU memory was left for the buffers of NCCL: torch's allocator holds the rest",
@@ -74,4 +74,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 "torch.cuda.empty_cache()  # before a new process group is first used",
             ),
         )
-        return

@@ -164,7 +164,7 @@ def differs_between_nodes(every: tuple[Software, ...]) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("nccl-symbol"):
+    if event := log.first("nccl-symbol"):
         yield log_events.finding(
             [event],
             f"the NCCL that is loaded has no {event.values['symbol']}: torch "
@@ -176,7 +176,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return
 
 
 def _without(library: NcclLibrary, environment: Environment | None) -> Fix:

@@ -18,7 +18,6 @@ To fix it, open all TCP ports between the hosts, or run containers with ``--netw
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import log_events
@@ -28,7 +27,6 @@ from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 # A download or a tracker that cannot be reached is another matter.
-OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
 EXPLAINS = (
     "dead-rank",
     "rank-missing-at-init",
@@ -113,7 +111,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         address = event.values.get("address", "")
         if address.startswith("fe80"):
             continue  # of an interface that leads nowhere: socket-interface-wrong
-        if OF_THE_WEB.search(event.text):
+        if log_events.OF_THE_WEB.search(event.text):
             continue
         bridge = address.startswith("172.17.")
         yield log_events.finding(

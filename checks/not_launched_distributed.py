@@ -59,7 +59,7 @@ def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("rank-expected"):
+    if event := log.first("rank-expected"):
         missing = "variable" in event.values
         yield log_events.finding(
             [event],
@@ -72,4 +72,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.LIKELY if missing else Confidence.POSSIBLE,
         )
-        return

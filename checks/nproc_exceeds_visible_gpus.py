@@ -62,7 +62,7 @@ def by_host(joining: Joining) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("device-ordinal"):
+    if event := log.first("device-ordinal"):
         yield log_events.finding(
             [event],
             "a process asked for a GPU that is not visible: a host has more ranks than GPUs",
@@ -71,4 +71,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES\ntorchrun --nproc-per-node=gpu …",
             ),
         )
-        return

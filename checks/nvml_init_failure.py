@@ -80,7 +80,7 @@ def library_missing(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("nvml"):
+    if event := log.first("nvml"):
         lost = "unknown error" in event.text.lower()
         yield log_events.finding(
             [event],
@@ -94,7 +94,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             if lost
             else Fix(summary="restart the machine, or reload the modules", paste="sudo reboot"),
         )
-        return
 
 
 def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:

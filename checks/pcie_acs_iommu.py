@@ -137,7 +137,7 @@ def translated_by_the_iommu(
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("iommu-fault", "iommu-mode"):
+    if event := log.first("iommu-fault", "iommu-mode"):
         fault = event.pattern == "iommu-fault"
         yield log_events.finding(
             [event],
@@ -151,4 +151,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.ERROR if fault else Severity.WARNING,
         )
-        return

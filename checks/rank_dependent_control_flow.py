@@ -141,10 +141,13 @@ def in_a_log(log: Log) -> Iterator[Finding]:
 
 
 _LET_ALL_DECIDE = Fix.python(
-    summary="let all ranks take the same branch: decide on a value that is the same on all",
-    paste="skip = torch.tensor(float(bad_batch), device=device)\n"
-    "dist.all_reduce(skip, op=dist.ReduceOp.MAX)\n"
-    "if skip.item(): continue  # on all ranks",
+    summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
+    paste=(
+        "skip = torch.tensor(float(not loss.isfinite()), device=loss.device)\n"
+        "torch.distributed.all_reduce(skip, op=torch.distributed.ReduceOp.MAX)\n"
+        "if skip.item():   # on all ranks, or on none\n"
+        "    continue"
+    ),
 )
 
 
@@ -169,15 +172,7 @@ def _finding(
         evidence=tuple(Observation(name=name, value=value) for name, value in rows),
         fixes=(
             *([branch] if stacks else []),
-            Fix(
-                summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
-                paste=(
-                    "skip = torch.tensor(float(not loss.isfinite()), device=loss.device)\n"
-                    "torch.distributed.all_reduce(skip, op=torch.distributed.ReduceOp.MAX)\n"
-                    "if skip.item():   # on all ranks, or on none\n"
-                    "    continue"
-                ),
-            ),
+            _LET_ALL_DECIDE,
         ),
     )
 

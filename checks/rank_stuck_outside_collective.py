@@ -161,7 +161,7 @@ def dumped(dumps: FlightDumps) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("hung-task"):
+    if event := log.first("hung-task"):
         yield log_events.finding(
             [event],
             f"process {event.values['pid']} waits in the kernel, mostly for a file system that "
@@ -172,7 +172,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 caution="such a process cannot be killed before its file system answers",
             ),
         )
-        return
 
 
 def _stuck(

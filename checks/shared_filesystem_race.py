@@ -75,7 +75,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("folder-race"):
+    if event := log.first("folder-race"):
         yield log_events.finding(
             [event],
             "several processes rename or delete the same folder",
@@ -85,7 +85,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.POSSIBLE,
         )
-        return
 
 
 def _lost_the_race(one: RankEnding) -> bool:

@@ -95,7 +95,7 @@ def automatic(network: Network, rendezvous: Rendezvous, rdma: Rdma | None) -> It
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("no-socket-interface", "gloo-interface"):
+    if event := log.first("no-socket-interface", "gloo-interface"):
         yield log_events.finding(
             [event],
             "no interface of this machine has the name or the address that was asked for",

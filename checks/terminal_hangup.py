@@ -20,7 +20,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("hangup"):
+    if event := log.first("hangup"):
         yield log_events.finding(
             [event],
             "the terminal or SSH session of the launcher was closed, which ended all ranks",
@@ -31,4 +31,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

@@ -20,7 +20,7 @@ from ddoctor.models import Confidence, Finding, Fix, Severity
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("tokenizers-fork"):
+    if event := log.first("tokenizers-fork"):
         yield log_events.finding(
             [event],
             "the workers of the DataLoader tokenise with one thread each; nothing fails of it",
@@ -31,4 +31,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             severity=Severity.NOTE,
             confidence=Confidence.CERTAIN,
         )
-        return

@@ -152,7 +152,7 @@ def deterministic(use: RankUse) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("tensor-cores"):
+    if event := log.first("tensor-cores"):
         yield log_events.finding(
             [event],
             "matrix products in float32 do not use the tensor cores of this GPU",
@@ -163,7 +163,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.NOTE,
         )
-        return
 
 
 def _on_gpus(use: RankUse) -> Sequence[RankFlags]:

@@ -72,7 +72,7 @@ def by_rank(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("duplicate-gpu"):
+    if event := log.first("duplicate-gpu"):
         yield log_events.finding(
             [event],
             f"ranks {event.values['one']} and {event.values['other']} use the same GPU",
@@ -82,4 +82,3 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
-        return

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from ddoctor.blocks import Function
+
 BACKWARD = ("backward", "manual_backward")
 STORES = ("append", "add", "extend", "insert", "appendleft", "put", "update")
 # What is read in these ways, or through these functions, has no graph.
 WITHOUT_GRAPH = ("detach", "item", "tolist", "numpy", "data", "shape", "dtype")
 NUMBERS = ("float", "int", "str", "len", "round", "bool")
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def storing(lines: Sequence[str]) -> Sequence[tuple[int, str]]:

@@ -21,7 +21,7 @@ TAKES = "_try_get_data"
 
 def who(one: RankEnding) -> str:
     """A rank, with its process."""
-    process = f"pid {one.pid} on {one.host}" if one.pid else one.host
+    process = " on ".join(filter(None, (f"pid {one.pid}" if one.pid else "", one.host)))
     rank = f"rank {one.rank}" if one.rank >= 0 else "a rank"
     return f"{rank}{f' ({process})' if process else ''}"
 
@@ -42,7 +42,9 @@ def steps(one: RankEnding) -> str:
 
 
 def when(run: TrainingRun, one: RankEnding) -> str:
-    """When it ended: after how many steps, or according to which log."""
+    """When it ended: after how many steps, or where a log says so."""
+    if one.logged:
+        return f"({one.logged})"
     return f"according to {run.log}" if run.log else f"after {steps(one)}"
 
 

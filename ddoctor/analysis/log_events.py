@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ddoctor.evidence.log import LogEvent
@@ -11,6 +12,8 @@ MOST_QUOTED = 160
 """Characters of a line."""
 FEW = 4
 """Lines that are shown."""
+OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
+"""Texts of a download or a tracker: that it fails says nothing about the cluster's network."""
 
 
 def _whence(event: LogEvent) -> str:
@@ -39,14 +42,12 @@ def finding(
     *fixes: Fix,
     severity: Severity = Severity.ERROR,
     confidence: Confidence = Confidence.LIKELY,
-    title: str = "",
     at: Where | None = None,
 ) -> Finding:
     """A finding about these lines; ``because`` says what the first of them means."""
     return Finding(
         severity=severity,
         confidence=confidence,
-        title=title,
         because=f"{_whence(events[0])}: {because}",
         evidence=tuple(Observation(name=one.place, value=quoted(one.text)) for one in events[:FEW]),
         where=where(events) if at is None else at,

@@ -90,10 +90,27 @@ def read(path: Path) -> Evidence:
     """Read a bundle; unknown fields are ignored.
 
     Raises:
-        DoctorError: the file is unreadable, damaged, no bundle, or has a newer schema, or holds
-            what cannot be (``limits``).
+        DoctorError: the file is unreadable, or as ``decoded``.
     """
-    text = _bytes(path)
+    try:
+        with open(path, "rb", opener=without_waiting) as file:
+            return decoded(file.read(limits.MOST_BYTES + 1), path)
+    except OSError as error:
+        raise DoctorError(f"cannot read {path}: {error.strerror}") from error
+
+
+def decoded(text: bytes, path: Path) -> Evidence:
+    """The evidence of a bundle's text; ``path`` is for the messages.
+
+    Raises:
+        DoctorError: the bundle is damaged, none, too large, or has a newer schema, or holds what
+            cannot be (``limits``).
+    """
+    if len(text) > limits.MOST_BYTES or text.count(b",") > limits.MOST_VALUES:
+        raise DoctorError(
+            f"{path} is too large for a bundle: it may have {limits.MOST_BYTES >> 20} MiB and "
+            f"{limits.MOST_VALUES} values"
+        )
     try:
         header = msgspec.json.decode(text, type=_Header)
     except DAMAGE as error:
@@ -113,21 +130,6 @@ def read(path: Path) -> Evidence:
     for wrong in filter(None, map(limits.impossible, sections)):
         raise DoctorError(f"{path} is a damaged evidence bundle: {wrong}")
     return Evidence(sections)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with open(path, "rb", opener=without_waiting) as file:
-            text = file.read(limits.MOST_BYTES + 1)
-    except OSError as error:
-        raise DoctorError(f"cannot read {path}: {error.strerror}") from error
-    values = text.count(b",")
-    if len(text) > limits.MOST_BYTES or values > limits.MOST_VALUES:
-        raise DoctorError(
-            f"{path} is too large for a bundle: it may have {limits.MOST_BYTES >> 20} MiB and "
-            f"{limits.MOST_VALUES} values"
-        )
-    return text
 
 
 def read_all(paths: Sequence[Path]) -> Evidence:

@@ -57,6 +57,10 @@ class Log(Section, frozen=True, kw_only=True):
         """The events of these patterns, in the order of their lines."""
         return tuple(one for one in self.events if one.pattern in patterns)
 
+    def first(self, *patterns: str) -> LogEvent | None:
+        """The first event of these patterns."""
+        return next(iter(self.of(*patterns)), None)
+
 
 class LogPattern(Part, frozen=True, kw_only=True):
     """The text of a line that means something."""

@@ -83,6 +83,8 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """CPU seconds of Python processes started before the first step, if above its own."""
     thread: str = ""
     """The last exception that ended a thread in the user's code, with its line; from stderr."""
+    logged: str = ""
+    """The file and line of a log that names its exception."""
     printed: str = ""
     """Last lines on standard error of a process that died without an exception."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddoctor.evidence.flight_records import FlightDumps, RankRecords
 from ddoctor.evidence.frames import Frame
 from ddoctor.reading.flight_recorder import MOST_BYTES, Trace
-from ddoctor.reading.inputs import Input
+from ddoctor.reading.inputs import Content, Input
 from ddoctor.reading.tracebacks import LIBRARY
 
 # torch puts the rank at the end: nccl_trace_rank_3, comm_lib_trace_rank_3; people add .json.
@@ -28,19 +28,20 @@ class Dumps:
 
     _found: dict[int, tuple[str, float, Trace]] = field(default_factory=dict)
 
-    def read(self, given: Input) -> None:
+    def read(self, given: Input, content: Content) -> None:
         """Read the dump of one rank; its name says which.
 
         Raises:
             OSError: it cannot be read.
-            ValueError: it is damaged, or no rank is in its name.
+            ValueError: it is damaged, no rank is in its name, or another file is of the same rank.
         """
-        with given.opened() as content:
-            trace = Trace(content.read(MOST_BYTES + 1))
+        trace = Trace(content.read(MOST_BYTES + 1))
         named = RANK.search(given.path.name)
         if named is None:
             raise ValueError("a dump of the flight recorder whose name does not end with the rank")
-        self._found[int(named[1])] = given.name, given.written, trace
+        earlier = self._found.setdefault(int(named[1]), (given.name, given.written, trace))
+        if earlier[0] != given.name:
+            raise ValueError(f"{earlier[0]} is a dump of the same rank: give those of one run")
 
     def sections(self) -> Iterator[FlightDumps]:
         """What the dumps say together."""

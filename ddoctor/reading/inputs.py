@@ -5,12 +5,13 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
+import itertools
 import lzma
 import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -22,6 +23,8 @@ from ddoctor.evidence.opening import without_waiting
 STDIN = Path("-")
 MOST_FILES = 20_000
 """Of all folders: a log of each rank, and a few more."""
+GLANCE = 64 * 2**10
+"""Bytes by which a file's kind is recognised."""
 BLOCK = 2**20
 """Bytes that are read at once."""
 LONGEST = 16 * 2**10
@@ -41,41 +44,56 @@ class NotRead:
     why: str
 
 
+class Content:
+    """The decompressed content of an input, whose beginning can be looked at before it is read.
+
+    A pipe cannot be read twice, so the input is opened once.
+    """
+
+    def __init__(self, rest: BinaryIO) -> None:
+        self._rest = rest
+        self._ahead = self.beginning = rest.read(GLANCE)
+
+    def read(self, most: int) -> bytes:
+        """The next ``most`` bytes; fewer at the end."""
+        ahead, self._ahead = self._ahead[:most], self._ahead[most:]
+        return ahead + self._rest.read(most - len(ahead))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Input:
     """A file, or standard input."""
 
     path: Path
     name: str
-    """The name that reports show: its path below the folder that was named."""
+    """The name that reports show: the path below the folder that all files have in common."""
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """The file's content, decompressed.
+    def opened(self) -> Iterator[Content]:
+        """Open it, decompressed.
 
         Raises:
             OSError: it cannot be read.
         """
+        with self._file() as file, _decompressed(file) as content:
+            yield Content(content)
+
+    @contextmanager
+    def _file(self) -> Iterator[BufferedReader]:
         if self.path == STDIN:
-            yield sys.stdin.buffer
+            if sys.stdin is None:
+                raise OSError(errno.EBADF, "it is closed")
+            yield cast(BufferedReader, sys.stdin.buffer)
             return
         with open(self.path, "rb", opener=without_waiting) as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and not file.peek(1):
                 raise OSError(errno.ENODATA, "no process writes to it")
-            with _decompressed(file) as content:
-                yield content
+            yield file
 
     @property
     def written(self) -> float:
         """When it was written, in seconds since 1970; 0: not known."""
         return 0.0 if self.path == STDIN else self.path.stat().st_mtime
-
-    def beginning(self, most: int = BLOCK) -> bytes:
-        """The first bytes of its content, for a glance; empty for standard input."""
-        if self.path == STDIN:
-            return cast(BufferedReader, sys.stdin.buffer).peek(most)[:most]
-        with self.opened() as content:
-            return content.read(most)
 
 
 @contextmanager
@@ -91,7 +109,8 @@ def _decompressed(file: BufferedReader) -> Iterator[BinaryIO]:
         import zstandard
 
         try:
-            with zstandard.ZstdDecompressor().stream_reader(file) as content:
+            frames = zstandard.ZstdDecompressor()
+            with frames.stream_reader(file, read_across_frames=True) as content:
                 yield content
         except zstandard.ZstdError as error:
             raise OSError(str(error)) from error
@@ -104,37 +123,29 @@ def _decompressed(file: BufferedReader) -> Iterator[BinaryIO]:
 
 def found(paths: Sequence[Path]) -> Iterator[Input | NotRead]:
     """The files of these paths, those within folders in the order of their names."""
+    denied: list[OSError] = []
+    files = [*itertools.islice(_files(paths, denied.append), MOST_FILES + 1)]
+    folders = [os.path.dirname(os.path.abspath(path)) for path in files if path != STDIN]
+    root = os.path.commonpath(folders) if folders else os.curdir
+    for path in files[:MOST_FILES]:
+        yield Input(path=path, name="stdin" if path == STDIN else os.path.relpath(path, root))
+    for error in denied:
+        yield NotRead(name=os.path.relpath(error.filename), why=error.strerror or str(error))
+    if len(files) > MOST_FILES:
+        yield NotRead(name="the others", why=f"there are more than {MOST_FILES} files")
+
+
+def _files(paths: Sequence[Path], tell: Callable[[OSError], None]) -> Iterator[Path]:
     for path in paths:
-        if path == STDIN:
-            yield Input(path=path, name="stdin")
-        elif path.is_dir():
-            yield from _within(path)
-        else:
-            yield Input(path=path, name=path.name)
+        if path == STDIN or not path.is_dir():
+            yield path
+            continue
+        for where, folders, names in os.walk(path, onerror=tell):
+            folders.sort()
+            yield from (Path(where, name) for name in sorted(names))
 
 
-def _within(folder: Path) -> Iterator[Input | NotRead]:
-    denied: list[NotRead] = []
-
-    def tell(error: OSError) -> None:
-        name = os.path.relpath(error.filename, folder)
-        denied.append(NotRead(name=name, why=error.strerror or str(error)))
-
-    count = 0
-    for where, folders, names in os.walk(folder, onerror=tell):
-        folders.sort()
-        for name in sorted(names):
-            count += 1
-            if count > MOST_FILES:
-                why = f"the folder has more than {MOST_FILES} files"
-                yield NotRead(name=folder.name, why=why)
-                return
-            path = Path(where, name)
-            yield Input(path=path, name=str(path.relative_to(folder)))
-    yield from denied
-
-
-def blocks(content: BinaryIO) -> Iterator[bytes]:
+def blocks(content: Content) -> Iterator[bytes]:
     """Whole lines of about a mebibyte together; of a longer line, its beginning and its end."""
     rest, head = b"", b""
     while data := content.read(BLOCK):

@@ -13,7 +13,7 @@ from ddoctor.evidence import redaction
 from ddoctor.evidence.log import Log, LogEvent, LogPattern
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.reading import prefixes
-from ddoctor.reading.inputs import LONGEST, Input, blocks, shortened
+from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_lines import Forms, Meaning
 from ddoctor.reading.prefixes import Said, Writer
 from ddoctor.reading.tracebacks import Raised, Tracebacks
@@ -22,6 +22,9 @@ GLANCE = 500
 """Lines by which the labels of a file are recognised."""
 MOST_EVENTS = 20_000
 MOST_WRITERS = 10_000
+MOST_RANKS = 100_000
+MOST_SILENT = 10_000
+"""Lines of others after which a traceback is not waited for any more."""
 MOST_RAISED = 2_000
 """Exceptions that are kept, the first ones."""
 LONGEST_TEXT = 1_000
@@ -67,6 +70,19 @@ class _Seen:
         )
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """An exception, who raised it, and the number of the file that says so."""
+
+    writer: Writer
+    file: int
+    raised: Raised
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.file, self.raised.line
+
+
 @dataclass
 class LogReader:
     """Reads all logs of a run, one after the other."""
@@ -76,8 +92,8 @@ class LogReader:
     _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
     _writers: dict[Writer, Tracebacks] = field(default_factory=dict)
     """Those with a traceback whose end has not come."""
-    _raised: dict[object, tuple[int, Writer, Raised]] = field(default_factory=dict)
-    """The order, the writer and the exception: the last of each rank, each one without a rank."""
+    _raised: dict[object, _Failure] = field(default_factory=dict)
+    """The last of each rank, each one without a rank."""
     _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
     _table_rank: int | None = None
     _ranks: set[int] = field(default_factory=set)
@@ -85,32 +101,38 @@ class LogReader:
     _of_local: dict[tuple[str, int], int] = field(default_factory=dict)
     """The rank by host and local rank, as far as lines say both."""
     _of_file: Said = field(default_factory=partial(Said, ""))
-    """What the name of the file says about the writer."""
+    """What the path of the file says about the writer."""
 
-    def read(self, given: Input) -> None:
+    def read(self, given: Input, content: Content) -> None:
         """Read a file, which may be of one rank or of many.
 
         Raises:
             OSError: it cannot be read, or is cut off within compressed data.
         """
         self.files.append(given.name)
-        self._of_file = prefixes.of_name(given.name)
+        self._of_file = prefixes.of_file(given.path)
         number, label, forms = 0, None, None
-        with given.opened() as content:
-            for block in blocks(content):
-                lines = block.removesuffix(b"\n").split(b"\n")
-                if forms is None:
-                    first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
-                    label, forms = prefixes.label_of(first), Forms()
-                for place, meaning in enumerate(forms.of_block(block)[: len(lines)]):
-                    if meaning is not None or self._writers:
-                        more = lines[place + 1 : place + 1 + MOST_MORE]
-                        self._line(lines[place], more, number + place + 1, label, meaning)
-                number += len(lines)
+        for block in blocks(content):
+            lines = block.removesuffix(b"\n").split(b"\n")
+            if forms is None:
+                first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
+                label, forms = prefixes.label_of(first), Forms()
+            for place, meaning in enumerate(forms.of_block(block)[: len(lines)]):
+                if meaning is not None or self._writers:
+                    more = lines[place + 1 : place + 1 + MOST_MORE]
+                    self._line(lines[place], more, number + place + 1, label, meaning)
+            number += len(lines)
+            self._forget(number - MOST_SILENT)
         self.lines += number
         for writer, tracebacks in self._writers.items():
             self._keep(writer, tracebacks.ended())
         self._writers.clear()
+
+    def _forget(self, before: int) -> None:
+        """Close the tracebacks of writers that have written nothing since a line."""
+        silent = [writer for writer, one in self._writers.items() if one.last < before]
+        for writer in silent:
+            self._keep(writer, self._writers.pop(writer).ended())
 
     def _line(
         self,
@@ -124,9 +146,9 @@ class LogReader:
         # Of bars that overwrite one another, the last one counts.
         for part in parts[-1:] if meaning is not None and meaning.bar else parts:
             said = self._known(prefixes.parsed(part.decode(errors="replace"), label))
-            if said.rank is not None:
+            if said.rank is not None and len(self._ranks) < MOST_RANKS:
                 self._ranks.add(said.rank)
-            if said.host:
+            if said.host and len(self._hosts) < MOST_RANKS:
                 self._hosts.add(said.host)
             for one in meaning.patterns if meaning is not None else ():
                 text = " ".join([said.text, *(_text(each, label) for each in more[: one.row.more])])
@@ -142,7 +164,8 @@ class LogReader:
         if said.local is None:
             return said
         if said.rank is not None:
-            self._of_local[said.host, said.local] = said.rank
+            if len(self._of_local) < MOST_RANKS:
+                self._of_local[said.host, said.local] = said.rank
             return said
         rank = self._of_local.get((said.host, said.local))
         if rank is None and len(self._hosts) < 2:
@@ -170,7 +193,7 @@ class LogReader:
             if one.of_launcher or (key is None and distinct in self._raised):
                 continue
             if len(self._raised) < MOST_RAISED or distinct in self._raised:
-                self._raised[distinct] = len(self._raised), writer, one
+                self._raised[distinct] = _Failure(writer, len(self.files) - 1, one)
 
     def _event(self, row: LogPattern, said: Said, match: re.Match[str], number: int) -> None:
         values = {key: value for key, value in match.groupdict().items() if value is not None}
@@ -192,7 +215,8 @@ class LogReader:
         if match := TABLE_RANK.match(text):
             self._table_rank = int(match[1])
         elif self._table_rank is not None and (match := TABLE_EXIT.match(text)):
-            self._exits[self._table_rank] = int(match[1]), int(match[2])
+            if len(self._exits) < MOST_RANKS:
+                self._exits[self._table_rank] = int(match[1]), int(match[2])
             self._table_rank = None
 
     def sections(self) -> Iterator[Log | TrainingRun]:
@@ -217,7 +241,9 @@ class LogReader:
     def _endings(self) -> Iterator[RankEnding]:
         """How the ranks ended, as far as the logs say it."""
         last: dict[object, RankEnding] = {}
-        for key, (order, writer, raised) in self._raised.items():
+        ordered = sorted(self._raised.items(), key=lambda item: item[1].order)
+        for place, (key, failure) in enumerate(ordered):
+            writer, raised = failure.writer, failure.raised
             last[key] = RankEnding(
                 rank=UNKNOWN if writer.rank is None else writer.rank,
                 host=writer.host,
@@ -228,7 +254,8 @@ class LogReader:
                 message=redaction.beginning(raised.message, LONGEST_MESSAGE),
                 then=redaction.beginning(raised.then, LONGEST_MESSAGE),
                 stack=raised.stack,
-                time=float(order),
+                time=float(place),
+                logged=f"{self.files[failure.file]}:{raised.line}",
             )
         for rank, (code, pid) in self._exits.items():
             known = last.get(rank)
@@ -242,7 +269,7 @@ class LogReader:
                     outcome="killed" if code < 0 else "failed",
                     steps=0,
                     exit_code=code,
-                    time=float(len(self._raised)),
+                    time=float(len(ordered)),
                 )
         yield from last.values()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 # ANSI escapes, and what other control characters a terminal would obey.
@@ -40,10 +41,11 @@ LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
 PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
 
-# torchrun --log-dir has a folder for each local rank; others put the rank into the name.
+# torchrun --log-dir has a folder for each local rank; others put the rank into the name of the
+# file, or of its folder.
 FILE = re.compile(
     rf"attempt_\d+/(?P<local>{NUMBER})/std(?:out|err)\.log"
-    rf"|(?:^|[/_.-])rank[_.-]?(?P<rank>{NUMBER})(?=[/_.-]|$)"
+    rf"|(?:^|[/_.-])rank[_.-]?(?P<rank>{NUMBER})(?=[/_.-][^/]*$|$)"
 )
 
 # What torch and NCCL say of themselves within a line.
@@ -80,9 +82,9 @@ class Said:
         return Writer(self.rank, self.local, self.host, self.pid)
 
 
-def of_name(name: str) -> Said:
-    """What the name of a file says about the writer of its lines."""
-    match = FILE.search(name)
+def of_file(path: Path) -> Said:
+    """What the path of a file says about the writer of its lines."""
+    match = FILE.search(str(path.absolute()))
     if match is None:
         return Said("")
     rank, local = match["rank"], match["local"]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence import bundle
+from ddoctor.evidence import bundle, limits
 from ddoctor.evidence.section import Evidence
 from ddoctor.reading.dumps import Dumps, is_dump
 from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
 from ddoctor.reading.logs import LogReader
 
-GLANCE = 64 * 2**10
-"""Bytes by which a kind is recognised."""
+# All but those that terminals obey: of random bytes, one in ten.
+CONTROL = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
 
 
 def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
@@ -29,14 +29,16 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
             refused.append(one)
             continue
         try:
-            if _is_bundle(first := one.beginning(GLANCE)):
-                bundles[one.path] = bundle.read(one.path)
-            elif is_dump(first):
-                dumps.read(one)
-            elif why := _foreign(first):
-                refused.append(NotRead(name=one.name, why=why))
-            else:
-                logs.read(one)
+            with one.opened() as content:
+                if _is_bundle(first := content.beginning):
+                    text = content.read(limits.MOST_BYTES + 1)
+                    bundles[one.path] = bundle.decoded(text, one.path)
+                elif is_dump(first):
+                    dumps.read(one, content)
+                elif why := _foreign(first):
+                    refused.append(NotRead(name=one.name, why=why))
+                else:
+                    logs.read(one, content)
         except DAMAGE as error:
             refused.append(NotRead(name=one.name, why=_words(error)))
         except (DoctorError, ValueError) as error:
@@ -60,7 +62,7 @@ def _foreign(first: bytes) -> str:
     if first.startswith(UTF16):
         return "it is UTF-16: convert it with iconv -f utf-16 -t utf-8"
     # A log may have a few NUL bytes where two processes wrote to one file.
-    if first.count(0) > len(first) // 100:
+    if len(first) - len(first.translate(None, CONTROL)) > len(first) // 30:
         return "it is a binary file of no known kind"
     return ""
 

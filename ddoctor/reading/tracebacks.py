@@ -23,14 +23,15 @@ FRAME = re.compile(
 )
 MARKS = re.compile(r"^[\s~^]*$")
 EXCEPTION = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
-    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Failed|Stop\w*|Fault|NotFound|Found|Expired"
+    r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}[A-Z]\w{0,99}"
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Failed|Stop\w{0,99}|Fault|NotFound|Found|Expired"
     r"|Aborted|Cancelled|Refused|Killed|Warning|Unavailable|Mismatch|Group)"
-    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*|Exception)(?::(?: (?P<message>.*))?)?$"
+    r"|(?:[A-Za-z_]\w{0,99}\.){1,12}[A-Z]\w{0,99}|Exception)(?::(?: (?P<message>.*))?)?$"
 )
 # The last line of a traceback whose other lines were not kept.
 ALONE = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|Exception)): (?P<message>.+)$"
+    r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
+    r": (?P<message>.+)$"
 )
 # Python writes one of these between two exceptions of a chain.
 DURING = "During handling of the above exception, another exception occurred:"
@@ -75,7 +76,6 @@ class _Open:
     name: str = ""
     message: list[str] = field(default_factory=list)
     line: int = 0
-    foreign: int = 0
 
 
 class Tracebacks:
@@ -85,6 +85,9 @@ class Tracebacks:
         self._now: _Open | None = None
         self._before: Raised | None = None
         self._chained = False
+        self._foreign = 0
+        self.last = 0
+        """Number of the last line that was taken."""
 
     @property
     def open(self) -> bool:
@@ -102,11 +105,12 @@ class Tracebacks:
 
     def feed(self, text: str, number: int) -> Iterator[Raised]:
         """Take the next line; yield an exception once its chain has ended."""
+        self.last = number
         now = self._now
         frame = FRAME.match(text) if "File" in text else None
         if text.rstrip().endswith(TRACEBACK):
             yield from self._closed(going_on=True)
-            self._now = _Open()
+            self._now, self._foreign = _Open(), 0
         elif frame and (now is None or now.name):
             # The beginning of the traceback is missing.
             yield from self._closed(going_on=True)
@@ -131,7 +135,7 @@ class Tracebacks:
         self, now: _Open, frame: re.Match[str] | None, text: str, number: int
     ) -> Iterator[Raised]:
         if frame:
-            now.foreign = 0
+            self._foreign = 0
             if len(now.stack) < MOST_FRAMES:
                 now.stack.append(_frame(frame))
         elif text.startswith("  "):
@@ -141,16 +145,22 @@ class Tracebacks:
             now.name, now.line = raised["name"].rpartition(".")[2], number
             now.message.append(raised["message"] or "")
         else:
-            now.foreign += 1
-            if now.foreign > MOST_FOREIGN:
-                self._now = None
-                yield from self.ended()
+            yield from self._another()
 
     def _after(self, text: str) -> Iterator[Raised]:
         """Take a line after a traceback: the next of a chain may follow."""
         if text in (DURING, BECAUSE):
-            self._chained = True
-        elif text.strip() and not self._chained:
+            self._chained, self._foreign = True, 0
+        elif self._chained:
+            yield from self._another()
+        elif text.strip():
+            yield from self.ended()
+
+    def _another(self) -> Iterator[Raised]:
+        """Count a line of another writer; of too many, what is open has no end."""
+        self._foreign += 1
+        if self._foreign > MOST_FOREIGN:
+            self._now, self._foreign = None, 0
             yield from self.ended()
 
     def _closed(self, *, going_on: bool) -> Iterator[Raised]:

@@ -131,3 +131,16 @@ def test_a_dump_without_a_rank_in_its_name(tmp_path: Path) -> None:
     path.rename(tmp_path / "dump3")
     evidence, _ = reader.read([tmp_path / "dump3"])
     assert [one.rank for one in evidence.all(FlightDumps)[0].ranks] == [3]
+
+
+def test_a_second_dump_of_a_rank_is_listed_and_not_taken(tmp_path: Path) -> None:
+    for folder, count in ("a", 2), ("b", 1):
+        path = tmp_path / folder / "trace_0"
+        path.parent.mkdir()
+        rows = [entry(number + 1) for number in range(count)]
+        path.write_bytes(pickle.dumps({"pg_config": {}, "entries": rows}, protocol=2))
+    evidence, (refused,) = reader.read([tmp_path])
+    assert refused.name == "b/trace_0"
+    assert "a/trace_0 is a dump of the same rank" in refused.why
+    (dumps,) = evidence.all(FlightDumps)
+    assert dumps.files == ("a/trace_0",)

@@ -8,14 +8,17 @@ import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from ddoctor.errors import DoctorError
+from ddoctor.evidence import bundle
 from ddoctor.evidence.log import Log
 from ddoctor.reading import inputs, reader
+from tests.healthy import healthy
 
 LINE = b"[rank7]: torch.AcceleratorError: CUDA error: invalid device ordinal\n"
 
@@ -45,6 +48,7 @@ def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: ob
         (b"", "it is empty"),
         ("step 1\n".encode("utf-16"), "iconv"),
         (bytes(range(256)) * 40 + bytes(4000), "binary"),
+        (os.urandom(100_000), "binary"),
         (gzip.compress(os.urandom(4000))[:900], "cut off"),
         (b"\x28\xb5\x2f\xfd" + b"\xff" * 100, "zstd"),
         (b'{"schema": 1, "ddoctor": "1", "sec', "is not a whole evidence bundle"),
@@ -88,6 +92,62 @@ def test_standard_input(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b'"nproc-exceeds-visible-gpus"' in done.stdout
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_pipe_and_standard_input_are_read_from_their_first_byte(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    whole = tmp_path / "whole"
+    whole.write_bytes(compress(LINE + b"step 1\n" * 100_000))
+    for command in (
+        f"cat {whole} | {sys.executable} -m ddoctor diagnose - --json -",
+        f"{sys.executable} -m ddoctor diagnose <(cat {whole}) --json -",
+    ):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+        assert done.returncode == 1, done.stderr
+        assert b'"nproc-exceeds-visible-gpus"' in done.stdout
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.compress])
+def test_a_bundle_may_be_compressed_or_come_from_standard_input(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "b.json"
+    bundle.write(path, healthy())
+    path.write_bytes(compress(path.read_bytes()))
+    assert list(reader.read([path])[0]) == list(healthy())
+    with path.open("rb") as file:
+        command = [sys.executable, "-m", "ddoctor", "diagnose", "-"]
+        done = subprocess.run(command, stdin=file, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_frames_of_zstd_that_follow_one_another_are_all_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(zstandard.compress(b"step 1\n") + zstandard.compress(LINE))
+    assert log_of(path).lines == 2
+
+
+@pytest.mark.parametrize("pipe", ["<&-", "< /dev/null"])
+def test_a_closed_or_empty_standard_input_is_one_line(pipe: str) -> None:
+    command = ["bash", "-c", f"{sys.executable} -m ddoctor diagnose - {pipe}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ddoctor: cannot read stdin: it is ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "stderr.log", tmp_path / "b" / "stderr.log", tmp_path / "c"]
+    for path in paths[:2]:
+        path.parent.mkdir()
+        path.write_bytes(LINE)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "out.log").write_bytes(LINE)
+    evidence, refused = reader.read(paths)
+    assert refused == ()
+    assert evidence.all(Log)[0].files == ("a/stderr.log", "b/stderr.log", "c/out.log")
 
 
 def test_what_is_not_read_is_listed_without_obeying_its_name(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ RAISES = "Traceback (most recent call last):\nValueError: bad\n"
         ("attempt_0/3/stderr.log", RAISES, 3),
         ("logs/rank_12.txt", RAISES, 12),
         ("rank5.out", RAISES, 5),
+        ("rank5/train.log", RAISES, 5),
+        ("rank-5-tries/train.log", RAISES, -1),
         ("train.log", RAISES, -1),
         ("prank7", RAISES, -1),
         ("a.log", RAISES.replace("Tr", "[default2]:Tr").replace("\nV", "\n[default2]:V"), 2),
@@ -145,3 +147,23 @@ def test_a_chain_is_one_exception_and_a_launchers_none(tmp_path: Path) -> None:
     assert (first.rank, first.exception) == (-1, "KeyError")
     assert first.then.startswith("OSError: cannot read a")
     assert (table.rank, table.exit_code, table.pid) == (2, 1, 4711)
+
+
+def test_the_order_of_exceptions_is_that_of_the_last_of_each_rank(tmp_path: Path) -> None:
+    caught = "".join(f"[rank0]: {line}" for line in RAISES.splitlines(keepends=True))
+    other = caught.replace("rank0", "rank1")
+    (tmp_path / "log").write_text(caught + "step 1\n" + other + "step 2\n" + caught)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    order = [one.rank for one in sorted(run.ranks, key=lambda one: one.time)]
+    assert order == [1, 0]
+    lines = [one.logged for one in sorted(run.ranks, key=lambda one: one.rank)]
+    assert lines == ["log:8", "log:5"]
+
+
+def test_a_traceback_without_an_end_is_not_waited_for(tmp_path: Path) -> None:
+    begun = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "a.py", line 9, in f\n'
+    (tmp_path / "log").write_text(begun + "step\n" * 400_000 + "[rank3]: ValueError: bad\n")
+    evidence, _ = reader.read([tmp_path / "log"])
+    ((one,),) = (run.ranks for run in evidence.all(TrainingRun))
+    assert (one.exception, one.stack, one.logged) == ("ValueError", (), "log:400003")
