@@ -291,7 +291,7 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
         by = "time for a batch divided by the workers"
     for name, seconds, source in (
         (between, worst.interval, "the step without waiting for any loader"),
-        (f"{between} with {advice.workers} workers", advice.seconds, by),
+        (f"{between} with {advice.workers} worker{'s' * (advice.workers != 1)}", advice.seconds, by),
     ):
         yield Observation(
             name=name,
