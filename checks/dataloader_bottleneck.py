@@ -286,12 +286,13 @@ def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observat
         source="median of five parts of the run",
     )
     between = "time between two batches"
+    workers = f"{advice.workers} worker{'s' * (advice.workers != 1)}"
     by = "measured with the loader alone"
     if not advice.measured:
         by = "time for a batch divided by the workers"
     for name, seconds, source in (
         (between, worst.interval, "the step without waiting for any loader"),
-        (f"{between} with {advice.workers} worker{'s' * (advice.workers != 1)}", advice.seconds, by),
+        (f"{between} with {workers}", advice.seconds, by),
     ):
         yield Observation(
             name=name,
