@@ -15,12 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, log_events
+from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import WORKS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import start_workers_with
 from ddoctor.evidence.loading import Loading
-from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -49,22 +48,6 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             yield _stuck(rank, live)
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
-    loading, waiting = log.of("stack-loader"), log.of("stack-collective")
-    if loading and waiting:
-        yield log_events.finding(
-            loading,
-            f"this process waits for a worker of its DataLoader, and others wait for it in a "
-            f"collective ({waiting[0].place})",
-            Fix.python(
-                summary="start workers without copies of locks, and limit how long one may take",
-                paste='DataLoader(..., multiprocessing_context="spawn", timeout=300)',
-                caution="a worker that is only slow looks the same in a single look",
-            ),
-            confidence=Confidence.LIKELY if log.of("watchdog") else Confidence.POSSIBLE,
-        )
-
-
 def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
     stuck = [worker for worker in rank.seen.workers if worker.stuck]
     first = stuck[0] if stuck else None
@@ -75,12 +58,12 @@ def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
         because += f", and {its}{endings.at(first.line)}{endings.quoted(first.line)}"
     elif rank.seen.workers:
         because += ", and none of its workers delivers one"
-    else:
+    elif not live.dumped:
         because += ", and its workers no longer exist"
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first is not None else Confidence.LIKELY,
-        because=f"{because}; nothing moved for {rank.seconds:.0f} s{live.others([rank])}",
+        because=f"{because}; {live.standstill}{live.others([rank])}",
         evidence=tuple(
             Observation(name=f"state of worker {worker.pid}", value=worker.state)
             for worker in rank.seen.workers

@@ -146,7 +146,7 @@ def in_a_live_run(live: LiveState, runs: tuple[TrainingRun, ...] | None) -> Iter
         confidence=Confidence.LIKELY,
         because=(
             f"{who} of {live.looks[0].job} no longer {'runs' if len(dead) == 1 else 'run'} on "
-            f"{' and '.join(hosts[:FEW])}; nothing moved for {live.ranks[0].seconds:.0f} s"
+            f"{' and '.join(hosts[:FEW])}; {live.standstill}"
             f"{live.others(())}"
         ),
         evidence=(

@@ -54,7 +54,7 @@ def recorded_in_a_live_run(
     found = differing(live, records)
     if found is not None and found.same_call:
         because = f"{found.detail}, {found}, according to {RECORDER}"
-        because += f"; nothing moved for {live.seconds:.0f} s"
+        because += f"; {live.standstill}"
         yield _finding(found, because, (), by_nccl(records))
 
 
@@ -114,7 +114,8 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     """
     if records and differing(live, records):
         return
-    if len(live.ranks) < 2 or not live.whole or not live.hung:
+    # Without the source, no dump shows whether a branch avoids the call.
+    if len(live.ranks) < 2 or not live.whole or not live.hung or live.dumped:
         return
     if any(one.doing != "collective" for one in live.ranks):
         return
@@ -130,7 +131,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         because=(
             f"{waiting.who} waits {waiting.where}, which {named(rest)} "
             f"{'have' if len(rest) > 1 else 'has'} already left (no branch avoids it)"
-            f"{live.others([waiting])}; nothing moved for {waiting.seconds:.0f} s"
+            f"{live.others([waiting])}; {live.standstill}"
         ),
         evidence=at_places(*places(live.ranks).values()),
         where=Where.of([waiting]),

@@ -38,7 +38,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             because=(
                 f"{standing(inside)}, inside `{block.text}` (line {block.line}), which "
                 f"{named(outside)} {'do' if len(outside) > 1 else 'does'} not run; "
-                f"{standing(outside)}; nothing moved for {first.seconds:.0f} s"
+                f"{standing(outside)}; {live.standstill}"
             ),
             evidence=at_places(inside, outside),
             where=Where.of(inside),

@@ -67,7 +67,7 @@ def recorded_in_a_live_run(
         return
     first = {one.ranks[0] for one in found.brought}
     yield _finding(
-        f"{found.detail}, {found}, according to {RECORDER}; nothing moved for {live.seconds:.0f} s",
+        f"{found.detail}, {found}, according to {RECORDER}; {live.standstill}",
         found.confidence,
         [
             *((endings.ranks(one.ranks), str(one)) for one in found.brought),
@@ -100,7 +100,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         return
     groups = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
     yield _finding(
-        f"all ranks wait, {groups}; nothing moved for {live.ranks[0].seconds:.0f} s",
+        f"all ranks wait, {groups}; {live.standstill}",
         Confidence.CERTAIN
         if len({rank.operation for rank in live.ranks}) > 1
         else Confidence.LIKELY,

@@ -184,13 +184,14 @@ def _stuck(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
         because=(
-            f"{subject(rows)} {was} stuck {where}{endings.quoted(first.line)} for all of the "
-            f"{first.seconds:.0f} s, outside any collective{f', {why}' if why else ''}{others}"
+            f"{subject(rows)} {was} stuck {where}{endings.quoted(first.line)} "
+            f"{first.throughout}, outside any collective{f', {why}' if why else ''}{others}"
         ),
         evidence=(
             Observation(name="state of its process", value=first.seen.state),
-            Observation(
-                name="CPU time of its main thread", value=first.seen.main_cpu_seconds, unit="s"
+            *(
+                Observation(name="CPU time of its main thread", value=seconds, unit="s")
+                for seconds in [first.seen.main_cpu_seconds] * (not first.dumped)
             ),
             *nccl,
         ),

@@ -113,8 +113,8 @@ def _finding(what: str, fix: Fix, inside: Sequence[LiveRankState], live: LiveSta
         confidence=Confidence.LIKELY,
         because=(
             f"{standing(inside)}, which the sharded model itself calls, inside `{what}`, where "
-            f"{named(outside)} {are} not{live.others(inside)}; nothing moved for "
-            f"{first.seconds:.0f} s"
+            f"{named(outside)} {are} not{live.others(inside)}; "
+            f"{live.standstill}"
         ),
         evidence=at_places(inside, outside),
         where=Where.of(outside),

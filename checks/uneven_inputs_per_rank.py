@@ -105,7 +105,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             because=(
                 f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
                 f"{', '.join(gone)}, while {named(behind)} {still} {behind[0].where}; "
-                f"nothing moved for {behind[0].seconds:.0f} s"
+                f"{live.standstill}"
             ),
             evidence=(
                 Observation(name="left the loop", value=endings.ranks(left)),

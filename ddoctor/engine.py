@@ -27,6 +27,7 @@ from ddoctor.evidence.training import TrainingRun, Trials
 from ddoctor.models import (
     JUDGING,
     Command,
+    Confidence,
     Crashed,
     Finding,
     Report,
@@ -190,7 +191,8 @@ def _result(
 ) -> Result:
     try:
         arguments = _arguments(way.function, given, derived)
-        findings = tuple(_completed(one, way, hosts) for one in way.function(**arguments))
+        surest = _surest(given)
+        findings = tuple(_completed(one, way, hosts, surest) for one in way.function(**arguments))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
@@ -221,11 +223,24 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     return f"no {section.label()} evidence: {told or f'get it with `{section.obtain()}`'}"
 
 
-def _completed(finding: Finding, way: Way, hosts: Sequence[str]) -> Finding:
+def _surest(given: Mapping[str, object]) -> Confidence:
+    """Return how sure a finding of this evidence can be: a stack of one moment may move on."""
+    looks = (one for every in given.values() if isinstance(every, tuple) for one in every)
+    dumped = any(isinstance(one, LiveLook) and one.dumped for one in looks)
+    return Confidence.POSSIBLE if dumped else Confidence.CERTAIN
+
+
+def _completed(finding: Finding, way: Way, hosts: Sequence[str], surest: Confidence) -> Finding:
     where = finding.where
     if not where.hosts and any(hosts):
         where = replace(where, hosts=tuple(hosts))
-    return replace(finding, cause=way.cause, title=finding.title or way.title, where=where)
+    return replace(
+        finding,
+        cause=way.cause,
+        title=finding.title or way.title,
+        where=where,
+        confidence=min(finding.confidence, surest),
+    )
 
 
 def _unjudged(evidence: Evidence) -> Iterator[Crashed]:

@@ -32,6 +32,8 @@ HELD = {
     "disk-sleep": "asleep in the kernel, in a read or write that does not return",
 }
 # The names of psutil, and of ddoctor, for a process that ended while it was sampled.
+RUNS = "running"
+"""The name of psutil for a process on a CPU."""
 ENDED = ("zombie", "gone")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
@@ -62,6 +64,8 @@ class LiveRankState:
     seconds: float
     """For how long it was sampled."""
     seen: LiveRank
+    dumped: bool = False
+    """Whether only a dump of its stack is known."""
 
     @property
     def rank(self) -> int:
@@ -86,13 +90,15 @@ class LiveRankState:
     @property
     def works(self) -> bool:
         """Whether its main thread was on a CPU for most of the time."""
+        if self.dumped:
+            return self.seen.state == RUNS
         return self.seen.main_cpu_seconds > WORKS * self.seconds
 
     @property
     def hung(self) -> bool:
         """Whether it is held from outside, or was sampled at one place only, without progress."""
-        long = self.seconds >= SHORTEST_SECONDS and not self.ended
-        return long and (bool(self.held) or (self.seen.still and not self.moves))
+        long = self.dumped or self.seconds >= SHORTEST_SECONDS
+        return long and not self.ended and (bool(self.held) or (self.seen.still and not self.moves))
 
     @property
     def moves(self) -> bool:
@@ -102,7 +108,8 @@ class LiveRankState:
     @property
     def gets_batches(self) -> bool:
         """Whether its workers deliver one batch after the other, and it waits for each."""
-        return self.doing == "loader-wait" and self.seen.wakes >= WAKES * self.seconds
+        woken = not self.dumped and self.seen.wakes >= WAKES * self.seconds
+        return self.doing == "loader-wait" and woken
 
     @property
     def waits(self) -> bool:
@@ -214,8 +221,15 @@ class LiveRankState:
 
     @property
     def who(self) -> str:
-        """The rank with its process and host."""
-        return f"rank {self.rank} (pid {self.seen.pid} on {self.host})"
+        """The rank with its process and host, as far as they are known."""
+        pid = f"pid {self.seen.pid}" if self.seen.pid else ""
+        process = " on ".join(filter(None, (pid, self.host)))
+        return f"rank {self.rank} ({process})" if process else f"rank {self.rank}"
+
+    @property
+    def throughout(self) -> str:
+        """For how long it was seen."""
+        return "in a dump" if self.dumped else f"for all of the {self.seconds:.0f} s"
 
 
 DISTRIBUTED = "torch/distributed/"
@@ -294,5 +308,5 @@ def way_there(one: LiveRankState, frames: Sequence[Frame] = ()) -> Iterator[Fix]
 
 def stack(one: LiveRankState, frames: Sequence[Frame] = ()) -> str:
     """These frames, or the whole stack of the rank, as Python prints it, the innermost last."""
-    title = f"# rank {one.rank}, pid {one.seen.pid} on {one.host}"
+    title = f"# {one.who}"
     return "\n".join([title, *endings.printed(frames or one.seen.stack)])

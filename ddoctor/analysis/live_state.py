@@ -44,7 +44,12 @@ class LiveState(Derived):
     def derive(cls, looks: tuple[LiveLook, ...]) -> LiveState:
         """The state that the samples of these hosts show."""
         ranks = [
-            LiveRankState(host=look.host, seconds=look.seconds, seen=own_loader.told(seen))
+            LiveRankState(
+                host=look.host,
+                seconds=look.seconds,
+                seen=own_loader.told(seen),
+                dumped=look.dumped,
+            )
             for look in looks
             for seen in look.ranks
         ]
@@ -64,6 +69,18 @@ class LiveState(Derived):
     def seconds(self) -> float:
         """For how long the first host was sampled."""
         return self.looks[0].seconds
+
+    @property
+    def dumped(self) -> bool:
+        """Whether only dumps of the stacks are known."""
+        return all(look.dumped for look in self.looks)
+
+    @property
+    def standstill(self) -> str:
+        """What shows that nothing moves."""
+        if self.dumped:
+            return "this is what dumps of their stacks show"
+        return f"nothing moved for {self.seconds:.0f} s"
 
     @property
     def whole(self) -> bool:
@@ -121,6 +138,8 @@ class LiveState(Derived):
 def unjudged(live: LiveState) -> str:
     """Why ddoctor cannot judge a stuck run, or one that it did not see; empty: it can."""
     every = live.ranks
+    if live.dumped:
+        return _dumped(live)
     ended = [one for one in every if one.ended]
     if ended:
         return f"{named(ended)} ended during the samples: attach again to see what followed"
@@ -145,6 +164,14 @@ def unjudged(live: LiveState) -> str:
     return (
         f"{stuck}, and no rank is elsewhere: either they passed different tensors "
         "(TORCH_DISTRIBUTED_DEBUG=DETAIL shows them), or the network transfers nothing"
+    )
+
+
+def _dumped(live: LiveState) -> str:
+    stand = " and ".join(map(standing, places(live.ranks).values()))
+    return (
+        f"one dump of the stacks does not show what moves: {stand}; attach to the run while it "
+        "stands, or dump the stacks of all ranks"
     )
 
 

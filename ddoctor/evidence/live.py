@@ -160,12 +160,16 @@ class LiveLink(Part, frozen=True, kw_only=True):
 class LiveLook(AttachSection, frozen=True, kw_only=True):
     """The sampled ranks of one job on one host."""
 
+    commands = ("attach", "diagnose")
+
     job: str
     world: Count
     """Number of ranks of the whole job."""
     seconds: float
     """Duration of the sampling."""
     command: tuple[str, ...]
+    dumped: bool = False
+    """Whether it is of dumps, which have a stack of each rank at a moment, and nothing else."""
     missing: tuple[int, ...] = ()
     """Ranks that were started on this host and no longer exist."""
     supervised: bool = False

@@ -97,7 +97,7 @@ class ProbeSection(Section, frozen=True, kw_only=True):
 class AttachSection(Section, frozen=True, kw_only=True):
     """A section that only ``ddoctor attach`` makes."""
 
-    commands = ("attach",)
+    commands: ClassVar[tuple[Command, ...]] = ("attach",)
 
 
 class Absence(Part, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ FEW_BARS = 64
 
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
 OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
+# What a stack begins with, as py-spy and faulthandler print it.
+OF_STACKS = ("most recent call first", "thread  (", "fatal python error")
 # torch/distributed/elastic/multiprocessing/errors: rows of the table at the end.
 OF_TABLES = ("exitcode", "(local_rank: ")
 
@@ -83,7 +85,7 @@ def _meaning(form: bytes) -> Meaning | None:
     if not any(text in form for text in _fewest()):
         return None
     found = tuple(one for one, texts in _texts() if any(text in form for text in texts))
-    other = any(text in form for text in _least((*OF_TRACEBACKS, *OF_TABLES)))
+    other = any(text in form for text in _least((*OF_TRACEBACKS, *OF_STACKS, *OF_TABLES)))
     return Meaning(found, bar=not other and all(one.row.latest for one in found))
 
 
@@ -97,7 +99,7 @@ def _texts() -> Sequence[tuple[Pattern, tuple[bytes, ...]]]:
 def _fewest() -> tuple[bytes, ...]:
     """Texts of which each form holds one that may mean something."""
     holds = (text for one in patterns() for text in one.row.holds)
-    return _least((*holds, *OF_TRACEBACKS, *OF_TABLES))
+    return _least((*holds, *OF_TRACEBACKS, *OF_STACKS, *OF_TABLES))
 
 
 @cache

@@ -11,11 +11,13 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence import redaction
 from ddoctor.evidence.log import Log, LogEvent, LogPattern
+from ddoctor.evidence.section import Section
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.reading import prefixes
 from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_lines import Forms, Meaning
 from ddoctor.reading.prefixes import Said, Writer
+from ddoctor.reading.stacks import Stacks
 from ddoctor.reading.tracebacks import Raised, Tracebacks
 
 GLANCE = 500
@@ -94,6 +96,7 @@ class LogReader:
     """Those with a traceback whose end has not come."""
     _raised: dict[object, _Failure] = field(default_factory=dict)
     """The last of each rank, each one without a rank."""
+    _stacks: Stacks = field(default_factory=Stacks)
     _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
     _table_rank: int | None = None
     _ranks: set[int] = field(default_factory=set)
@@ -118,7 +121,7 @@ class LogReader:
                 first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
                 label, forms = prefixes.label_of(first), Forms()
             for place, meaning in enumerate(forms.of_block(block)[: len(lines)]):
-                if meaning is not None or self._writers:
+                if meaning is not None or self._writers or self._stacks.open:
                     more = lines[place + 1 : place + 1 + MOST_MORE]
                     self._line(lines[place], more, number + place + 1, label, meaning)
             number += len(lines)
@@ -127,6 +130,7 @@ class LogReader:
         for writer, tracebacks in self._writers.items():
             self._keep(writer, tracebacks.ended())
         self._writers.clear()
+        self._stacks.ended()
 
     def _forget(self, before: int) -> None:
         """Close the tracebacks of writers that have written nothing since a line."""
@@ -156,6 +160,8 @@ class LogReader:
                     self._event(one.row, said, match, number)
             self._table(said.text)
             self._traceback(said, number)
+            if self._stacks.open or Stacks.begins(said.text):
+                self._stacks.feed(said, self.files[-1], number)
 
     def _known(self, said: Said) -> Said:
         """A line with the rank that the file's name or other lines say."""
@@ -219,7 +225,7 @@ class LogReader:
                 self._exits[self._table_rank] = int(match[1]), int(match[2])
             self._table_rank = None
 
-    def sections(self) -> Iterator[Log | TrainingRun]:
+    def sections(self) -> Iterator[Section]:
         """What the logs say, once all are read."""
         if not self.files:
             return
@@ -233,6 +239,7 @@ class LogReader:
         endings = [*self._endings()]
         if endings:
             yield TrainingRun(command=(), seconds=0.0, ranks=tuple(endings), log=self._name)
+        yield from self._stacks.sections()
 
     @property
     def _name(self) -> str:

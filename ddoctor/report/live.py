@@ -15,7 +15,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
 from ddoctor.report.host_load import host_load
 from ddoctor.report.step_breakdown import Slice
-from ddoctor.report.wording import Grid
+from ddoctor.report.wording import Grid, counted
 
 # Shares of the sampled time below this are left out.
 NOTABLE = 0.1
@@ -97,6 +97,9 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if not looks:
         return
     live = LiveState.derive(looks)
+    if live.dumped:
+        yield "stacks", f"dumped of {counted(len(live.ranks), 'rank')}"
+        return
     yield "run", f"{' '.join(looks[0].command)} ({looks[0].job})"
     yield "sampled", f"{len(live.ranks)} of {live.world} ranks, for {live.seconds:.0f} s"
     if told := host_load(evidence):
@@ -122,7 +125,7 @@ def _doing(one: LiveRankState) -> str:
     if one.seen.unseen:
         return one.seen.unseen
     if one.seen.still:
-        return f"stuck {one.where}"
+        return one.where if one.dumped else f"stuck {one.where}"
     told = [
         f"{'waiting for others' if name == 'waiting' else name} {share:.0%}"
         for name, share in sorted(one.shares.items(), key=lambda item: -item[1])
@@ -132,7 +135,7 @@ def _doing(one: LiveRankState) -> str:
 
 
 def _state(rows: Sequence[LiveRankState]) -> str:
-    held = {one.seen.state for one in rows if one.held}
+    held = {one.seen.state for one in rows if one.held or one.dumped}
     if held:
         return " or ".join(sorted(held))
     busy = [min(one.seen.main_cpu_seconds / one.seconds, 1.0) for one in rows if one.seconds]

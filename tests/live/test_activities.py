@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from ddoctor import knowledge
+from ddoctor.analysis.stack_activities import activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import FrameRow, KnownFrames
-from ddoctor.live.activities import MOST_ACTIVITIES, activities, activity
+from ddoctor.live.activities import MOST_ACTIVITIES, activities
 from ddoctor.live.sampling_rate import RATE
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy

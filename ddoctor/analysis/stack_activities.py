@@ -1,0 +1,66 @@
+"""The activity of a thread, by its stack and the table of frames."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ddoctor import knowledge
+from ddoctor.analysis import gpu_lines, live_data_starvation
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import KnownFrames
+
+COLLECTIVE, FORWARD, REST = "collective", "forward", "rest"
+# The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
+# waits for a thread, an event or a process has frames of Python's library.
+WAIT = re.compile(r"\.wait\(")
+MOST_STACKS = 10_000
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a sample shows: an activity, the user's frames, and how many of these lead into it."""
+
+    name: str
+    calls: tuple[Frame, ...]
+    entered: int
+    makes: str = ""
+    """The function that the loader of this process calls."""
+
+    @classmethod
+    def of(cls, stack: tuple[Frame, ...], *, on_gpu: bool) -> Met:
+        """What this stack shows."""
+        name, depth = _known(stack, on_gpu=on_gpu)
+        calls = tuple(frame for frame in stack if frame.of_user)
+        called = live_data_starvation.called_by_fetch(stack)
+        makes = called.function.rpartition(".")[2] if called is not None else ""
+        return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
+
+
+def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:
+    """Return the activity of the first row of the table with a frame on the stack.
+
+    Without such a row, on a GPU, the user's own line decides: CUDA calls are native code
+    without frames.
+    """
+    return _known(stack, on_gpu=on_gpu)[0]
+
+
+# The same stacks are sampled again and again, and each is looked up several times.
+@lru_cache(MOST_STACKS)
+def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
+    """The activity, and the number of frames that lead to the outermost frame of the row."""
+    if stack and stack[-1].of_user and WAIT.search(stack[-1].text):
+        return COLLECTIVE, len(stack)
+    table: KnownFrames = knowledge.load(KnownFrames)
+    for row in table.frame:
+        for depth, frame in enumerate(stack):
+            if row.innermost and depth < len(stack) - 1:
+                continue
+            # py-spy names methods with their class.
+            if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
+                return row.activity, depth
+    if on_gpu and gpu_lines.waits(stack):
+        return gpu_lines.AT_GPU, len(stack)
+    return (gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST), len(stack)
