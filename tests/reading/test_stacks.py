@@ -111,7 +111,8 @@ def dumps(folder: Path, what: str, *, signalled: bool = False) -> list[Path]:
             while not all("<module>" in path.read_text() for path in errors):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-            return errors
+            # Before a rank is ended, which the other one would tell.
+            texts = {path.with_suffix(".log"): path.read_text() for path in errors}
         for path, text in texts.items():
             path.write_text(text)
         return [*texts]
