@@ -12,7 +12,7 @@ from ddoctor import options
 
 # The lines of the help stand here, so that it need not import every command and its options.
 COMMANDS = {
-    "doctor": "Check this machine: settings, GPUs, network, storage.",
+    "doctor": "Check this machine, and a launch command before it runs.",
     "probe": "Measure all hosts of a run together before it starts.",
     "run": "Record a training script and report where its time goes.",
     "attach": "Sample a slow or hanging run without changing it (py-spy).",

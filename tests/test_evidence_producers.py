@@ -34,6 +34,7 @@ MAKERS: tuple[tuple[str, Command], ...] = (
     ("ddoctor/forecast", "plan"),
     ("ddoctor/cluster", "probe"),
     ("ddoctor/reading", "diagnose"),
+    ("ddoctor/launch", "doctor"),
 )
 """The rooms that serve one command."""
 WAYS = [way for check in check_catalog.discover() for way in check.ways]
@@ -193,7 +194,8 @@ def made_by(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
 
 
 def test_doctor_makes_every_section_of_its_own_or_says_why_not(tmp_path: Path) -> None:
-    found, absent = made_by(tmp_path, "doctor", "--no-probes")
+    (tmp_path / "train.py").write_text("print(1)")
+    found, absent = made_by(tmp_path, "doctor", "--no-probes", "--", "python", "train.py")
     probed = {one.label() for one in section_types() if one.probe} | {ProbeRuns.label()}
     assert found | absent == sections_of("doctor") - probed
 

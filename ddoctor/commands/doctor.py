@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ddoctor.options import BEFORE_A_COMMAND
 from ddoctor.probing.options import DataFolder, Force, complete
 from ddoctor.report.options import ReportOptions
 
@@ -30,10 +31,21 @@ class DoctorOptions(ReportOptions):
     ] = False
     data: DataFolder = Path()
     force: Force = False
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="Launch command, or a Kubernetes manifest: what it would start, and what is wrong "
+            "with it. Nothing is started.",
+        ),
+    ] = None
+
+
+SETTINGS = {"options_metavar": "[OPTIONS] [--]", "context_settings": BEFORE_A_COMMAND}
 
 
 def doctor(options: DoctorOptions) -> int:
-    """Check this machine: settings, GPUs, network, storage."""
+    """Check this machine, and a launch command before it runs."""
     import os
     import socket
 
@@ -42,8 +54,10 @@ def doctor(options: DoctorOptions) -> int:
     from ddoctor.collect import collect, with_absent
     from ddoctor.errors import DoctorError
     from ddoctor.evidence.section import Absence, Evidence, Section
+    from ddoctor.launch import reader
     from ddoctor.probing import catalog
     from ddoctor.report.output import progress
+    from ddoctor.training.options import refuse_options
 
     if options.probe and options.no_probes:
         raise DoctorError("--probe and --no-probes exclude each other: give one of them")
@@ -54,7 +68,10 @@ def doctor(options: DoctorOptions) -> int:
         raise DoctorError(
             f"there is no folder {data} that can be read: give --data that of the training data"
         )
+    refuse_options(options.command or [])
     outcomes: list[Section | Absence] = []
+    if options.command:
+        outcomes.append(reader.read(options.command, Path()))
     with progress() as started:
         try:
             for outcome in collect(lambda label: started(f"reading {label}")):

@@ -1,0 +1,186 @@
+"""What a launch would train: ranks, strategy, precision, batch, rate and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from ddoctor.analysis.derived import Derived
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.launch import Launch, Setting
+
+ALL = ("all", "auto", "gpu", "-1")
+"""Values that stand for all visible GPUs."""
+
+# What frameworks and scripts call these settings; the first that is given counts.
+MICRO_BATCH = (
+    *("arg.per_device_train_batch_size", "arg.per_gpu_train_batch_size"),
+    *("deepspeed.train_micro_batch_size_per_gpu", "arg.micro_batch_size", "arg.train_batch_size"),
+    *("arg.batch_size", "arg.batch-size", "arg.training.batch_size", "arg.data.batch_size"),
+)
+ACCUMULATION = (
+    *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
+    *("deepspeed.gradient_accumulation_steps", "arg.grad_accum_steps", "arg.accumulation_steps"),
+)
+RATE = (
+    "arg.learning_rate",
+    "arg.lr",
+    "arg.optimizer.lr",
+    "arg.optim.lr",
+    "deepspeed.optimizer.params.lr",
+)
+STEPS = (
+    "arg.max_steps",
+    "arg.max_train_steps",
+    "arg.steps",
+    "arg.max_iters",
+    "arg.num_steps",
+    "arg.train_steps",
+)
+EPOCHS = ("arg.num_train_epochs", "arg.epochs", "arg.num_epochs", "arg.max_epochs")
+WARM_UP = (
+    "arg.warmup_steps",
+    "arg.num_warmup_steps",
+    "arg.lr_warmup_steps",
+    "arg.warmup_iters",
+    "arg.scheduler.num_warmup_steps",
+)
+SAVE = (
+    "arg.save_steps",
+    "arg.save_freq",
+    "arg.checkpointing_steps",
+    "arg.save_every",
+    "arg.save_interval",
+)
+DECAY = (
+    "arg.scheduler_decay_steps",
+    "arg.policy.scheduler_decay_steps",
+    "arg.lr_decay_iters",
+    "arg.scheduler.num_decay_steps",
+)
+WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
+OPTIMIZER = ("arg.optim", "arg.optimizer", "arg.optimizer.type", "arg.opt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan(Derived):
+    """A launch, and what follows from its numbers."""
+
+    launch: Launch
+    visible: int | None = None
+    """Number of GPUs of this machine; None: not known."""
+
+    @classmethod
+    def derive(cls, launch: Launch, gpus: Gpus | None) -> LaunchPlan:
+        """The plan of this launch on this machine."""
+        return cls(launch=launch, visible=len(gpus.gpus) if gpus is not None else None)
+
+    def get(self, *names: str) -> Setting | None:
+        """The value that wins, of the first of these names that is set to something."""
+        found = (self.launch.get(name) for name in names)
+        empty = ("", "none", "null", "None")
+        return next((one for one in found if one is not None and one.value not in empty), None)
+
+    @property
+    def devices(self) -> tuple[str, ...] | None:
+        """The devices that are made visible; None: all."""
+        found = self.get("env.CUDA_VISIBLE_DEVICES", "devices")
+        if found is None or found.value == "all":
+            return None
+        return tuple(filter(None, (one.strip() for one in found.value.split(","))))
+
+    @property
+    def each(self) -> int | None:
+        """Ranks on each host; None: not known."""
+        found = self.launch.get("ranks-per-host", "ranks")
+        if found is not None and found.value in ALL:
+            return len(self.devices) if self.devices is not None else self.visible
+        if (own := self.launch.ranks_per_host) is not None:
+            return own
+        ranks, hosts = self.launch.ranks, self.launch.hosts
+        return ranks // hosts if ranks is not None and hosts else None
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks in all; None: not known."""
+        if self.launch.ranks is not None:
+            return self.launch.ranks
+        hosts, each = self.launch.hosts, self.each
+        return hosts * each if hosts is not None and each is not None else None
+
+    @property
+    def strategy(self) -> str:
+        """Return how the work is divided, as far as launcher and files say it; empty: unknown."""
+        found = self.launch.get("strategy")
+        stage = self.get("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
+        if stage is not None:
+            return f"DeepSpeed ZeRO-{stage.value}"
+        names = {"ddp": "DDP", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+        if found is not None and found.value == "fsdp":
+            return f"FSDP{self._fsdp_version}"
+        if found is not None:
+            return names.get(found.value, "")
+        if self.launch.on("accelerate.use_fsdp"):
+            return f"FSDP{self._fsdp_version}"
+        return "DDP" if self.launch.launcher == "accelerate" and (self.ranks or 0) > 1 else ""
+
+    @property
+    def _fsdp_version(self) -> str:
+        version = self.get("fsdp.version", "accelerate.fsdp_version")
+        return version.value if version is not None else "1"
+
+    @property
+    def precision(self) -> Setting | None:
+        """The setting of the precision."""
+        found = self.get("precision")
+        if found is not None:
+            return found
+        on = (name for name in ("bf16", "fp16") if self.launch.on(f"arg.{name}"))
+        name = next(on, "")
+        found = self.launch.get(f"arg.{name}") if name else None
+        if found is None:
+            return None
+        return Setting(
+            name="precision", value=name, file=found.file, line=found.line, origin=found.origin
+        )
+
+    @property
+    def micro_batch(self) -> Setting | None:
+        """Samples of one rank in one forward pass."""
+        return self.get(*MICRO_BATCH)
+
+    @property
+    def accumulation(self) -> int:
+        """Forward passes for each optimizer step."""
+        found = self.get(*ACCUMULATION)
+        return found.number or 1 if found is not None else 1
+
+    @property
+    def batch(self) -> int | None:
+        """Samples of all ranks for each optimizer step; None: not known."""
+        micro, ranks = self.micro_batch, self.ranks
+        if micro is None or micro.number is None or ranks is None:
+            return None
+        return micro.number * ranks * self.accumulation
+
+    @property
+    def rate(self) -> Setting | None:
+        """The learning rate."""
+        return self.get(*RATE)
+
+    @property
+    def steps(self) -> Setting | None:
+        """Optimizer steps in all, where a number is given."""
+        found = self.get(*STEPS)
+        return found if found is not None and (found.number or 0) > 0 else None
+
+    def scaled_rate(self, times: float) -> tuple[float, float] | None:
+        """The rate for a batch that is ``times`` as large: by the linear and the square-root rule.
+
+        Goyal et al. 2017 for SGD; Malladi et al. 2022 for Adam and its kin.
+        """
+        try:
+            rate = float(self.rate.value) if self.rate is not None else None
+        except ValueError:
+            return None
+        return (rate * times, rate * sqrt(times)) if rate is not None else None

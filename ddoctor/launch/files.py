@@ -1,0 +1,97 @@
+"""Text, YAML and JSON that a launch names: bounded, with the line of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.opening import without_waiting
+
+MOST_BYTES = 4 * 2**20
+MOST_VALUES = 10_000
+MOST_DEPTH = 20
+
+
+def text(path: Path, name: str) -> str:
+    """The text of a file.
+
+    Raises:
+        DoctorError: it cannot be read, or is no text.
+    """
+    try:
+        with open(path, "rb", opener=without_waiting) as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise DoctorError(f"cannot read {name}: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise DoctorError(f"cannot read {name}: it is larger than {MOST_BYTES >> 20} MiB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DoctorError(f"cannot read {name}: it is not UTF-8") from error
+
+
+def documents(path: Path, name: str) -> list[Any]:
+    """The nodes of the YAML documents in a file, which may be JSON: nothing is built of them.
+
+    Raises:
+        DoctorError: it cannot be read, or is no YAML.
+    """
+    import yaml
+
+    content = text(path, name)
+    try:
+        return [*yaml.compose_all(content, Loader=_loader())]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f":{mark.line + 1}" if mark is not None else ""
+        raise DoctorError(f"{name}{where} is no YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DoctorError(f"{name} is no YAML: {str(error) or type(error).__name__}") from error
+
+
+def _loader() -> Any:
+    import yaml
+
+    # The one in C is twenty times as fast.
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def settings(path: Path, name: str) -> list[Setting]:
+    """All values of a YAML or JSON file, named by their keys: ``fsdp_config.fsdp_offload_params``.
+
+    Raises:
+        DoctorError: as ``documents``, or there are too many values.
+    """
+    found: list[Setting] = []
+    for node in documents(path, name):
+        for keys, value, line in _values(node, (), MOST_DEPTH):
+            if len(found) >= MOST_VALUES:
+                raise DoctorError(f"{name} has more than {MOST_VALUES} values")
+            found.append(Setting(name=".".join(keys), value=value, file=name, line=line))
+    return found
+
+
+def _values(
+    node: Any, keys: tuple[str, ...], depth: int
+) -> Iterator[tuple[tuple[str, ...], str, int]]:
+    """Each value with its keys and its line; an alias stands for its values again."""
+    line = node.start_mark.line + 1
+    if depth < 0:
+        return
+    if node.id == "mapping":
+        for key, value in node.value:
+            if key.id == "scalar":
+                yield from _values(value, (*keys, key.value), depth - 1)
+    elif node.id == "sequence":
+        if all(one.id == "scalar" for one in node.value):
+            yield keys, ",".join(one.value for one in node.value), line
+        else:
+            for number, one in enumerate(node.value):
+                yield from _values(one, (*keys, str(number)), depth - 1)
+    else:
+        empty = node.tag.endswith(":null")
+        yield keys, "" if empty else node.value, line

@@ -1,0 +1,197 @@
+"""Launchers: where the source of their options is, and what each option means."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddoctor.launch.option_source import Option, Options, options_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A program that starts ranks, or another launcher."""
+
+    title: str
+    """As it is called in sentences."""
+    package: str = ""
+    source: str = ""
+    """File of its options, within the package."""
+    takes: tuple[str, ...] = ()
+    """Its options with a value, where no such file is installed: the usual ones."""
+    flags: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    """Those with two values."""
+    means: Mapping[str, str]
+    """The names of ``Setting`` by those of the options."""
+    defaults: Mapping[str, str]
+    """What it takes for what is not given."""
+
+    @property
+    def options(self) -> Options:
+        """Its options: those of the installed version, else the usual ones."""
+        return _installed(self.package, self.source) or Options(
+            tuple(
+                Option(names=tuple(names.split()), takes=number)
+                for number, rows in enumerate((self.flags, self.takes, self.pairs))
+                for names in rows
+            )
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its version is installed here, so that an unknown option is a mistake."""
+        return _installed(self.package, self.source) is not None
+
+
+@cache
+def _installed(package: str, source: str) -> Options | None:
+    tree = installed_source(package, source)
+    found = options_of(tree) if tree is not None else Options(())
+    return found if found.rows else None
+
+
+def installed_source(package: str, source: str) -> ast.Module | None:
+    """The syntax tree of a module of an installed package, which is not imported."""
+    spec = find_spec(package) if package else None
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(folder, source)
+        if path.is_file():
+            return ast.parse(path.read_text(encoding="utf-8"))
+    return None
+
+
+TORCHRUN = Launcher(
+    title="torchrun",
+    package="torch",
+    source="distributed/run.py",
+    takes=(
+        *("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"),
+        *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--max-restarts"),
+        *("--monitor-interval", "--start-method", "--role", "--log-dir", "-r --redirects"),
+        *("-t --tee", "--local-ranks-filter", "--local-addr"),
+    ),
+    flags=("--standalone", "-m --module", "--no-python", "--run-path"),
+    means={
+        "nnodes": "hosts",
+        "nproc_per_node": "ranks-per-host",
+        "node_rank": "host-rank",
+        "master_addr": "main-address",
+        "master_port": "main-port",
+        "rdzv_backend": "rendezvous",
+        "rdzv_endpoint": "endpoint",
+        "standalone": "standalone",
+        "max_restarts": "restarts",
+    },
+    # torch/distributed/run.py, get_args_parser.
+    defaults={"hosts": "1", "ranks-per-host": "1"},
+)
+TORCH_LAUNCH = Launcher(
+    title="torch.distributed.launch",
+    package="torch",
+    source="distributed/run.py",
+    takes=TORCHRUN.takes,
+    flags=(*TORCHRUN.flags, "--use-env"),
+    means=TORCHRUN.means,
+    defaults=TORCHRUN.defaults,
+)
+ACCELERATE = Launcher(
+    title="accelerate launch",
+    package="accelerate",
+    source="commands/launch.py",
+    takes=(
+        *("--config_file", "--num_processes", "--num_machines", "--machine_rank", "--gpu_ids"),
+        *("--main_process_ip", "--main_process_port", "--mixed_precision", "--zero_stage"),
+        *("--gradient_accumulation_steps", "--dynamo_backend", "--deepspeed_config_file"),
+        "--num_cpu_threads_per_process",
+    ),
+    flags=("--multi_gpu", "--cpu", "--use_fsdp", "--use_deepspeed", "-m --module", "--debug"),
+    means={
+        "num_processes": "ranks",
+        "num_machines": "hosts",
+        "machine_rank": "host-rank",
+        "main_process_ip": "main-address",
+        "main_process_port": "main-port",
+        "mixed_precision": "precision",
+        "gradient_accumulation_steps": "accumulation",
+        "gradient_clipping": "clipping",
+        "gpu_ids": "devices",
+        "distributed_type": "strategy",
+        "deepspeed_config_file": "deepspeed-file",
+        "zero_stage": "zero-stage",
+        "max_restarts": "restarts",
+        "use_cpu": "cpu",
+        "cpu": "cpu",
+        "multi_gpu": "multi-gpu",
+    },
+    defaults={"hosts": "1"},
+)
+DEEPSPEED = Launcher(
+    title="deepspeed",
+    package="deepspeed",
+    source="launcher/runner.py",
+    takes=(
+        *("-H --hostfile", "-i --include", "-e --exclude", "--num_nodes", "--num_gpus"),
+        *("--master_port", "--master_addr", "--launcher", "--launcher_args", "--node_rank"),
+        *("--bind_core_list", "--autotuning", "--ssh_port", "--min_elastic_nodes"),
+    ),
+    flags=("--module", "--no_python", "--no_local_rank", "--force_multi", "--no_ssh"),
+    means={
+        "num_nodes": "hosts",
+        "num_gpus": "ranks-per-host",
+        "master_addr": "main-address",
+        "master_port": "main-port",
+        "node_rank": "host-rank",
+        "hostfile": "hostfile",
+        "include": "include",
+        "exclude": "exclude",
+    },
+    defaults={"hosts": "1"},
+)
+# slurm.schedmd.com/srun.html and sbatch.html: options with a value that scripts commonly use.
+SLURM = Launcher(
+    title="srun",
+    takes=(
+        *("-N --nodes", "-n --ntasks", "--ntasks-per-node", "-c --cpus-per-task", "-G --gpus"),
+        *("--gpus-per-node", "--gpus-per-task", "--gres", "-t --time", "--mem", "--mem-per-cpu"),
+        *("-p --partition", "-A --account", "-J --job-name", "-o --output", "-e --error"),
+        *("-w --nodelist", "-x --exclude", "--export", "-q --qos", "-C --constraint", "--mpi"),
+        *("--cpu-bind", "--gpu-bind", "--distribution", "-D --chdir", "--array", "--signal"),
+        *("-d --dependency", "--ntasks-per-gpu", "--mem-per-gpu", "--container-image"),
+        *("--container-mounts", "--kill-on-bad-exit", "--jobid", "--mail-type", "--mail-user"),
+        "--reservation",
+    ),
+    flags=(
+        *("-l --label", "--exclusive", "--requeue", "--no-requeue", "-u --unbuffered", "-v"),
+        *("--overlap", "--pty", "--exact", "-W --wait", "--no-kill"),
+    ),
+    means={
+        "nodes": "nodes",
+        "ntasks": "tasks",
+        "ntasks_per_node": "tasks-per-host",
+        "cpus_per_task": "cpus-per-task",
+        "gpus": "gpus",
+        "gpus_per_node": "gpus-per-host",
+        "gpus_per_task": "gpus-per-task",
+        "gres": "gres",
+        "time": "time-limit",
+        "mem": "memory-per-host",
+    },
+    defaults={},
+)
+# docs.open-mpi.org, man mpirun; mpich's mpiexec has the first ones, too.
+MPIRUN = Launcher(
+    title="mpirun",
+    takes=(
+        *("-np -n -c --np --n", "-N --npernode", "-H --host", "--hostfile -machinefile"),
+        *("-x", "--map-by", "--bind-to", "--rank-by", "-ppn", "-wdir", "--oversubscribe-limit"),
+    ),
+    flags=("--allow-run-as-root", "--oversubscribe", "--tag-output", "-v", "--report-bindings"),
+    pairs=("--mca -mca",),
+    means={"np": "tasks", "npernode": "tasks-per-host", "ppn": "tasks-per-host"},
+    defaults={},
+)

@@ -1,0 +1,169 @@
+"""The options of a program, from the source of its argparse parser, which is not imported.
+
+Launchers import torch, which takes seconds; the source of a user's script must not be executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+FLAGS = ("store_true", "store_false", "store_const", "count", "help", "version", "check_env")
+"""Actions without a value; the last is torchrun's own."""
+MANY = ("*", "+", "?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option, or a positional argument."""
+
+    names: tuple[str, ...]
+    """As on the command line, with dashes; a positional has its plain name."""
+    takes: int | None
+    """Number of its values; None: as many as follow."""
+    default: str | None = None
+    """None: none is written, or it is no constant."""
+    line: int = 0
+
+    @property
+    def key(self) -> str:
+        """Its name in the parsed result."""
+        long = next((name for name in self.names if name.startswith("--")), self.names[0])
+        return plain(long)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """An option on a command line, with the number of its first word."""
+
+    key: str
+    value: str
+    word: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """A command line, up to its first positional argument."""
+
+    given: tuple[Given, ...]
+    unknown: tuple[Given, ...]
+    rest: int
+    """Number of the first word after the options."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a program."""
+
+    rows: tuple[Option, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Option]:
+        """The options by each of their names, without dashes at the front."""
+        return {plain(name): row for row in self.rows for name in row.names if name[:1] == "-"}
+
+    def find(self, word: str) -> Option | None:
+        """The option that a word names, which may be the beginning of its name."""
+        name = plain(word.partition("=")[0])
+        if (found := self.by_name.get(name)) is not None:
+            return found
+        begin = {id(row): row for key, row in self.by_name.items() if key.startswith(name)}
+        return next(iter(begin.values())) if len(begin) == 1 and word[:2] == "--" else None
+
+    def nearest(self, word: str) -> str:
+        """A known name that is written alike; empty: there is none."""
+        names = [name for row in self.rows for name in row.names if name.startswith("--")]
+        return next(iter(difflib.get_close_matches(word.partition("=")[0], names, 1, 0.75)), "")
+
+    def parse(self, words: Sequence[str]) -> Parsed:
+        """Read the options before the first positional argument, as argparse does."""
+        given: list[Given] = []
+        unknown: list[Given] = []
+        at = 0
+        while at < len(words) and words[at].startswith("-") and words[at] != "-":
+            word, begin = words[at], at
+            at += 1
+            if word == "--":
+                break
+            name, equals, value = word.partition("=")
+            option = self.find(word)
+            if option is None and word[1] != "-" and (option := self.find(word[:2])):
+                # A letter with its value, such as -N2.
+                name, equals, value = word[:2], "=", word[2:]
+            if option is None:
+                # A value may follow, which argparse would take for the script.
+                unknown.append(Given(key=name, value=value, word=begin))
+                continue
+            if option.takes == 0:
+                given.append(Given(key=option.key, value=value or "true", word=begin))
+                continue
+            if not equals:
+                values = [*_values(words[at:], option.takes)]
+                at += len(values)
+                value = " ".join(values)
+            given.append(Given(key=option.key, value=value, word=begin))
+        return Parsed(given=tuple(given), unknown=tuple(unknown), rest=at)
+
+
+def _values(words: Sequence[str], number: int | None) -> Iterator[str]:
+    for place, word in enumerate(words):
+        if number is not None and place >= number:
+            return
+        if number is None and word.startswith("-"):
+            return
+        yield word
+
+
+def plain(name: str) -> str:
+    """Return an option's name without leading dashes, and with underscores."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def options_of(tree: ast.AST) -> Options:
+    """All options that calls of ``add_argument`` within this source define."""
+    return Options(tuple(filter(None, map(_option, ast.walk(tree)))))
+
+
+def _option(node: ast.AST) -> Option | None:
+    if not (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "add_argument"
+    ):
+        return None
+    names = tuple(
+        word.value
+        for word in node.args
+        if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value
+    )
+    if not names:
+        return None
+    keywords = {word.arg: word.value for word in node.keywords if word.arg}
+    action, number = _word(keywords.get("action")), keywords.get("nargs")
+    takes: int | None = 0 if action in FLAGS else 1
+    if isinstance(number, ast.Constant):
+        takes = number.value if isinstance(number.value, int) else None
+    elif number is not None:
+        takes = None
+    default = keywords.get("default")
+    value = default.value if isinstance(default, ast.Constant) else None
+    if default is None and action == "store_true":
+        value = False
+    return Option(
+        names=names,
+        takes=takes,
+        default=None if value is None else str(value),
+        line=node.lineno,
+    )
+
+
+def _word(node: ast.expr | None) -> str:
+    """A constant, or the name of a class or function."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,328 @@
+"""Reads a launch command through everything around it, down to the script."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+import msgspec
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.launch import Launch, Setting, Unknown
+from ddoctor.launch import accelerate_config, files, kubernetes, script_settings
+from ddoctor.launch.launchers import (
+    ACCELERATE,
+    DEEPSPEED,
+    MPIRUN,
+    SLURM,
+    TORCH_LAUNCH,
+    TORCHRUN,
+    Launcher,
+)
+from ddoctor.launch.option_source import Parsed
+from ddoctor.launch.shell import ASSIGNMENT, Script
+from ddoctor.launch.words import Command, Word, typed
+
+PYTHON = re.compile(r"(?:python|pypy)(\d+(\.\d+)?t?)?")
+SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
+MANIFESTS = (".yaml", ".yml")
+MOST_NESTED = 8
+"""Scripts and schedulers within each other."""
+
+MODULES = {
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": TORCH_LAUNCH,
+    "accelerate.commands.launch": ACCELERATE,
+    "deepspeed.launcher.runner": DEEPSPEED,
+}
+PROGRAMS = {
+    "torchrun": TORCHRUN,
+    "accelerate-launch": ACCELERATE,
+    "accelerate": ACCELERATE,
+    "deepspeed": DEEPSPEED,
+    "srun": SLURM,
+    "sbatch": SLURM,
+    "salloc": SLURM,
+    "mpirun": MPIRUN,
+    "mpiexec": MPIRUN,
+}
+STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
+"""Programs that start other commands, and know nothing of torch."""
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
+
+
+@dataclass
+class _Found:
+    """What is known so far."""
+
+    command: tuple[str, ...]
+    folder: Path
+    settings: list[Setting] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    unresolved: list[Setting] = field(default_factory=list)
+    depth: int = 0
+
+
+def read(command: Sequence[str], folder: Path) -> Launch:
+    """Read a launch command, typed in a folder; nothing of it is executed.
+
+    Raises:
+        DoctorError: it starts no training that could be found, or a file of it cannot be read.
+    """
+    found = _Found(tuple(command), folder)
+    if len(command) == 1 and command[0].endswith(MANIFESTS):
+        inner = kubernetes.commands(folder / command[0], command[0])
+        launches = [_launch(one, found, ()) for one in inner]
+    else:
+        launches = [_launch(typed(command), found, ())]
+    known = [one for one in launches if one is not None]
+    if not known:
+        raise DoctorError(
+            f"no launch of a training was found in `{' '.join(command[:4])}`: give it as you would "
+            "type it, such as ddoctor doctor -- torchrun --nproc-per-node 2 train.py"
+        )
+    return known[-1]
+
+
+def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
+    """What a command launches; None: no training."""
+    words = command.words
+    begin = next((at for at, word in enumerate(words) if _starts(word.text)), None)
+    if begin is None or len(around) > MOST_NESTED:
+        return None
+    variables = (
+        *command.variables,
+        *(
+            word.setting(match["name"], match["value"])
+            for word in words[:begin]
+            if (match := ASSIGNMENT.fullmatch(word.text))
+        ),
+    )
+    command = replace(command, words=words[begin:], variables=variables)
+    first, name = words[begin], PurePath(words[begin].text).name
+    if name in SHELLS or name.endswith(".sh"):
+        return _of_shell(command, found, around)
+    if PYTHON.fullmatch(name):
+        return _of_python(command, found, around)
+    if name in STARTERS:
+        return _of_starter(command, PROGRAMS[name], found, (*around, name))
+    if name == "accelerate":
+        if command.texts[1:2] != ("launch",):
+            return None
+        command = replace(command, words=(first, *command.words[2:]))
+    return _of_launcher(command, PROGRAMS[name], found, around)
+
+
+def _starts(text: str) -> bool:
+    name = PurePath(text).name
+    return (
+        name in PROGRAMS
+        or name in SHELLS
+        or name.endswith((".sh", ".sbatch", ".slurm"))
+        or PYTHON.fullmatch(name) is not None
+    )
+
+
+def _of_shell(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
+    """The last training that a shell script launches."""
+    texts = command.texts
+    rest = list(itertools.dropwhile(lambda text: text.startswith("-"), texts[1:]))
+    if PurePath(texts[0]).name not in SHELLS:
+        rest = list(texts)
+    if not rest:
+        return None
+    if "-c" in texts[1 : len(texts) - len(rest) + 1]:
+        name, text = "", rest[0]
+    else:
+        name = rest[0]
+        text = files.text(found.folder / name, name)
+        found.files.append(name)
+    return _of_script(name, text, rest[1:], command, found, around)
+
+
+def _of_script(
+    name: str,
+    text: str,
+    arguments: Sequence[str],
+    command: Command,
+    found: _Found,
+    around: tuple[str, ...],
+) -> Launch | None:
+    script = Script(name, arguments, {one.name: one for one in command.variables})
+    every = [*script.commands(text)]
+    broken = [word.setting("broken-continuation", word.text) for word in script.broken]
+    around = (*around, PurePath(name).name) if name else around
+    launch = None
+    for one in reversed(every):
+        # What another command sets counts for that one alone.
+        mark = len(found.settings)
+        launch = _launch(one, found, around)
+        if launch is not None:
+            break
+        del found.settings[mark:]
+    if launch is None:
+        return None
+    directives = [
+        one
+        for words, line in script.directives
+        for one in _parsed(SLURM, _words(words, name, line), found)[0]
+    ]
+    return msgspec.structs.replace(
+        launch,
+        settings=(*launch.settings, *directives, *broken),
+        files=tuple(dict.fromkeys(found.files)),
+    )
+
+
+def _words(text: str, file: str, line: int) -> list[Word]:
+    return [Word(text=word, file=file, line=line) for word in text.partition(" #")[0].split()]
+
+
+def _of_starter(
+    command: Command, launcher: Launcher, found: _Found, around: tuple[str, ...]
+) -> Launch | None:
+    settings, parsed = _parsed(launcher, command.words[1:], found)
+    found.settings += settings
+    rest = replace(command, words=command.words[1 + parsed.rest :])
+    if not rest.words:
+        return None
+    if around[-1] == "sbatch":
+        name = rest.words[0].text
+        found.files.append(name)
+        text = files.text(found.folder / name, name)
+        return _of_script(name, text, rest.texts[1:], command, found, around)
+    return _launch(rest, found, around)
+
+
+def _of_python(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
+    at, words = 1, command.words
+    while at < len(words) and words[at].text.startswith("-"):
+        option = words[at].text
+        if option == "-c":
+            return None
+        if option == "-m":
+            module = words[at + 1].text if at + 1 < len(words) else ""
+            if module in MODULES:
+                inner = replace(command, words=words[at + 1 :])
+                return _of_launcher(inner, MODULES[module], found, around)
+            return _built(command, "python", at + 1, found, around, is_module=True)
+        at += 2 if option in ("-W", "-X") else 1
+    if at >= len(words):
+        return None
+    return _built(command, "python", at, found, around)
+
+
+def _of_launcher(
+    command: Command, launcher: Launcher, found: _Found, around: tuple[str, ...]
+) -> Launch | None:
+    settings, parsed = _parsed(launcher, command.words[1:], found)
+    at = 1 + parsed.rest
+    if at >= len(command.words):
+        raise DoctorError(f"{launcher.title} has no script: put it after the options")
+    found.settings += settings
+    given = {one.key: one.value for one in parsed.given}
+    if launcher is ACCELERATE:
+        config = accelerate_config.read(given.get("config_file"), found.folder)
+        found.settings += config.settings
+        found.files += config.files
+        found.unknown += config.unknown
+    found.settings += _defaults(launcher)
+    return _built(
+        command,
+        launcher.title.split()[0],
+        at,
+        found,
+        around,
+        is_module=given.get("module") == "true",
+    )
+
+
+def _defaults(launcher: Launcher) -> Iterator[Setting]:
+    for name, value in launcher.defaults.items():
+        yield Setting(name=name, value=value, origin=f"the default of {launcher.title}")
+
+
+def _parsed(
+    launcher: Launcher, words: Sequence[Word], found: _Found
+) -> tuple[list[Setting], Parsed]:
+    """The options of a launcher as settings, and where its command begins."""
+    parsed = launcher.options.parse([word.text for word in words])
+    settings: list[Setting] = []
+    for one in parsed.given:
+        last = words[min(one.word + 1, len(words) - 1)]
+        if not (words[one.word].resolved and (last.resolved or "=" in words[one.word].text)):
+            found.unresolved.append(words[one.word].setting(one.key, one.value))
+        name = launcher.means.get(one.key, f"{launcher.title.split()[0]}.{one.key}")
+        settings.append(words[one.word].setting(name, one.value))
+    # The last of several counts.
+    settings.reverse()
+    if launcher.is_known:
+        found.unknown += [
+            Unknown(
+                setting=words[one.word].setting(one.key, one.value),
+                of=launcher.title,
+                nearest=launcher.options.nearest(one.key),
+            )
+            for one in parsed.unknown
+        ]
+    return settings, parsed
+
+
+def _built(
+    command: Command,
+    launcher: str,
+    at: int,
+    found: _Found,
+    around: tuple[str, ...],
+    *,
+    is_module: bool = False,
+) -> Launch:
+    script, arguments = command.words[at], command.words[at + 1 :]
+    given = script_settings.read(script, arguments, found.folder, is_module=is_module)
+    found.files += given.files
+    found.settings += command.settings
+    found.settings += [
+        msgspec.structs.replace(one, name=f"env.{one.name}") for one in reversed(command.variables)
+    ]
+    found.unresolved += [
+        word.setting("argument", word.text) for word in (script, *arguments) if not word.resolved
+    ]
+    placeholders = [word for word in command.words if PLACEHOLDER.search(word.text)]
+    found.settings += [word.setting("placeholder", word.text) for word in placeholders]
+    if launcher == "python":
+        found.settings += _ranks_of_python(found.settings)
+    first = command.words[0]
+    return Launch(
+        command=found.command,
+        launcher=launcher,
+        around=around,
+        file=first.file,
+        line=first.line,
+        script=script.text,
+        is_module=is_module,
+        arguments=tuple(word.text for word in arguments),
+        settings=(*found.settings, *given.settings),
+        files=tuple(dict.fromkeys(found.files)),
+        unknown=(*found.unknown, *given.unknown),
+        unresolved=tuple(found.unresolved),
+    )
+
+
+def _ranks_of_python(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """One rank for each process: a scheduler's tasks, else one."""
+    told = {one.name: one for one in reversed(settings)}
+    nodes, each = told.get("nodes"), told.get("tasks-per-host")
+    if tasks := told.get("tasks"):
+        yield msgspec.structs.replace(tasks, name="ranks")
+    elif each is not None:
+        yield msgspec.structs.replace(each, name="ranks-per-host")
+    elif nodes is None:
+        yield Setting(name="ranks", value="1", origin="one process of Python")
+    if nodes is not None:
+        yield msgspec.structs.replace(nodes, name="hosts")
+    else:
+        yield Setting(name="hosts", value="1", origin="one process of Python")

@@ -1,0 +1,222 @@
+"""What a script is given: its arguments, its config file, and its own defaults."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddoctor.errors import DoctorError
+from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.launch import files
+from ddoctor.launch.launchers import installed_source
+from ddoctor.launch.option_source import Options, options_of, plain
+from ddoctor.launch.words import Word
+
+MOST_BYTES = 2 * 2**20
+CONFIGS = (".yaml", ".yml", ".json")
+# Options of transformers, TRL, LeRobot, nanoGPT and others that name a file with more options.
+NAMES_CONFIG = ("config", "config_file", "config_path", "cfg", "args_file")
+# transformers' `--deepspeed`, DeepSpeed's own `--deepspeed_config`.
+NAMES_DEEPSPEED = ("deepspeed", "deepspeed_config")
+PAIR = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
+NUMBER = re.compile(r"-\.?\d")
+# Classes whose arguments are settings of the training.
+OF_TRAINING = re.compile(r"\w*TrainingArguments|\w*Config|Accelerator|Trainer|Fabric")
+# Parsers that take more than ``add_argument`` shows.
+OTHERS = (
+    "HfArgumentParser",
+    "TrlParser",
+    "hydra",
+    "fire",
+    "tyro",
+    "draccus",
+    "jsonargparse",
+    "click",
+)
+DEFAULTS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+    *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
+    *("lr_scheduler_type", "dataloader_num_workers", "logging_steps"),
+)
+TRAINING_ARGUMENTS = "TrainingArguments"
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What is known of it."""
+
+    settings: list[Setting] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+
+
+def read(script: Word, arguments: Sequence[Word], folder: Path, *, is_module: bool) -> Told:
+    """Read the arguments of a script, the files that they name, and the script's own defaults.
+
+    Raises:
+        DoctorError: a config file cannot be read, or is no YAML or JSON.
+    """
+    told = Told()
+    given = [*_arguments(arguments)]
+    told.settings += reversed(given)
+    for one in given:
+        key = one.name.removeprefix("arg.").rpartition(".")[2]
+        is_file = one.value.endswith(CONFIGS) and (folder / one.value).is_file()
+        if key in NAMES_DEEPSPEED and is_file:
+            _add(told, one.value, folder, "deepspeed.")
+        elif (key in NAMES_CONFIG or key == "") and is_file:
+            _add(told, one.value, folder, "arg.")
+    for path in _paths(script.text, folder, is_module=is_module):
+        tree = _parsed(path)
+        if tree is not None:
+            name = script.text if not is_module else path.name
+            told.settings += _written(tree, name)
+            told.unknown += _unknown(tree, given, script.text)
+            break
+    return told
+
+
+def _add(told: Told, name: str, folder: Path, prefix: str) -> None:
+    told.files.append(name)
+    told.settings += [
+        Setting(name=f"{prefix}{one.name}", value=one.value, file=one.file, line=one.line)
+        for one in files.settings(folder / name, name)
+    ]
+
+
+def _arguments(words: Sequence[Word]) -> Iterator[Setting]:
+    """The arguments by name; a positional one has the name ``arg.``."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word.text.startswith("--") or re.match(r"-[A-Za-z]", word.text):
+            name, equals, value = word.text.partition("=")
+            if not equals and at < len(words) and _is_value(words[at].text):
+                value = words[at].text
+                at += 1
+            yield word.setting(f"arg.{plain(name)}", value if value or equals else "true")
+        elif match := PAIR.fullmatch(word.text):
+            yield word.setting(f"arg.{match['key']}", match["value"])
+        else:
+            yield word.setting("arg.", word.text)
+
+
+def _is_value(text: str) -> bool:
+    return not text.startswith("-") or NUMBER.match(text) is not None
+
+
+def _paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
+    if not is_module:
+        yield folder / script
+        return
+    path = Path(*script.split("."))
+    yield from (
+        folder / base / end
+        for base in ("", "src")
+        for end in (path.with_suffix(".py"), path / "__main__.py")
+    )
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        text = files.text(path, str(path))
+        return ast.parse(text) if len(text) <= MOST_BYTES else None
+    except (DoctorError, SyntaxError, ValueError, RecursionError, MemoryError):
+        # Reading the script for mistakes tells that.
+        return None
+
+
+def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
+    """Values that the script itself writes, then the defaults of its options."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and OF_TRAINING.fullmatch(_name(node.func)):
+            for word in node.keywords:
+                if word.arg and isinstance(word.value, ast.Constant):
+                    yield Setting(
+                        name=f"arg.{word.arg}",
+                        value=str(word.value.value),
+                        file=name,
+                        line=word.value.lineno,
+                    )
+    for option in options_of(tree).rows:
+        if option.default is not None:
+            yield Setting(
+                name=f"arg.{option.key}", value=option.default, file=name, line=option.line
+            )
+    if any(
+        isinstance(node, ast.alias) and node.name.endswith(TRAINING_ARGUMENTS)
+        for node in ast.walk(tree)
+    ):
+        yield from _of_training_arguments()
+
+
+def _of_training_arguments() -> Iterator[Setting]:
+    """The defaults of the installed transformers."""
+    tree = installed_source("transformers", "training_args.py")
+    for node in ast.walk(tree) if tree is not None else ():
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and node.target.id in DEFAULTS
+        ):
+            value = node.value
+            if isinstance(value, ast.Call):
+                value = next((one.value for one in value.keywords if one.arg == "default"), None)
+            if isinstance(value, ast.Constant):
+                yield Setting(
+                    name=f"arg.{node.target.id}",
+                    value=str(value.value),
+                    origin=f"the default of {TRAINING_ARGUMENTS}",
+                )
+
+
+def _unknown(tree: ast.Module, given: Sequence[Setting], script: str) -> Iterator[Unknown]:
+    """Arguments that the script's parser refuses, where the whole parser is in sight."""
+    text = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    text |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    text |= {node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    parsers = sum(
+        isinstance(node, ast.Call) and _name(node.func).endswith("ArgumentParser")
+        for node in ast.walk(tree)
+    )
+    options: Options = options_of(tree)
+    if (
+        parsers != 1
+        or "parse_args" not in text
+        or text & {*OTHERS, "parse_known_args", "add_argument_group"}
+    ):
+        return
+    # A library or another module may add options of its own.
+    passes = any(
+        isinstance(node, ast.Call)
+        and any(
+            isinstance(word, ast.Name) and word.id in ("parser", "argparser") for word in node.args
+        )
+        for node in ast.walk(tree)
+    )
+    if passes or "parents" in {
+        word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords
+    }:
+        return
+    for one in given:
+        key = one.name.removeprefix("arg.")
+        if (
+            key
+            and options.find(f"--{key}") is None
+            and f"-{key}" not in {name for row in options.rows for name in row.names}
+        ):
+            yield Unknown(
+                setting=Setting(
+                    name=key, value=one.value, file=one.file, line=one.line, origin=one.origin
+                ),
+                of=script.rpartition("/")[2],
+                nearest=options.nearest(f"--{key}"),
+            )
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

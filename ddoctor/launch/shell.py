@@ -1,0 +1,168 @@
+"""Reads shell scripts as far as this is possible without running them.
+
+Variables that the script sets itself are put in; loops and branches are read as if each of their
+lines ran once. What only a shell can know (``$(…)``, an unset variable) stays as written.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ddoctor.evidence.launch import Setting
+from ddoctor.launch.words import Command, Word
+
+MOST_LINES = 20_000
+MOST_CONTINUED = 1_000
+"""Lines that continue one."""
+MOST_NESTED = 4
+"""Levels of ``$(…)`` within each other."""
+# $(…) is one word, whatever is in it.
+SUBSTITUTION = re.compile(r"\$\([^()]{0,2000}\)|`[^`]{0,2000}`")
+MASK = re.compile(r"\x00(\d+)\x00")
+# A backslash that does not end its line continues nothing.
+BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")
+OPERATORS = re.compile(r"[;&|()<>]+")
+ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})=(?P<value>.*)", re.DOTALL)
+# $NAME, ${NAME}, ${NAME:-default}; $(which program).
+VARIABLE = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#])"
+    r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?-(?P<default>[^{}]*))?\})"
+)
+WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
+UNKNOWN = re.compile(r"\$[\w{(@*#]|`")
+HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+KEYWORDS = ("then", "do", "else", "if", "elif", "while", "until", "!", "{", "exec", "time", "nohup")
+ENDS = ("fi", "done", "esac", "}", "case", "for", "function", "echo", "printf", "cat")
+DIRECTIVE = re.compile(r"#(?P<of>SBATCH|PBS|BSUB|\$)\s+(?P<words>-.*)")
+SETTERS = ("export", "declare", "local", "readonly", "typeset")
+
+
+@dataclass
+class Script:
+    """A shell script that is being read."""
+
+    file: str
+    arguments: Sequence[str] = ()
+    variables: dict[str, Setting] = field(default_factory=dict)
+    directives: list[tuple[str, int]] = field(default_factory=list)
+    """Words of a scheduler, with their line."""
+    broken: list[Word] = field(default_factory=list)
+    """Lines whose last backslash a blank or a comment follows."""
+
+    def commands(self, text: str) -> Iterator[Command]:
+        """The simple commands of the script, in order."""
+        for lines in _lines(text):
+            for number, line in lines:
+                if BROKEN.search(line) and not line.lstrip().startswith("#"):
+                    self.broken.append(Word(text=line.strip(), file=self.file, line=number))
+            number, first = lines[0]
+            if match := DIRECTIVE.match(first):
+                self.directives.append((match["words"], number))
+                continue
+            for words in _simple(lines):
+                yield from self._command([self._word(text, at) for text, at in words])
+
+    def _command(self, words: list[Word]) -> Iterator[Command]:
+        while words and words[0].text in KEYWORDS:
+            del words[0]
+        setter = bool(words) and words[0].text in SETTERS
+        if setter:
+            words = [word for word in words[1:] if not word.text.startswith("-")]
+        own: dict[str, Setting] = {}
+        while words and (match := ASSIGNMENT.fullmatch(words[0].text)):
+            own[match["name"]] = words[0].setting(match["name"], match["value"])
+            del words[0]
+        if not words or setter:
+            self.variables |= own
+        elif words[0].text not in ENDS:
+            yield Command(words=tuple(words), variables=(*self.variables.values(), *own.values()))
+
+    def _word(self, text: str, number: int) -> Word:
+        found = WHICH.sub(lambda match: match[1] or match[2], text)
+        found = VARIABLE.sub(self._value, found)
+        resolved = UNKNOWN.search(found) is None
+        return Word(text=found, file=self.file, line=number, resolved=resolved)
+
+    def _value(self, match: re.Match[str]) -> str:
+        name = match["plain"] or match["braced"]
+        if name.isdigit() and 0 < int(name) <= len(self.arguments):
+            return self.arguments[int(name) - 1]
+        if name in ("@", "*"):
+            return " ".join(self.arguments)
+        if name in self.variables:
+            return self.variables[name].value
+        # A variable of the caller's may replace a default, and mostly none does.
+        default: str | None = match["default"]
+        return match[0] if default is None else default
+
+
+def _lines(text: str) -> Iterator[list[tuple[int, str]]]:
+    """Each line with those that continue it, and their numbers; without here-documents."""
+    held: list[tuple[int, str]] = []
+    until = ""
+    for number, line in enumerate(text.splitlines()[:MOST_LINES], 1):
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        goes_on = line.endswith("\\") and len(held) < MOST_CONTINUED
+        held.append((number, line.removesuffix("\\") if goes_on else line))
+        if goes_on:
+            continue
+        if match := HERE.search(line):
+            until = match[1]
+        yield held
+        held = []
+    if held:
+        yield held
+
+
+def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[list[tuple[str, int]]]:
+    """The simple commands of a line, as words without quotes, with their numbers."""
+    words: list[tuple[str, int]] = []
+    skip = False
+    for text, number in _split(lines):
+        if not OPERATORS.fullmatch(text):
+            words += [(text, number)] * (not skip)
+            skip = False
+        elif "<" in text or ">" in text:
+            # A file that the command reads or writes; before it, the number of a descriptor.
+            skip = True
+            if words and words[-1][0].isdigit():
+                del words[-1]
+        else:
+            yield words
+            words, skip = [], False
+    yield words
+
+
+def _split(lines: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
+    masked: list[str] = []
+    try:
+        words = [(word, number) for number, line in lines for word in _words(line, masked)]
+    except ValueError:
+        number, whole = lines[0][0], " ".join(line for _, line in lines)
+        try:
+            words = [(word, number) for word in _words(whole, masked)]
+        except ValueError:
+            # A quote that ends in a later line.
+            words = [(word, number) for word in whole.split()]
+    return [(MASK.sub(lambda match: masked[int(match[1])], word), at) for word, at in words]
+
+
+def _words(line: str, masked: list[str]) -> list[str]:
+    for _ in range(MOST_NESTED):
+        line, changed = SUBSTITUTION.subn(lambda match: _mask(match[0], masked), line)
+        if not changed:
+            break
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    return [*lexer]
+
+
+def _mask(text: str, masked: list[str]) -> str:
+    masked.append(MASK.sub(lambda match: masked[int(match[1])], text))
+    return f"\x00{len(masked) - 1}\x00"

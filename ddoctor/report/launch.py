@@ -1,0 +1,102 @@
+"""The head of a report on a launch command: what it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPlan
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.evidence.section import Evidence
+from ddoctor.report.places import listed
+from ddoctor.report.wording import counted
+
+MOST_VARIABLES = 6
+DEFAULT = "the default of"
+
+
+def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each line."""
+    for launch in evidence.all(Launch):
+        plan = LaunchPlan.derive(launch, evidence.of(Gpus, launch.host))
+        yield "starts", _starts(plan)
+        if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
+            yield "decided", told
+        yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
+        if told := ", ".join(filter(None, (plan.strategy, _precision(plan)))):
+            yield "parallelism", told
+        if told := _batch(plan):
+            yield "batch", told
+        if plan.rate is not None:
+            yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
+        if told := _length(plan):
+            yield "length", told
+        names = [one for one in launch.settings if one.name.startswith("env.")]
+        if names:
+            yield (
+                "environment",
+                listed([f"{one.name[4:]}={one.value}" for one in names][:MOST_VARIABLES]),
+            )
+        if launch.files:
+            yield "read", listed(launch.files)
+        if launch.unresolved:
+            yield (
+                "not known here",
+                listed([f"{one.value} ({one.at})" for one in launch.unresolved][:MOST_VARIABLES]),
+            )
+
+
+def _starts(plan: LaunchPlan) -> str:
+    launch = plan.launch
+    by = " in ".join((launch.launcher, *reversed(launch.around)))
+    hosts, each, ranks = launch.hosts, plan.each, plan.ranks
+    if ranks == 1:
+        return f"one process, by {by}"
+    if hosts is not None and each is not None and hosts * each == ranks:
+        return f"{counted(hosts, 'host')} × {counted(each, 'rank')}, by {by}"
+    if ranks is not None:
+        return f"{counted(ranks, 'rank')}, by {by}"
+    known = f"{counted(hosts, 'host')} × " if hosts is not None else ""
+    return f"{known}a number of ranks that is not known here, by {by}"
+
+
+def _won(launch: Launch, *names: str) -> str:
+    """Of values that differ between two places: which one counts."""
+    told = []
+    for name in names:
+        written = [one for one in launch.all(name) if DEFAULT not in one.origin]
+        lost = [one for one in written[1:] if one.value != written[0].value]
+        if lost:
+            than = listed([f"{one.value} of {one.at}" for one in lost])
+            first = written[0]
+            told.append(f"{name.replace('-', ' ')} {first.value} of {first.at}, not {than}")
+    return "; ".join(told)
+
+
+def _precision(plan: LaunchPlan) -> str:
+    found = plan.precision
+    return "" if found is None else {"no": "fp32"}.get(found.value, found.value)
+
+
+def _batch(plan: LaunchPlan) -> str:
+    micro, ranks = plan.micro_batch, plan.ranks
+    if micro is None:
+        return ""
+    if plan.batch is None or ranks is None:
+        return f"{micro.value} samples a rank ({micro.at})"
+    times = f" × {plan.accumulation} micro-batches" if plan.accumulation > 1 else ""
+    each = f"{micro.value} a rank ({micro.at})"
+    return f"{each} × {counted(ranks, 'rank')}{times} = {plan.batch:,} samples a step"
+
+
+def _length(plan: LaunchPlan) -> str:
+    parts = []
+    if (steps := plan.steps) is not None:
+        parts.append(f"{steps.number or 0:,} optimizer steps ({steps.at})")
+    elif (epochs := plan.get(*EPOCHS)) is not None:
+        parts.append(f"{epochs.value} epochs ({epochs.at})")
+    for words, names in (("warm-up", WARM_UP), ("decay over", DECAY), ("saves every", SAVE)):
+        found: Setting | None = plan.get(*names)
+        if found is not None and (found.number or 0) > 0:
+            parts.append(f"{words} {found.number or 0:,}")
+    return ", ".join(parts)
