@@ -11,8 +11,8 @@ the cores near each GPU.
 To fix it, widen the mask or the cpuset, or let each rank reset its affinity.
 """
 
-# Above 150 lines: a mask before the run and in it, of ranks and of workers, with one fix per place
-# that sets it.
+# Above 150 lines: a job file, a mask before the run and in it, of ranks and of workers, with one
+# fix per place that sets it.
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.cpu_contention import FOLLOWS, Held, held_up, waiting_for_workers
+from ddoctor.analysis.launch_plan import WORKERS, LaunchPlan
 from ddoctor.analysis.local_ranks import LocalRanks, bound_one_by_one, visible_gpus
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
@@ -33,6 +34,39 @@ EXPLAINS = ("cpu-thread-oversubscription", *FOLLOWS)
 
 # Workers that use this share of their CPUs have hardly any CPU time left.
 USED_UP = 0.8
+
+
+def in_a_job(plan: LaunchPlan) -> Iterator[Finding]:
+    """Slurm grants one CPU to a task that does not ask for more, whatever it starts."""
+    launch, each = plan.launch, plan.each
+    tasks, granted = launch.get("tasks-per-host"), launch.get("cpus-per-task")
+    whole = launch.get("srun.exclusive", "srun.cpus_per_gpu", "srun.mem_per_gpu")
+    if "srun" not in launch.around or tasks is None or each is None or whole is not None:
+        return
+    count = granted.number if granted is not None else 1
+    ranks = each if launch.launcher != "python" else 1
+    if tasks.number != 1 or count is None or count >= ranks or ranks < 2:
+        return
+    told = f"{count} CPU{'s' * (count != 1)} a task"
+    where = f" ({granted.at})" if granted is not None else ", as --cpus-per-task is not given"
+    workers = plan.get(*WORKERS)
+    wanted = ranks * (1 + (workers.number or 0 if workers is not None else 0))
+    yield Finding(
+        # Many clusters grant CPUs with each GPU.
+        severity=Severity.WARNING if granted is not None else Severity.NOTE,
+        confidence=Confidence.LIKELY if granted is not None else Confidence.POSSIBLE,
+        because=f"each host runs {ranks} ranks in one task ({tasks.at}), which gets {told}{where}",
+        evidence=(
+            Observation(name="CPUs per host", value=count, expected=wanted, source="the job file"),
+        ),
+        fixes=(
+            Fix(
+                summary="ask for CPUs for all ranks and their loader workers",
+                paste=f"#SBATCH --cpus-per-task={wanted}",
+                caution="a cluster may grant CPUs with each GPU by default: srun nproc shows it",
+            ),
+        ),
+    )
 
 
 def fewer_cores_than_ranks(

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.describe import MIB
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -30,8 +31,32 @@ LARGE = 100_000_000
 # Published detectors report a slowdown from this share.
 NOTABLE_SHARE = 0.10
 
+CLASSES = "fsdp.transformer_layer_cls_to_wrap"
 # accelerate/utils/dataclasses.py, set_auto_wrap_policy
 REFUSED = re.compile(r"Could not find the transformer layer class (\S+) in the model")
+
+
+def in_a_launch(launch: Launch) -> Iterator[Finding]:
+    """accelerate takes an empty name for a class that the model does not have."""
+    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
+    if policy is None or policy.value != "TRANSFORMER_BASED_WRAP" or wrapped is None:
+        return
+    if not wrapped.value.strip():
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"fsdp_transformer_layer_cls_to_wrap is empty ({wrapped.at}), which accelerate "
+            "takes for the name of a class",
+            evidence=(Observation(name="classes to wrap", value="none", source=wrapped.at),),
+            fixes=(
+                Fix(
+                    summary="name the class of the repeated block, or leave the key out: then "
+                    "accelerate takes the model's own choice (_no_split_modules)",
+                    paste="fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer  # of your model",
+                    language="text",
+                ),
+            ),
+        )
 
 
 def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -> Iterator[Finding]:

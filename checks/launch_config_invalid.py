@@ -1,12 +1,13 @@
 """The launch command or its configuration contradicts itself, the machine or the script.
 
-Lightning under Slurm needs one task per device. A number that differs ends the run at its start, or
-starts several runs of one process each.
+A launch line and its files repeat each other: numbers of hosts and ranks, addresses, accumulation.
+Where they differ, one silently wins, or the run ends at its start. A misspelt option ends it, too;
+a host that meets the others at its own 127.0.0.1 waits for them until a timeout.
 
-Symptoms: "You set `devices=4` in Lightning, but the number of tasks per node configured in SLURM
-does not match".
+Symptoms: "unrecognized arguments", a hang in init_process_group, "You set `devices=4` in Lightning,
+but the number of tasks per node configured in SLURM does not match".
 
-To fix it, correct the number in the job file or in the script.
+To fix it, correct the line or the file that the finding names.
 """
 
 from __future__ import annotations
@@ -14,10 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.launch_mistakes import mistakes
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix
 
-EXPLAINS = ("dead-rank", "first-failure-masked", "script-error", "world-size-mismatch")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
+
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    for mistake in mistakes(plan):
+        yield mistake.finding()
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

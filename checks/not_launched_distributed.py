@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -56,6 +57,30 @@ def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_launch(launch: Launch) -> Iterator[Finding]:
+    """accelerate starts one process where its file says that nothing is distributed."""
+    kind, ranks = launch.get("strategy"), launch.get("ranks")
+    if kind is None or ranks is None or kind.value != "none" or launch.on("multi-gpu"):
+        return
+    if (ranks.number or 1) > 1:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{ranks.value} processes are asked for ({ranks.at}), but accelerate starts "
+            f"one where distributed_type is NO ({kind.at})",
+            evidence=(
+                Observation(name="distributed_type", value="NO", source=kind.at),
+                Observation(name="processes", value=ranks.value, source=ranks.at),
+            ),
+            fixes=(
+                Fix(
+                    summary="say that it is distributed",
+                    paste="distributed_type: MULTI_GPU  # or accelerate launch --multi_gpu …",
+                ),
+            ),
+        )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

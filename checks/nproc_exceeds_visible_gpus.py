@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.launch_plan import ALL, LaunchPlan
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -59,6 +60,38 @@ def by_host(joining: Joining) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    launch, each = plan.launch, plan.each
+    told = launch.get("ranks-per-host", "ranks")
+    if each is None or told is None or told.value in ALL or launch.on("cpu"):
+        return
+    devices, gpus = launch.get("env.CUDA_VISIBLE_DEVICES", "devices"), plan.gpus_per_host
+    if plan.devices and each > len(plan.devices) and devices is not None:
+        visible, where = len(plan.devices), f"{devices.value} ({devices.at}) makes visible"
+    elif gpus is not None and gpus.number and each > gpus.number:
+        visible, where = gpus.number, f"{gpus.at} asks for"
+    elif plan.visible and each > plan.visible and launch.hosts == 1 and not launch.around:
+        visible, where = plan.visible, "this machine has"
+    else:
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY if where.startswith("this") else Confidence.CERTAIN,
+        because=f"{each} ranks would start on each host ({told.at}), but {where} {visible} GPU"
+        f"{'s' * (visible != 1)}",
+        evidence=(
+            Observation(name="ranks per host", value=each, expected=visible, source=told.at),
+        ),
+        fixes=(
+            Fix(
+                summary=f"start {visible} on each host, one per GPU",
+                paste=f"--nproc-per-node={visible}  # accelerate: --num_processes, over all hosts",
+                caution="or make more GPUs visible",
+            ),
+        ),
+    )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

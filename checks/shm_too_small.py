@@ -15,7 +15,9 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.describe import GIB, MIB
+from ddoctor.analysis.launch_plan import WORKERS
 from ddoctor.evidence.host import Kernel, Memory, SharedMemory
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -35,6 +37,32 @@ FAILS_BELOW = 256 * MIB
 LOW_BELOW = GIB
 # Ample for a node, but at most half of the memory, as in Linux's default (tmpfs(5)).
 AMPLE = 16 * GIB
+
+
+def in_a_manifest(launch: Launch) -> Iterator[Finding]:
+    """A pod has 64 MiB, unless it mounts a volume of its own at /dev/shm."""
+    gpus, workers, kind = launch.get("gpus-per-host"), launch.get(*WORKERS), launch.get("kind")
+    if kind is None or gpus is None or launch.get("shm") is not None or launch.on("host-ipc"):
+        return
+    loads = workers is not None and (workers.number or 0) > 0
+    if (gpus.number or 0) < 2 and not loads:
+        return
+    reason = f"{workers.value} loader workers ({workers.at})" if loads and workers else "NCCL"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"the pod asks for {gpus.value} GPUs ({gpus.at}) and mounts nothing at /dev/shm, "
+        f"which then has 64 MiB, and {reason} share memory there",
+        evidence=(Observation(name="volume at /dev/shm", value="none", source=kind.file),),
+        fixes=(
+            Fix(
+                summary="mount memory at /dev/shm; it counts towards the pod's memory limit",
+                paste="volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n"
+                "# and in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}",
+                language="text",
+            ),
+        ),
+    )
 
 
 def too_small(

@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.joining import HostJoining, Joining
+from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -28,6 +30,8 @@ EXPLAINS = (
     "script-error",
 )
 
+OF_ALL_RANKS = ("torchrun", "torch.distributed.launch", "accelerate")
+"""Launchers that start all ranks of a host."""
 FEW = 8
 """Names that one sentence lists."""
 
@@ -94,6 +98,47 @@ def hosts(host_joinings: tuple[HostJoining, ...]) -> Iterator[Finding]:
             )
 
 
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    """The numbers of a launcher and of what starts it, in a launch line and its files."""
+    launch = plan.launch
+    hosts, ranks = launch.get("hosts"), launch.get("ranks")
+    if launch.launcher == "accelerate" and hosts is not None and ranks is not None:
+        machines, processes = hosts.number or 1, ranks.number
+        if processes is not None and machines > 1 and processes % machines:
+            yield _in_a_launch(
+                f"num_processes is {processes} ({ranks.at}), the total over all machines, and does "
+                f"not divide by {machines} machines ({hosts.at})",
+                ranks,
+                f"accelerate launch --num_machines {machines} --num_processes "
+                f"{machines * max(processes, 1)} …  # machines × GPUs of each",
+            )
+    tasks, each = launch.get("tasks-per-host"), plan.each
+    of_ranks = launch.launcher in OF_ALL_RANKS and tasks is not None and each is not None
+    if of_ranks and tasks is not None and each is not None and (tasks.number or 1) > 1 and each > 1:
+        yield _in_a_launch(
+            f"srun starts {tasks.value} tasks on each host ({tasks.at}), and each is a "
+            f"{launch.launcher} that starts {each} ranks: {(tasks.number or 1) * each} on a host",
+            tasks,
+            "#SBATCH --ntasks-per-node=1  # torchrun starts the ranks of its host",
+        )
+    granted = launch.get("nodes", "pods")
+    if (
+        granted is not None
+        and hosts is not None
+        and None not in (granted.number, hosts.number)
+        and granted.number != hosts.number
+        and launch.launcher in OF_ALL_RANKS
+        and (launch.around or granted.name == "pods")
+        and not ("srun" not in launch.around and hosts.number == 1 and granted.name == "nodes")
+    ):
+        yield _in_a_launch(
+            f"the job has {granted.value} hosts ({granted.at}), and {launch.launcher} expects "
+            f"{hosts.value} ({hosts.at})",
+            hosts,
+            f"--nnodes={granted.value}  # accelerate: --num_machines={granted.value}",
+        )
+
+
 def in_a_log(log: Log) -> Iterator[Finding]:
     for event in log.of("clients-joined"):
         joined, wanted = int(event.values["joined"]), int(event.values["wanted"])
@@ -108,6 +153,16 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _in_a_launch(because: str, at: Setting, paste: str) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=because,
+        evidence=(Observation(name=at.name.replace("-", " "), value=at.value, source=at.at),),
+        fixes=(Fix(summary="write the number that the others have", paste=paste),),
+    )
 
 
 def _finding(because: str, evidence: tuple[Observation, ...], where: Where) -> Finding:

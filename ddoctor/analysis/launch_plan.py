@@ -58,6 +58,7 @@ DECAY = (
     "arg.lr_decay_iters",
     "arg.scheduler.num_decay_steps",
 )
+EVALUATE = ("arg.eval_freq", "arg.eval_steps", "arg.eval_interval", "arg.eval_every")
 WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
 OPTIMIZER = ("arg.optim", "arg.optimizer", "arg.optimizer.type", "arg.opt")
 
@@ -88,6 +89,23 @@ class LaunchPlan(Derived):
         if found is None or found.value == "all":
             return None
         return tuple(filter(None, (one.strip() for one in found.value.split(","))))
+
+    @property
+    def gpus_per_host(self) -> Setting | None:
+        """GPUs that a scheduler grants on each host; None: it does not say so."""
+        if (found := self.get("gpus-per-host")) is not None and found.number is not None:
+            return found
+        gres = self.get("gres")
+        count = gres.value.rpartition(":")[2] if gres is not None and "gpu" in gres.value else ""
+        if gres is None or not count:
+            return None
+        return Setting(
+            name="gpus-per-host",
+            value=count if count.isdigit() else "1",
+            file=gres.file,
+            line=gres.line,
+            origin=gres.origin,
+        )
 
     @property
     def each(self) -> int | None:

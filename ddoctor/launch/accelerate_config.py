@@ -17,7 +17,16 @@ from ddoctor.launch.launchers import ACCELERATE, installed_source
 # accelerate/commands/config/config_args.py: names of the default file, in this order.
 DEFAULTS = ("default_config.yaml", "default_config.json")
 # Keys that older versions wrote, and that newer ones ignore or convert.
-ALSO = ("command_file", "commands", "downcast_bf16", "tpu_env", "tpu_use_cluster", "tpu_use_sudo")
+ALSO = (
+    "fp16",
+    "dynamo_backend",
+    "command_file",
+    "commands",
+    "downcast_bf16",
+    "tpu_env",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+)
 STRATEGIES = {
     "MULTI_GPU": "ddp",
     "MULTI_CPU": "ddp",

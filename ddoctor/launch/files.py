@@ -93,5 +93,5 @@ def _values(
             for number, one in enumerate(node.value):
                 yield from _values(one, (*keys, str(number)), depth - 1)
     else:
-        empty = node.tag.endswith(":null")
-        yield keys, "" if empty else node.value, line
+        # As a file of Python's or accelerate's writes it.
+        yield keys, "null" if node.tag.endswith(":null") else node.value, line

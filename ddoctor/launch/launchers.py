@@ -19,8 +19,8 @@ class Launcher:
     title: str
     """As it is called in sentences."""
     package: str = ""
-    source: str = ""
-    """File of its options, within the package."""
+    sources: tuple[str, ...] = ()
+    """Files of its options, within the package."""
     takes: tuple[str, ...] = ()
     """Its options with a value, where no such file is installed: the usual ones."""
     flags: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Launcher:
     @property
     def options(self) -> Options:
         """Its options: those of the installed version, else the usual ones."""
-        return _installed(self.package, self.source) or Options(
+        return _installed(self.package, self.sources) or Options(
             tuple(
                 Option(names=tuple(names.split()), takes=number)
                 for number, rows in enumerate((self.flags, self.takes, self.pairs))
@@ -45,14 +45,14 @@ class Launcher:
     @property
     def is_known(self) -> bool:
         """Whether its version is installed here, so that an unknown option is a mistake."""
-        return _installed(self.package, self.source) is not None
+        return _installed(self.package, self.sources) is not None
 
 
 @cache
-def _installed(package: str, source: str) -> Options | None:
-    tree = installed_source(package, source)
-    found = options_of(tree) if tree is not None else Options(())
-    return found if found.rows else None
+def _installed(package: str, sources: tuple[str, ...]) -> Options | None:
+    trees = [installed_source(package, one) for one in sources]
+    rows = tuple(row for tree in trees if tree is not None for row in options_of(tree).rows)
+    return Options(rows) if rows else None
 
 
 def installed_source(package: str, source: str) -> ast.Module | None:
@@ -68,7 +68,7 @@ def installed_source(package: str, source: str) -> ast.Module | None:
 TORCHRUN = Launcher(
     title="torchrun",
     package="torch",
-    source="distributed/run.py",
+    sources=("distributed/run.py",),
     takes=(
         *("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"),
         *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--max-restarts"),
@@ -93,7 +93,7 @@ TORCHRUN = Launcher(
 TORCH_LAUNCH = Launcher(
     title="torch.distributed.launch",
     package="torch",
-    source="distributed/run.py",
+    sources=("distributed/run.py", "distributed/launch.py"),
     takes=TORCHRUN.takes,
     flags=(*TORCHRUN.flags, "--use-env"),
     means=TORCHRUN.means,
@@ -102,7 +102,7 @@ TORCH_LAUNCH = Launcher(
 ACCELERATE = Launcher(
     title="accelerate launch",
     package="accelerate",
-    source="commands/launch.py",
+    sources=("commands/launch.py",),
     takes=(
         *("--config_file", "--num_processes", "--num_machines", "--machine_rank", "--gpu_ids"),
         *("--main_process_ip", "--main_process_port", "--mixed_precision", "--zero_stage"),
@@ -133,7 +133,7 @@ ACCELERATE = Launcher(
 DEEPSPEED = Launcher(
     title="deepspeed",
     package="deepspeed",
-    source="launcher/runner.py",
+    sources=("launcher/runner.py",),
     takes=(
         *("-H --hostfile", "-i --include", "-e --exclude", "--num_nodes", "--num_gpus"),
         *("--master_port", "--master_addr", "--launcher", "--launcher_args", "--node_rank"),

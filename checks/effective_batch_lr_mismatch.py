@@ -1,0 +1,74 @@
+"""The learning rate and the number of steps were chosen for another effective batch.
+
+Each optimizer step uses micro-batch × accumulation × ranks samples. With more ranks, frameworks
+change neither the rate nor the steps. Then a rate that was tuned on one GPU is too small, and the
+same number of steps reads the data several times as often.
+
+Symptoms: a slower start than on one GPU, or another final accuracy.
+
+To fix it, keep the effective batch (more accumulation, or smaller micro-batches), or scale the rate
+with it: linearly for SGD, by the square root for Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+COUNTED = (*WARM_UP[:1], *DECAY, *SAVE, *EVALUATE)
+
+
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    """A note with what changes; no text shows for which batch a rate was chosen."""
+    micro, ranks, steps = plan.micro_batch, plan.ranks, plan.steps
+    rates = plan.scaled_rate(float(ranks or 1))
+    if micro is None or ranks is None or ranks < 2 or plan.batch is None or plan.rate is None:
+        return
+    if rates is None or steps is None or steps.number is None:
+        return
+    linear, root = rates
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=f"an optimizer step uses {plan.batch:,} samples, {ranks} times as many as on one "
+        f"GPU, and {steps.number:,} steps ({steps.at}) read {ranks} times as many; if the rate "
+        f"{plan.rate.value} and the steps are of one GPU, one of these choices fits",
+        evidence=(
+            Observation(name="samples in a step", value=plan.batch, source=micro.at),
+            Observation(name="learning rate", value=plan.rate.value, source=plan.rate.at),
+            Observation(name="optimizer steps", value=steps.number, source=steps.at),
+        ),
+        fixes=(
+            Fix(
+                summary="scale the rate, and divide what is counted in steps",
+                paste="\n".join(
+                    (
+                        f"learning rate  {root:.3g} (Adam, by the square root)",
+                        f"               {linear:.3g} (SGD, linear)",
+                        f"steps          {max(1, steps.number // ranks):,}",
+                        *_counted(plan, ranks),
+                    )
+                ),
+                language="text",
+            ),
+            *_same_batch(micro.number or 1, ranks),
+        ),
+    )
+
+
+def _counted(plan: LaunchPlan, ranks: int) -> Iterator[str]:
+    for name in COUNTED:
+        found = plan.get(name)
+        if found is not None and found.number:
+            yield f"{name[4:].ljust(14)} {max(1, found.number // ranks):,}"
+
+
+def _same_batch(micro: int, ranks: int) -> Iterator[Fix]:
+    if micro % ranks == 0:
+        yield Fix(
+            summary="or keep the effective batch of one GPU",
+            paste=f"micro-batch {micro // ranks} on each of {ranks} ranks",
+            language="text",
+        )

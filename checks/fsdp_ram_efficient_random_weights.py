@@ -1,0 +1,46 @@
+"""FSDP loads the weights on rank 0 only, but nothing sends them to the other ranks.
+
+With ``fsdp_cpu_ram_efficient_loading`` only rank 0 reads the checkpoint, and the other ranks have
+placeholders. ``fsdp_sync_module_states`` sends them the weights. Without it they train from random
+or uninitialised numbers, or NaN. Newer versions of accelerate switch it on with a warning.
+
+Symptoms: a loss as of an untrained model, or NaN, from the first step on.
+
+To fix it, set ``fsdp_sync_module_states: true``, or switch off the loading on rank 0 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.launch import Launch
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+LOADS, SENDS = "fsdp.cpu_ram_efficient_loading", "fsdp.sync_module_states"
+
+
+def in_a_launch(launch: Launch) -> Iterator[Finding]:
+    sends, loads = launch.get(SENDS), launch.get(LOADS)
+    version = launch.get("fsdp.version")
+    # FSDP2 needs no such setting.
+    if sends is None or loads is None or (version is not None and version.value == "2"):
+        return
+    if loads.on and not sends.on and sends.value != "null":
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+            because=f"only rank 0 loads the weights ({loads.at}), and fsdp_sync_module_states is "
+            f"off ({sends.at}); versions of accelerate that do not switch it on by themselves "
+            "leave the other ranks with random weights",
+            evidence=(
+                Observation(name="cpu_ram_efficient_loading", value=loads.value, source=loads.at),
+                Observation(name="sync_module_states", value=sends.value, source=sends.at),
+            ),
+            fixes=(
+                Fix(
+                    summary="send the weights of rank 0 to all ranks",
+                    paste="fsdp_sync_module_states: true",
+                    language="text",
+                ),
+            ),
+        )

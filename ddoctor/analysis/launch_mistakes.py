@@ -1,0 +1,245 @@
+"""What contradicts itself within a launch line and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.models import Confidence, Finding, Fix, Language, Observation, Severity
+
+LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+BY_NUMBER = ("srun",)
+"""Starters that run one and the same command on every host."""
+# torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
+ENDPOINTS = ("endpoint", "main-address")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """Something that cannot work, and the setting to change."""
+
+    because: str
+    at: Setting
+    fix: Fix
+    confidence: Confidence = Confidence.CERTAIN
+    severity: Severity = Severity.ERROR
+
+    def finding(self) -> Finding:
+        """The finding of a check."""
+        return Finding(
+            severity=self.severity,
+            confidence=self.confidence,
+            because=self.because,
+            evidence=(
+                Observation(name=shown(self.at.name), value=self.at.value, source=self.at.at),
+            ),
+            fixes=(self.fix,),
+        )
+
+
+def shown(name: str) -> str:
+    """A setting's name in sentences."""
+    return name.rpartition(".")[2].replace("-", " ") if "." in name else name.replace("-", " ")
+
+
+def paste(summary: str, text: str, language: Language = "sh", caution: str = "") -> Fix:
+    """A fix to paste."""
+    return Fix(summary=summary, paste=text, language=language, caution=caution)
+
+
+def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
+    """All of them, the most severe first."""
+    launch = plan.launch
+    yield from _unfinished(launch)
+    yield from _unknown(launch)
+    yield from _hosts(launch)
+    yield from _accumulation(plan)
+    yield from _deepspeed(plan)
+
+
+def _unfinished(launch: Launch) -> Iterator[Mistake]:
+    """Lines that were copied from a guide, or cut by a comment."""
+    for one in launch.all("broken-continuation"):
+        yield Mistake(
+            because=f"the command ends at {one.at}: a blank or a comment follows its backslash, so "
+            f"the next line is a command of its own: `{one.value}`",
+            at=one,
+            fix=paste(
+                "let the backslash be the last character of the line",
+                one.value.partition("\\")[0].rstrip() + " \\",
+            ),
+        )
+    for one in launch.all("placeholder")[:1]:
+        yield Mistake(
+            because=f"`{one.value}` at {one.at} looks like a placeholder of a guide",
+            at=one,
+            fix=paste("put in the value of this run", one.value),
+            confidence=Confidence.LIKELY,
+        )
+
+
+def _unknown(launch: Launch) -> Iterator[Mistake]:
+    for one in launch.unknown:
+        setting = one.setting
+        dashes = "" if "file" in one.of else "--"
+        name = f"{dashes}{setting.name.lstrip('-')}"
+        meant = f": did you mean {one.nearest}?" if one.nearest else ""
+        yield Mistake(
+            because=f"{one.of} knows no {name} ({setting.at}){meant}",
+            at=setting,
+            fix=paste("write it as the installed version does", one.nearest)
+            if one.nearest
+            else paste("see what it knows", _help(one.of)),
+            confidence=Confidence.CERTAIN if one.nearest else Confidence.LIKELY,
+        )
+
+
+def _help(program: str) -> str:
+    return "accelerate config" if "file" in program else f"{program} --help"
+
+
+def _hosts(launch: Launch) -> Iterator[Mistake]:
+    hosts, rank = launch.hosts, launch.get("host-rank")
+    if hosts is None:
+        return
+    count = launch.get("hosts")
+    if rank is not None and rank.number is not None and rank.number >= hosts > 0:
+        yield Mistake(
+            because=f"host {rank.number} ({rank.at}) does not exist: {hosts} hosts "
+            f"({count.at if count else ''}) have the numbers 0 to {hosts - 1}",
+            at=rank,
+            fix=paste("count the hosts from 0", f"# on the last host: {hosts - 1}"),
+        )
+    if hosts < 2:
+        return
+    standalone = launch.get("standalone")
+    if standalone is not None and standalone.on:
+        yield Mistake(
+            because=f"--standalone ({standalone.at}) lets each host meet itself only, so each of "
+            f"the {hosts} hosts waits for the others until a timeout",
+            at=standalone,
+            fix=paste(
+                "meet at an address of the first host",
+                f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
+                "--rdzv-endpoint=FIRST_HOST:29500 …",
+            ),
+        )
+        return
+    if (
+        rank is not None
+        and rank.number is not None
+        and any(name in BY_NUMBER for name in launch.around)
+    ):
+        yield Mistake(
+            because=f"srun runs this line on all {hosts} hosts, and each of them gets the number "
+            f"{rank.number} ({rank.at})",
+            at=rank,
+            fix=paste(
+                "let each host read its own number, or let the rendezvous count",
+                "srun bash -c 'torchrun --node-rank=$SLURM_NODEID …'",
+            ),
+        )
+    yield from _address(launch, hosts)
+
+
+def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
+    meets = launch.get(*ENDPOINTS)
+    if meets is not None and meets.value.partition(":")[0] in LOCAL:
+        yield Mistake(
+            because=f"{hosts} hosts would meet at {meets.value} ({meets.at}), which is a different "
+            "place on each of them",
+            at=meets,
+            fix=paste(
+                "give the address of the first host",
+                "--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
+            ),
+        )
+    elif meets is None and launch.launcher in ("torchrun", "torch.distributed.launch"):
+        at = launch.get("hosts")
+        static = launch.get("rendezvous")
+        if at is not None and (static is None or static.value == "static"):
+            yield Mistake(
+                because=f"{hosts} hosts ({at.at}) have no address to meet at, so each waits for "
+                "the others at its own 127.0.0.1",
+                at=at,
+                fix=paste(
+                    "give the address of the first host",
+                    f"torchrun --nnodes={hosts} --node-rank=… --master-addr=FIRST_HOST "
+                    "--master-port=29500 …",
+                ),
+            )
+    elif meets is None and launch.launcher == "accelerate":
+        at = launch.get("hosts")
+        if at is not None:
+            yield Mistake(
+                because=f"{hosts} machines ({at.at}) have no main_process_ip to meet at",
+                at=at,
+                fix=paste(
+                    "give the address of the first machine",
+                    f"accelerate launch --num_machines {hosts} --machine_rank … "
+                    "--main_process_ip FIRST_HOST --main_process_port 29500 …",
+                ),
+                confidence=Confidence.LIKELY,
+            )
+
+
+def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:
+    """The same number in two places: the launcher's is used by accelerate, the script's by it."""
+    launch = plan.launch
+    own = launch.get("accumulation")
+    other = plan.get("arg.gradient_accumulation_steps", "deepspeed.gradient_accumulation_steps")
+    numbers = (own and own.number, other and other.number)
+    if own is None or other is None or None in numbers or own.number == other.number:
+        return
+    if "default" in other.origin or (own.number == 1 and not own.file):
+        return
+    yield Mistake(
+        because=f"gradient accumulation is {own.value} at {own.at} and {other.value} at {other.at}",
+        at=own,
+        fix=paste("write the same number in both", f"gradient_accumulation_steps: {other.value}"),
+        confidence=Confidence.LIKELY,
+        severity=Severity.WARNING,
+    )
+
+
+def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
+    """What DeepSpeed asserts at its start (deepspeed/runtime/config.py)."""
+    launch, ranks = plan.launch, plan.ranks
+    whole = launch.get("deepspeed.train_batch_size")
+    micro = launch.get("deepspeed.train_micro_batch_size_per_gpu")
+    steps = launch.get("deepspeed.gradient_accumulation_steps")
+    if (
+        whole is not None
+        and micro is not None
+        and steps is not None
+        and ranks is not None
+        and whole.number is not None
+        and micro.number is not None
+        and steps.number is not None
+        and whole.number != micro.number * steps.number * ranks
+    ):
+        yield Mistake(
+            because=f"train_batch_size is {whole.value} ({whole.at}), but a micro-batch of "
+            f"{micro.value} × {steps.value} accumulation steps × {ranks} ranks is "
+            f"{micro.number * steps.number * ranks}",
+            at=whole,
+            fix=paste(
+                "leave train_batch_size to DeepSpeed, or write the product",
+                f'"train_batch_size": {micro.number * steps.number * ranks}',
+                "text",
+            ),
+        )
+    stage = plan.get("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
+    offload = plan.get(
+        "deepspeed.zero_optimization.offload_param.device", "deepspeed.offload_param_device"
+    )
+    if stage is not None and offload is not None and stage.number is not None and stage.number < 3:
+        yield Mistake(
+            because=f"parameters are to be offloaded to {offload.value} ({offload.at}), which ZeRO "
+            f"does in stage 3 only, and the stage is {stage.value} ({stage.at})",
+            at=offload,
+            fix=paste("use stage 3, or leave out offload_param", '"stage": 3', "text"),
+            severity=Severity.WARNING,
+        )

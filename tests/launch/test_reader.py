@@ -1,0 +1,262 @@
+"""What a launch command starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.errors import DoctorError
+from tests.launched import launched
+
+SCRIPT = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--verbose", action="store_true")
+    parser.parse_args()
+"""
+# accelerate's own file for two GPUs, as `accelerate config` writes it.
+TWO_GPUS = """
+    compute_environment: LOCAL_MACHINE
+    debug: false
+    distributed_type: MULTI_GPU
+    downcast_bf16: 'no'
+    gpu_ids: all
+    machine_rank: 0
+    main_training_function: main
+    mixed_precision: bf16
+    num_machines: 1
+    num_processes: 2
+    rdzv_backend: static
+    same_network: true
+    tpu_env: []
+    tpu_use_cluster: false
+    tpu_use_sudo: false
+    use_cpu: false
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "hosts", "ranks"),
+    [
+        ("torchrun --nproc-per-node 4 train.py", "torchrun", 1, 4),
+        ("torchrun --nproc_per_node=4 --nnodes=2 --rdzv-endpoint=a:1 train.py", "torchrun", 2, 8),
+        ("torchrun --nproc-per-node=2 -m pkg.train --lr 1", "torchrun", 1, 2),
+        ("torchrun train.py", "torchrun", 1, 1),
+        ("FOO=1 CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=2 train.py", "torchrun", 1, 2),
+        ("python -u -m torch.distributed.run --nproc-per-node=3 train.py", "torchrun", 1, 3),
+        (
+            "python -m torch.distributed.launch --nproc_per_node=4 --use_env train.py",
+            "torch.distributed.launch",
+            1,
+            4,
+        ),
+        ("accelerate launch --num_processes 2 train.py", "accelerate", 1, 2),
+        (
+            "accelerate launch --multi_gpu --num_processes=16 --num_machines 2 a.py",
+            "accelerate",
+            2,
+            16,
+        ),
+        ("accelerate launch --config_file two.yaml train.py", "accelerate", 1, 2),
+        ("accelerate launch --config_file two.yaml --num_processes 4 train.py", "accelerate", 1, 4),
+        ("deepspeed --num_nodes 2 --num_gpus 8 tune.py --deepspeed ds.json", "deepspeed", 2, 16),
+        ("python train.py", "python", 1, 1),
+        ("mpirun -np 4 --mca btl tcp -x NCCL_DEBUG python train.py", "python", 1, 4),
+        ("srun -N2 --ntasks-per-node=8 python train.py", "python", 2, 16),
+        ("srun -N 2 torchrun --nnodes 2 --nproc-per-node 8 train.py", "torchrun", 2, 16),
+        ("nohup env A=1 torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
+        ("uv run torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
+        ("bash -c 'cd x && torchrun --nproc-per-node 2 train.py'", "torchrun", 1, 2),
+        (
+            "ray job submit -- python -m torch.distributed.run --nproc-per-node=2 t.py",
+            "torchrun",
+            1,
+            2,
+        ),
+    ],
+)
+def test_hosts_and_ranks(
+    tmp_path: Path, command: str, launcher: str, hosts: int, ranks: int
+) -> None:
+    launch = launched(tmp_path, command, two_yaml=TWO_GPUS, train_py=SCRIPT, ds_json="{}")
+    assert (launch.launcher, launch.hosts, launch.ranks) == (launcher, hosts, ranks)
+    assert launch.unknown == ()
+
+
+def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
+    command = "accelerate launch --config_file two.yaml --num_processes 4 train.py"
+    launch = launched(tmp_path, command, two_yaml=TWO_GPUS)
+    assert [(one.value, one.at) for one in launch.all("ranks")] == [
+        ("4", "the command line"),
+        ("2", "two.yaml:10"),
+    ]
+
+
+def test_the_default_file_of_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "accelerate"
+    folder.mkdir(parents=True)
+    (folder / "default_config.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 3\n")
+    launch = launched(tmp_path, "accelerate launch train.py")
+    ranks = launch.get("ranks")
+    assert ranks is not None
+    assert (ranks.value, ranks.at) == ("3", "default_config.yaml:2")
+
+
+def test_arguments_of_the_script_come_before_its_defaults(tmp_path: Path) -> None:
+    launch = launched(tmp_path, "python train.py --batch-size=16 --verbose", train_py=SCRIPT)
+    assert launch.number("arg.batch_size") == 16
+    assert launch.on("arg.verbose")
+    rate = launch.get("arg.lr")
+    assert rate is not None
+    assert (rate.value, rate.at) == ("0.0001", "train.py:4")
+    assert launch.arguments == ("--batch-size=16", "--verbose")
+
+
+def test_overrides_without_dashes_and_a_config_file(tmp_path: Path) -> None:
+    launch = launched(
+        tmp_path,
+        "python train.py --config run.yaml optimizer.lr=3e-4 batch_size=16",
+        run_yaml="batch_size: 8\noptimizer:\n  lr: 1e-3\n  name: adamw\n",
+    )
+    assert [one.value for one in launch.all("arg.batch_size")] == ["16", "8"]
+    assert [one.at for one in launch.all("arg.optimizer.lr")] == ["the command line", "run.yaml:3"]
+
+
+JOB = """
+    #!/bin/bash
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=1   # one launcher
+    #SBATCH --gres=gpu:a100:8
+    ##SBATCH --time=1
+    export NCCL_DEBUG=INFO
+    GPUS=8
+    MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    echo "python not.py"
+    cat <<EOF
+    torchrun not_this.py
+    EOF
+    srun torchrun --nnodes $SLURM_NNODES --nproc_per_node ${GPUS:-4} \\
+      --rdzv_endpoint "$MASTER:29500" \\
+      train.py --lr 3e-4 --name "a b" > log.txt 2>&1 &
+    wait
+"""
+
+
+def test_a_job_of_slurm(tmp_path: Path) -> None:
+    launch = launched(tmp_path, "sbatch --nodes=4 job.sbatch", job_sbatch=JOB)
+    assert (launch.script, launch.arguments) == ("train.py", ("--lr", "3e-4", "--name", "a b"))
+    assert launch.around == ("sbatch", "job.sbatch", "srun")
+    assert launch.ranks_per_host == 8
+    assert launch.hosts is None
+    assert [one.value for one in launch.all("nodes")] == ["4", "2"]
+    assert [one.at for one in launch.all("gres")] == ["job.sbatch:4"]
+    assert launch.get("time-limit") is None
+    debug = launch.get("env.NCCL_DEBUG")
+    assert debug is not None
+    assert debug.at == "job.sbatch:6"
+    assert any("$SLURM_NNODES" in one.value for one in launch.unresolved)
+    endpoint = launch.get("endpoint")
+    assert endpoint is not None
+    assert endpoint.line == 14
+
+
+def test_the_last_launch_of_a_script_counts(tmp_path: Path) -> None:
+    script = """
+        set -e
+        python prepare.py
+        for seed in 1 2; do
+            torchrun --nproc-per-node "$1" train.py --seed $seed
+        done
+    """
+    launch = launched(tmp_path, "bash run.sh 4", run_sh=script)
+    assert (launch.script, launch.ranks) == ("train.py", 4)
+
+
+def test_a_script_in_a_script(tmp_path: Path) -> None:
+    inner = "torchrun --nproc-per-node $GPUS $(which train) $@\n"
+    launch = launched(
+        tmp_path, "./outer.sh", outer_sh="export GPUS=2\nbash inner.sh --lr 1\n", inner_sh=inner
+    )
+    assert (launch.script, launch.ranks, launch.arguments) == ("train", 2, ("--lr 1",))
+    assert launch.files == ("./outer.sh", "inner.sh")
+
+
+MANIFEST = """
+    apiVersion: kubeflow.org/v1
+    kind: PyTorchJob
+    spec:
+      nprocPerNode: "4"
+      pytorchReplicaSpecs:
+        Master:
+          replicas: 1
+          template: &template
+            spec:
+              containers:
+              - name: pytorch
+                image: img
+                command: ["torchrun", "--nnodes=3", "--nproc-per-node=4", "train.py"]
+                args: ["--lr", "1e-3"]
+                env:
+                - {name: NCCL_DEBUG, value: INFO}
+                resources:
+                  limits: {nvidia.com/gpu: 4, memory: 64Gi}
+        Worker:
+          replicas: 2
+          template: *template
+"""
+
+
+def test_a_manifest_of_kubernetes(tmp_path: Path) -> None:
+    launch = launched(tmp_path, "job.yaml", job_yaml=MANIFEST)
+    assert (launch.script, launch.hosts, launch.ranks) == ("train.py", 3, 12)
+    assert launch.arguments == ("--lr", "1e-3")
+    assert [launch.number(name) for name in ("gpus-per-host", "pods")] == [4, 3]
+    kind = launch.get("kind")
+    assert kind is not None
+    assert kind.value == "PyTorchJob"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("ls -l", "no launch of a training"),
+        ("torchrun --nproc-per-node 2", "torchrun has no script"),
+        ("bash missing.sh", "cannot read missing.sh: No such file"),
+        ("accelerate launch --config_file missing.yaml train.py", "cannot read missing.yaml"),
+        ("accelerate launch --config_file bad.yaml train.py", "bad.yaml:2 is no YAML"),
+        ("accelerate launch --config_file deep.yaml train.py", "deep.yaml:1 is no YAML"),
+        ("accelerate launch --config_file laughs.yaml train.py", "more than 10000 values"),
+        ("accelerate config", "no launch of a training"),
+        ("bad.yaml", "bad.yaml:2 is no YAML"),
+        ("two.yaml", "two.yaml has no container"),
+        ("bash loop.sh", "no launch of a training"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, command: str, says: str) -> None:
+    laughs = ["a0: &a0 [1, 2]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
+    with pytest.raises(DoctorError, match=says) as raised:
+        launched(
+            tmp_path,
+            command,
+            two_yaml=TWO_GPUS,
+            bad_yaml="a: 1\n b: [\n",
+            deep_yaml="[" * 100_000,
+            laughs_yaml="\n".join(laughs),
+            loop_sh="bash loop.sh\n",
+        )
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_of_100_mb_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "large.yaml").open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(DoctorError, match="larger than 4 MiB"):
+        launched(tmp_path, "accelerate launch --config_file large.yaml train.py")
