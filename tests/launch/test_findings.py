@@ -1,0 +1,335 @@
+"""What is told of launch lines and their files, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Confidence, Finding, Severity
+from tests.launch.test_reader import MANIFEST, SCRIPT, TWO_GPUS
+from tests.launched import launched
+
+
+@pytest.fixture(autouse=True)
+def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+
+FSDP = """
+    compute_environment: LOCAL_MACHINE
+    distributed_type: FSDP
+    fsdp_config:
+      fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+      fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
+      fsdp_cpu_ram_efficient_loading: true
+      fsdp_sync_module_states: true
+      fsdp_use_orig_params: true
+      fsdp_state_dict_type: SHARDED_STATE_DICT
+    machine_rank: 0
+    mixed_precision: bf16
+    num_machines: 1
+    num_processes: 8
+"""
+ZERO = """
+    {
+      "train_batch_size": 64,
+      "train_micro_batch_size_per_gpu": 4,
+      "gradient_accumulation_steps": 2,
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}
+    }
+"""
+JOB = """
+    #!/bin/bash
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --cpus-per-task=64
+    #SBATCH --gpus-per-node=8
+    export NCCL_DEBUG=WARN
+    srun torchrun --nnodes 2 --nproc-per-node 8 --node-rank $SLURM_NODEID \\
+      --rdzv-endpoint $MASTER:29500 train.py
+"""
+
+
+def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Finding, ...]:
+    """The findings about a launch, on a machine with a number of GPUs."""
+    files = {
+        "train_py": SCRIPT,
+        "two_yaml": TWO_GPUS,
+        "fsdp_yaml": FSDP,
+        "ds_json": ZERO,
+        "job_sbatch": JOB,
+        "pod_yaml": MANIFEST,
+    }
+    launch = launched(folder, command, **{**files, **texts})
+    machine = Gpus(
+        driver="570.1",
+        gpus=tuple(
+            Gpu(index=index, name="A100", memory_total=80 * 2**30, memory_used=0)
+            for index in range(gpus)
+        ),
+    )
+    return engine.examine(Evidence([launch, machine]), "doctor").findings
+
+
+@pytest.mark.parametrize(
+    ("cause", "command", "says", "texts"),
+    [
+        (
+            "launch-config-invalid",
+            "torchrun --nprocs-per-node 2 train.py",
+            "mean --nproc-per-node?",
+            {},
+        ),
+        ("launch-config-invalid", "torchrun train.py --batch-sise 4", "mean --batch-size?", {}),
+        (
+            "launch-config-invalid",
+            "accelerate launch --config_file two.yaml train.py",
+            "did you mean num_machines?",
+            {"two_yaml": TWO_GPUS.replace("num_machines", "num_machine")},
+        ),
+        (
+            "launch-config-invalid",
+            "torchrun --nnodes=2 --node-rank=2 --master-addr=a train.py",
+            "host 2 (the command line) does not exist",
+            {},
+        ),
+        ("launch-config-invalid", "torchrun --standalone --nnodes=2 train.py", "itself only", {}),
+        (
+            "launch-config-invalid",
+            "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:29500 train.py",
+            "would meet at localhost:29500",
+            {},
+        ),
+        ("launch-config-invalid", "torchrun --nnodes=4 train.py", "no address to meet at", {}),
+        (
+            "launch-config-invalid",
+            "accelerate launch --num_machines 2 --num_processes 16 --machine_rank 0 train.py",
+            "no main_process_ip",
+            {},
+        ),
+        (
+            "launch-config-invalid",
+            "sbatch job.sbatch",
+            "each of them gets the number 0 (job.sbatch:7)",
+            {"job_sbatch": JOB.replace("$SLURM_NODEID", "0")},
+        ),
+        (
+            "launch-config-invalid",
+            "bash run.sh",
+            "a blank or a comment follows its backslash",
+            {"run_sh": "torchrun --nproc-per-node=2 \\  # of this host\n  train.py\npython a.py\n"},
+        ),
+        (
+            "launch-config-invalid",
+            "torchrun --nnodes=2 --master-addr=<IP of node 0> --node-rank=0 train.py".replace(
+                "<IP of node 0>", "'<IP of node 0>'"
+            ),
+            "placeholder",
+            {},
+        ),
+        (
+            "launch-config-invalid",
+            "deepspeed --num_gpus 4 tune.py --deepspeed ds.json",
+            "4 × 2 accumulation steps × 4 ranks is 32",
+            {},
+        ),
+        (
+            "launch-config-invalid",
+            "deepspeed --num_gpus 8 tune.py --deepspeed ds.json",
+            "stage 3 only, and the stage is 2 (ds.json:5)",
+            {"ds_json": ZERO.replace('"stage": 3', '"stage": 2')},
+        ),
+        (
+            "world-size-mismatch",
+            "accelerate launch --num_machines 2 --num_processes 1 --main_process_ip a train.py",
+            "the total over all machines",
+            {},
+        ),
+        (
+            "world-size-mismatch",
+            "sbatch job.sbatch",
+            "8 tasks on each host (job.sbatch:3), and each is a torchrun that starts 8 ranks: 64",
+            {"job_sbatch": JOB.replace("--ntasks-per-node=1", "--ntasks-per-node=8")},
+        ),
+        (
+            "world-size-mismatch",
+            "sbatch --nodes=4 job.sbatch",
+            "the job has 4 hosts (the command line), and torchrun expects 2 (job.sbatch:7)",
+            {},
+        ),
+        (
+            "world-size-mismatch",
+            "pod.yaml",
+            "the job has 5 hosts (pod.yaml:",
+            {"pod_yaml": MANIFEST.replace("replicas: 2", "replicas: 4")},
+        ),
+        (
+            "nproc-exceeds-visible-gpus",
+            "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=4 train.py",
+            "0,1 (the command line) makes visible 2 GPUs",
+            {},
+        ),
+        (
+            "nproc-exceeds-visible-gpus",
+            "torchrun --nproc-per-node=9 train.py",
+            "this machine has 8 GPUs",
+            {},
+        ),
+        (
+            "nproc-exceeds-visible-gpus",
+            "sbatch job.sbatch",
+            "job.sbatch:5 asks for 4 GPUs",
+            {"job_sbatch": JOB.replace("--gpus-per-node=8", "--gpus-per-node=4")},
+        ),
+        (
+            "not-launched-distributed",
+            "accelerate launch --config_file two.yaml --num_processes 4 train.py",
+            "accelerate starts one where distributed_type is NO (two.yaml:3)",
+            {"two_yaml": TWO_GPUS.replace("MULTI_GPU", "'NO'")},
+        ),
+        (
+            "fsdp-wrap-policy-wrong",
+            "accelerate launch --config_file fsdp.yaml train.py",
+            "is empty (fsdp.yaml:5)",
+            {"fsdp_yaml": FSDP.replace("LlamaDecoderLayer", "''")},
+        ),
+        (
+            "fsdp-ram-efficient-random-weights",
+            "accelerate launch --config_file fsdp.yaml train.py",
+            "fsdp_sync_module_states is off (fsdp.yaml:7)",
+            {"fsdp_yaml": FSDP.replace("states: true", "states: false")},
+        ),
+        (
+            "mixed-precision-overridden",
+            "accelerate launch --num_processes=2 lerobot-train --policy.use_amp=true",
+            "policy.use_amp is on (the command line), but does nothing",
+            {},
+        ),
+        (
+            "env-not-propagated-to-nodes",
+            "sbatch job.sbatch",
+            "NCCL_DEBUG (job.sbatch:6) would not reach",
+            {"job_sbatch": JOB.replace("srun", "srun --export=PATH,HOME")},
+        ),
+        (
+            "env-not-propagated-to-nodes",
+            "bash run.sh",
+            "mpirun passes on only what -x names",
+            {"run_sh": "export NCCL_DEBUG=INFO\nmpirun -np 4 -H a:2,b:2 python train.py\n"},
+        ),
+        (
+            "cpu-affinity-wrong",
+            "sbatch job.sbatch",
+            "8 ranks in one task (job.sbatch:3), which gets 4 CPUs a task (job.sbatch:4)",
+            {"job_sbatch": JOB.replace("--cpus-per-task=64", "--cpus-per-task=4")},
+        ),
+        ("shm-too-small", "pod.yaml", "mounts nothing at /dev/shm", {}),
+    ],
+)
+def test_told(tmp_path: Path, cause: str, command: str, says: str, texts: dict[str, str]) -> None:
+    found = [one for one in told(tmp_path, command, gpus=8, **texts) if one.cause == cause]
+    assert len(found) == 1, found
+    assert says in found[0].because
+    assert found[0].severity > Severity.NOTE
+    assert found[0].fixes
+
+
+SHM = """volumeMounts: [{name: shm, mountPath: /dev/shm}]
+                resources:"""
+SOUND = [
+    ("torchrun --nproc-per-node 8 train.py --batch-size 4", {}),
+    ("torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 train.py", {}),
+    ("torchrun --nnodes=1:4 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=a:1 t.py", {}),
+    ("torchrun --standalone --nproc-per-node=gpu train.py", {}),
+    ("torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py", {}),
+    ("torchrun --nproc-per-node=$GPUS train.py", {}),
+    ("CUDA_VISIBLE_DEVICES=4,5,6,7 torchrun --nproc-per-node=4 train.py", {}),
+    ("accelerate launch train.py", {}),
+    ("accelerate launch --config_file two.yaml train.py", {}),
+    ("accelerate launch --config_file two.yaml --num_processes 8 train.py", {}),
+    ("accelerate launch --config_file fsdp.yaml train.py", {}),
+    (
+        "accelerate launch --config_file fsdp.yaml train.py",
+        {"fsdp_yaml": FSDP.replace("LlamaDecoderLayer", "null")},
+    ),
+    (
+        "accelerate launch --config_file fsdp.yaml train.py",
+        {
+            "fsdp_yaml": FSDP.replace("states: true", "states: false").replace(
+                "loading: true", "loading: false"
+            )
+        },
+    ),
+    (
+        "accelerate launch --num_machines 2 --num_processes 16 --machine_rank 0 "
+        "--main_process_ip 10.0.0.1 --main_process_port 29500 train.py",
+        {},
+    ),
+    ("accelerate launch --cpu --num_processes 16 train.py", {}),
+    ("accelerate launch --config_file one.yaml train.py", {"one_yaml": "distributed_type: 'NO'\n"}),
+    ("accelerate launch --mixed_precision bf16 lerobot-train --policy.use_amp=true", {}),
+    ("accelerate launch --num_processes=2 lerobot-train --policy.use_amp=false", {}),
+    ("deepspeed --num_gpus 8 tune.py --deepspeed ds.json", {}),
+    (
+        "deepspeed --num_gpus 3 tune.py --deepspeed ds.json",
+        {"ds_json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'},
+    ),
+    ("sbatch job.sbatch", {}),
+    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("#SBATCH --cpus-per-task=64\n", "")}),
+    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("srun", "srun --export=ALL,A=1")}),
+    ("srun -N2 --ntasks-per-node=8 python train.py", {}),
+    ("bash run.sh", {"run_sh": "export A=1\nmpirun -np 4 -H a:2,b:2 python train.py\n"}),
+    ("bash run.sh", {"run_sh": "export NCCL_DEBUG=INFO\nmpirun -np 4 python train.py\n"}),
+    ("bash run.sh", {"run_sh": "# a \\  # comment\ntorchrun \\\n  --nproc-per-node=2 train.py\n"}),
+    ("pod.yaml", {"pod_yaml": MANIFEST.replace("resources:", SHM)}),
+    ("python train.py --lr 3e-4", {}),
+    ("python other.py --anything 4", {"other_py": "import sys\nprint(sys.argv)\n"}),
+    (
+        "python other.py --anything 4",
+        {"other_py": SCRIPT.replace("parse_args", "parse_known_args")},
+    ),
+    (
+        "python other.py --anything 4",
+        {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
+    ),
+    ("python train.py --verb", {}),
+]
+
+
+@pytest.mark.parametrize(("command", "texts"), SOUND)
+def test_quiet(tmp_path: Path, command: str, texts: dict[str, str]) -> None:
+    found = told(tmp_path, command, gpus=8, **texts)
+    assert [one for one in found if one.severity > Severity.NOTE] == []
+
+
+def test_the_effective_batch_is_a_note_with_choices(tmp_path: Path) -> None:
+    command = "accelerate launch --num_processes=2 lerobot-train --batch_size=8 --steps=50000 "
+    (note,) = [
+        one
+        for one in told(tmp_path, command + "--optimizer.lr=1e-4 --save_freq=5000", gpus=2)
+        if one.cause == "effective-batch-lr-mismatch"
+    ]
+    assert (note.severity, note.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "uses 16 samples, 2 times as many as on one GPU" in note.because
+    paste = note.fixes[0].paste
+    assert "0.000141 (Adam" in paste
+    assert "0.0002 (SGD" in paste
+    assert "25,000" in paste
+    assert "2,500" in paste
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch --num_processes=1 lerobot-train --batch_size=8 --steps=50 --lr=1e-4",
+        "accelerate launch --num_processes=2 lerobot-train --batch_size=8 --steps=50",
+        "accelerate launch --num_processes=2 lerobot-train --steps=50 --lr=1e-4",
+    ],
+)
+def test_no_note_without_numbers(tmp_path: Path, command: str) -> None:
+    found = told(tmp_path, command, gpus=2)
+    assert [one for one in found if one.cause == "effective-batch-lr-mismatch"] == []
