@@ -66,7 +66,8 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
         return
     if (ranks.number or 1) > 1:
         yield Finding(
-            severity=Severity.WARNING,
+            # A template for one GPU may keep the number of another one.
+            severity=Severity.NOTE if ranks.file == kind.file else Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=f"{ranks.value} processes are asked for ({ranks.at}), but accelerate starts "
             f"one where distributed_type is NO ({kind.at})",

@@ -12,7 +12,7 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Launch, Setting, Unknown
-from ddoctor.launch import accelerate_config, files, kubernetes, script_settings
+from ddoctor.launch import accelerate_config, files, kubernetes, script_settings, shell
 from ddoctor.launch.launchers import (
     ACCELERATE,
     DEEPSPEED,
@@ -48,6 +48,15 @@ PROGRAMS = {
     "salloc": SLURM,
     "mpirun": MPIRUN,
     "mpiexec": MPIRUN,
+}
+# slurm.schedmd.com/sbatch.html, output environment variables.
+SET_BY_SLURM = {
+    "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes",
+    "SLURM_NTASKS": "tasks",
+    "SLURM_NTASKS_PER_NODE": "tasks-per-host",
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
 STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
 """Programs that start other commands, and know nothing of torch."""
@@ -152,34 +161,36 @@ def _of_script(
     found: _Found,
     around: tuple[str, ...],
 ) -> Launch | None:
-    script = Script(name, arguments, {one.name: one for one in command.variables})
+    own, _ = _parsed(SLURM, [*shell.directives(text, name)], found)
+    asked = {one.name: one.value for one in reversed([*found.settings, *own])}
+    script = Script(
+        file=name,
+        arguments=arguments,
+        variables={one.name: one for one in command.variables},
+        given={
+            key: asked[one] for key, one in SET_BY_SLURM.items() if asked.get(one, "").isdigit()
+        },
+    )
     every = [*script.commands(text)]
     broken = [word.setting("broken-continuation", word.text) for word in script.broken]
     around = (*around, PurePath(name).name) if name else around
+    settings = (*own, *command.settings)
     launch = None
     for one in reversed(every):
         # What another command sets counts for that one alone.
         mark = len(found.settings)
-        launch = _launch(one, found, around)
+        try:
+            launch = _launch(replace(one, settings=settings), found, around)
+        except DoctorError as error:
+            # A script may name files that only exist where and when it runs.
+            found.unresolved.append(one.words[0].setting("file", str(error)))
+            continue
         if launch is not None:
             break
         del found.settings[mark:]
     if launch is None:
         return None
-    directives = [
-        one
-        for words, line in script.directives
-        for one in _parsed(SLURM, _words(words, name, line), found)[0]
-    ]
-    return msgspec.structs.replace(
-        launch,
-        settings=(*launch.settings, *directives, *broken),
-        files=tuple(dict.fromkeys(found.files)),
-    )
-
-
-def _words(text: str, file: str, line: int) -> list[Word]:
-    return [Word(text=word, file=file, line=line) for word in text.partition(" #")[0].split()]
+    return msgspec.structs.replace(launch, settings=(*launch.settings, *broken))
 
 
 def _of_starter(
@@ -226,10 +237,16 @@ def _of_launcher(
     found.settings += settings
     given = {one.key: one.value for one in parsed.given}
     if launcher is ACCELERATE:
-        config = accelerate_config.read(given.get("config_file"), found.folder)
-        found.settings += config.settings
-        found.files += config.files
-        found.unknown += config.unknown
+        try:
+            config = accelerate_config.read(given.get("config_file"), found.folder)
+        except DoctorError as error:
+            if not command.words[0].file:
+                raise
+            found.unresolved.append(command.words[0].setting("config", str(error)))
+        else:
+            found.settings += config.settings
+            found.files += config.files
+            found.unknown += config.unknown
     found.settings += _defaults(launcher)
     return _built(
         command,
@@ -294,7 +311,7 @@ def _built(
     placeholders = [word for word in command.words if PLACEHOLDER.search(word.text)]
     found.settings += [word.setting("placeholder", word.text) for word in placeholders]
     if launcher == "python":
-        found.settings += _ranks_of_python(found.settings)
+        found.settings += _ranks_of_python(found.settings, around)
     first = command.words[0]
     return Launch(
         command=found.command,
@@ -312,7 +329,7 @@ def _built(
     )
 
 
-def _ranks_of_python(settings: Sequence[Setting]) -> Iterator[Setting]:
+def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Setting]:
     """One rank for each process: a scheduler's tasks, else one."""
     told = {one.name: one for one in reversed(settings)}
     nodes, each = told.get("nodes"), told.get("tasks-per-host")
@@ -320,9 +337,9 @@ def _ranks_of_python(settings: Sequence[Setting]) -> Iterator[Setting]:
         yield msgspec.structs.replace(tasks, name="ranks")
     elif each is not None:
         yield msgspec.structs.replace(each, name="ranks-per-host")
-    elif nodes is None:
+    elif not {*around} & {*STARTERS}:
         yield Setting(name="ranks", value="1", origin="one process of Python")
     if nodes is not None:
         yield msgspec.structs.replace(nodes, name="hosts")
-    else:
+    elif not {*around} & {*STARTERS}:
         yield Setting(name="hosts", value="1", origin="one process of Python")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddoctor.evidence.launch import Setting
@@ -36,21 +36,27 @@ UNKNOWN = re.compile(r"\$[\w{(@*#]|`")
 HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 KEYWORDS = ("then", "do", "else", "if", "elif", "while", "until", "!", "{", "exec", "time", "nohup")
 ENDS = ("fi", "done", "esac", "}", "case", "for", "function", "echo", "printf", "cat")
-DIRECTIVE = re.compile(r"#(?P<of>SBATCH|PBS|BSUB|\$)\s+(?P<words>-.*)")
+DIRECTIVE = re.compile(r"#SBATCH\s+(?P<words>-.*)")
 SETTERS = ("export", "declare", "local", "readonly", "typeset")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Script:
     """A shell script that is being read."""
 
     file: str
     arguments: Sequence[str] = ()
     variables: dict[str, Setting] = field(default_factory=dict)
-    directives: list[tuple[str, int]] = field(default_factory=list)
-    """Words of a scheduler, with their line."""
+    """At first those that the script gets."""
+    exported: set[str] = field(default_factory=set)
+    """Variables that the script's commands get."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a scheduler sets."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
+
+    def __post_init__(self) -> None:
+        self.exported |= self.variables.keys()
 
     def commands(self, text: str) -> Iterator[Command]:
         """The simple commands of the script, in order."""
@@ -58,27 +64,27 @@ class Script:
             for number, line in lines:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
-            number, first = lines[0]
-            if match := DIRECTIVE.match(first):
-                self.directives.append((match["words"], number))
-                continue
             for words in _simple(lines):
                 yield from self._command([self._word(text, at) for text, at in words])
 
     def _command(self, words: list[Word]) -> Iterator[Command]:
         while words and words[0].text in KEYWORDS:
             del words[0]
-        setter = bool(words) and words[0].text in SETTERS
+        setter = words[0].text if words and words[0].text in SETTERS else ""
         if setter:
             words = [word for word in words[1:] if not word.text.startswith("-")]
         own: dict[str, Setting] = {}
         while words and (match := ASSIGNMENT.fullmatch(words[0].text)):
             own[match["name"]] = words[0].setting(match["name"], match["value"])
             del words[0]
+        if setter == "export":
+            # `export NAME` passes on a variable that was set before.
+            self.exported |= own.keys() | {word.text for word in words}
         if not words or setter:
             self.variables |= own
         elif words[0].text not in ENDS:
-            yield Command(words=tuple(words), variables=(*self.variables.values(), *own.values()))
+            passed = [one for name, one in self.variables.items() if name in self.exported]
+            yield Command(words=tuple(words), variables=(*passed, *own.values()))
 
     def _word(self, text: str, number: int) -> Word:
         found = WHICH.sub(lambda match: match[1] or match[2], text)
@@ -94,9 +100,22 @@ class Script:
             return " ".join(self.arguments)
         if name in self.variables:
             return self.variables[name].value
+        if name in self.given:
+            return self.given[name]
         # A variable of the caller's may replace a default, and mostly none does.
         default: str | None = match["default"]
         return match[0] if default is None else default
+
+
+def directives(text: str, file: str) -> Iterator[Word]:
+    """The options of a scheduler that stand in comments at the top of a script."""
+    for number, line in enumerate(text.splitlines()[:MOST_LINES], 1):
+        if match := DIRECTIVE.match(line):
+            for word in match["words"].partition(" #")[0].split():
+                yield Word(text=word, file=file, line=number)
+        elif line.strip() and not line.startswith("#"):
+            # Slurm reads none after the first command.
+            return
 
 
 def _lines(text: str) -> Iterator[list[tuple[int, str]]]:

@@ -69,7 +69,7 @@ def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("accelerate launch --config_file two.yaml --num_processes 4 train.py", "accelerate", 1, 4),
         ("deepspeed --num_nodes 2 --num_gpus 8 tune.py --deepspeed ds.json", "deepspeed", 2, 16),
         ("python train.py", "python", 1, 1),
-        ("mpirun -np 4 --mca btl tcp -x NCCL_DEBUG python train.py", "python", 1, 4),
+        ("mpirun -np 4 --mca btl tcp -x NCCL_DEBUG python train.py", "python", None, 4),
         ("srun -N2 --ntasks-per-node=8 python train.py", "python", 2, 16),
         ("srun -N 2 torchrun --nnodes 2 --nproc-per-node 8 train.py", "torchrun", 2, 16),
         ("nohup env A=1 torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
@@ -84,7 +84,7 @@ def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_hosts_and_ranks(
-    tmp_path: Path, command: str, launcher: str, hosts: int, ranks: int
+    tmp_path: Path, command: str, launcher: str, hosts: int | None, ranks: int
 ) -> None:
     launch = launched(tmp_path, command, two_yaml=TWO_GPUS, train_py=SCRIPT, ds_json="{}")
     assert (launch.launcher, launch.hosts, launch.ranks) == (launcher, hosts, ranks)
@@ -155,14 +155,15 @@ def test_a_job_of_slurm(tmp_path: Path) -> None:
     assert (launch.script, launch.arguments) == ("train.py", ("--lr", "3e-4", "--name", "a b"))
     assert launch.around == ("sbatch", "job.sbatch", "srun")
     assert launch.ranks_per_host == 8
-    assert launch.hosts is None
+    # What the command line asks for.
+    assert launch.hosts == 4
     assert [one.value for one in launch.all("nodes")] == ["4", "2"]
     assert [one.at for one in launch.all("gres")] == ["job.sbatch:4"]
     assert launch.get("time-limit") is None
     debug = launch.get("env.NCCL_DEBUG")
     assert debug is not None
     assert debug.at == "job.sbatch:6"
-    assert any("$SLURM_NNODES" in one.value for one in launch.unresolved)
+    assert ["$(scontrol" in one.value for one in launch.unresolved] == [True]
     endpoint = launch.get("endpoint")
     assert endpoint is not None
     assert endpoint.line == 14
