@@ -14,20 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.evidence.launch import Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("environment-drift",)
-OF_RANKS = ("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_", "OMP_")
-"""Beginnings of names that ranks read."""
 
 
-def in_a_launch(launch: Launch) -> Iterator[Finding]:
-    variables = [
-        one
-        for one in launch.settings
-        if one.name.startswith("env.") and one.name[4:].startswith(OF_RANKS)
-    ]
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    launch, variables = plan.launch, plan.variables
     if not variables:
         return
     exported = launch.get("srun.export")

@@ -40,7 +40,7 @@ AMPLE = 16 * GIB
 
 
 def in_a_manifest(launch: Launch) -> Iterator[Finding]:
-    """A pod has 64 MiB, unless it mounts a volume of its own at /dev/shm."""
+    """A pod has 64 MiB, unless it mounts a volume at /dev/shm."""
     gpus, workers, kind = launch.get("gpus-per-host"), launch.get(*WORKERS), launch.get("kind")
     if kind is None or gpus is None or launch.get("shm") is not None or launch.on("host-ipc"):
         return

@@ -65,7 +65,7 @@ def _unfinished(launch: Launch) -> Iterator[Mistake]:
     for one in launch.all("broken-continuation"):
         yield Mistake(
             because=f"the command ends at {one.at}: a blank or a comment follows its backslash, so "
-            f"the next line is a command of its own: `{one.value}`",
+            f"the next line is a separate command: `{one.value}`",
             at=one,
             fix=paste(
                 "let the backslash be the last character of the line",

@@ -12,6 +12,9 @@ from ddoctor.evidence.launch import Launch, Setting
 ALL = ("all", "auto", "gpu", "-1")
 """Values that stand for all visible GPUs."""
 
+OF_RANKS = ("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_", "OMP_")
+"""Beginnings of the names of variables that ranks read."""
+
 # What frameworks and scripts call these settings; the first that is given counts.
 MICRO_BATCH = (
     *("arg.per_device_train_batch_size", "arg.per_gpu_train_batch_size"),
@@ -81,6 +84,12 @@ class LaunchPlan(Derived):
         found = (self.launch.get(name) for name in names)
         empty = ("", "none", "null", "None")
         return next((one for one in found if one is not None and one.value not in empty), None)
+
+    @property
+    def variables(self) -> tuple[Setting, ...]:
+        """The variables that the line or its scripts set for the ranks, named ``env.NAME``."""
+        found = (one for one in self.launch.settings if one.name.startswith("env."))
+        return tuple(one for one in found if one.name[4:].startswith(OF_RANKS))
 
     @property
     def devices(self) -> tuple[str, ...] | None:

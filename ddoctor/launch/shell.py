@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch.words import Command, Word
@@ -32,6 +32,8 @@ VARIABLE = re.compile(
     r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?-(?P<default>[^{}]*))?\})"
 )
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
+# $((A * B))
+ARITHMETIC = re.compile(r"\$\(\(\s*(\$?\{?\w+\}?)\s*([*+-])\s*(\$?\{?\w+\}?)\s*\)\)")
 UNKNOWN = re.compile(r"\$[\w{(@*#]|`")
 HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 KEYWORDS = ("then", "do", "else", "if", "elif", "while", "until", "!", "{", "exec", "time", "nohup")
@@ -65,7 +67,7 @@ class Script:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
             for words in _simple(lines):
-                yield from self._command([self._word(text, at) for text, at in words])
+                yield from self._command([*self._expanded(words)])
 
     def _command(self, words: list[Word]) -> Iterator[Command]:
         while words and words[0].text in KEYWORDS:
@@ -86,11 +88,37 @@ class Script:
             passed = [one for name, one in self.variables.items() if name in self.exported]
             yield Command(words=tuple(words), variables=(*passed, *own.values()))
 
+    def _expanded(self, words: Sequence[tuple[str, int]]) -> Iterator[Word]:
+        """The words with variables put in; one that holds a command or options becomes several."""
+        before = ""
+        for text, number in words:
+            word = self._word(text, number)
+            parts = word.text.split()
+            several = len(parts) > 1 and VARIABLE.fullmatch(text) and before != "-c"
+            if several and (any(part.startswith("-") for part in parts) or not before):
+                yield from (replace(word, text=part) for part in _unquoted(word.text))
+            else:
+                yield word
+            before = text
+
     def _word(self, text: str, number: int) -> Word:
         found = WHICH.sub(lambda match: match[1] or match[2], text)
+        found = ARITHMETIC.sub(self._computed, found)
         found = VARIABLE.sub(self._value, found)
         resolved = UNKNOWN.search(found) is None
         return Word(text=found, file=self.file, line=number, resolved=resolved)
+
+    def _computed(self, match: re.Match[str]) -> str:
+        """The product or sum of known numbers, else the expression without blanks."""
+        first, sign, second = (self._known(part) for part in match.groups())
+        if first.isdigit() and second.isdigit() and len(first + second) < 12:
+            a, b = int(first), int(second)
+            return str({"*": a * b, "+": a + b, "-": a - b}[sign])
+        return "".join(match[0].split())
+
+    def _known(self, name: str) -> str:
+        name = name.removeprefix("$").strip("{}")
+        return self.variables[name].value if name in self.variables else self.given.get(name, name)
 
     def _value(self, match: re.Match[str]) -> str:
         name = match["plain"] or match["braced"]
@@ -105,6 +133,10 @@ class Script:
         # A variable of the caller's may replace a default, and mostly none does.
         default: str | None = match["default"]
         return match[0] if default is None else default
+
+
+def _unquoted(text: str) -> list[str]:
+    return [word for word, _ in _split([(0, text)])]
 
 
 def directives(text: str, file: str) -> Iterator[Word]:

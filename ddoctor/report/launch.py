@@ -31,12 +31,9 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
         if told := _length(plan):
             yield "length", told
-        names = [one for one in launch.settings if one.name.startswith("env.")]
-        if names:
-            yield (
-                "environment",
-                listed([f"{one.name[4:]}={one.value}" for one in names][:MOST_VARIABLES]),
-            )
+        if plan.variables:
+            told = [f"{one.name[4:]}={one.value}" for one in plan.variables]
+            yield "environment", listed(told[:MOST_VARIABLES])
         if launch.files:
             yield "read", listed(launch.files)
         if launch.unresolved:

@@ -186,7 +186,7 @@ def test_a_script_in_a_script(tmp_path: Path) -> None:
     launch = launched(
         tmp_path, "./outer.sh", outer_sh="export GPUS=2\nbash inner.sh --lr 1\n", inner_sh=inner
     )
-    assert (launch.script, launch.ranks, launch.arguments) == ("train", 2, ("--lr 1",))
+    assert (launch.script, launch.ranks, launch.arguments) == ("train", 2, ("--lr", "1"))
     assert launch.files == ("./outer.sh", "inner.sh")
 
 
