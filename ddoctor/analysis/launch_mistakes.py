@@ -12,8 +12,8 @@ from ddoctor.models import Confidence, Finding, Fix, Language, Observation, Seve
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun",)
 """Starters that run one and the same command on every host."""
-# torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
 OWN_VARIABLES = ("env.PET_MASTER_ADDR", "env.PET_RDZV_ENDPOINT", "env.PET_RDZV_BACKEND")
+# torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
 ENDPOINTS = ("endpoint", "main-address")
 
 
@@ -148,7 +148,7 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
 def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
     meets = launch.get(*ENDPOINTS)
     # Operators of Kubernetes, and some sites, set torchrun's options by its variables.
-    if launch.get("kind", *OWN_VARIABLES) is not None:
+    if launch.get("kind", "accelerate.mpirun_config.mpirun_hostfile", *OWN_VARIABLES) is not None:
         return
     if meets is not None and meets.value.partition(":")[0] in LOCAL:
         yield Mistake(

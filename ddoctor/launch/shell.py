@@ -6,6 +6,7 @@ lines ran once. What only a shell can know (``$(…)``, an unset variable) stays
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,11 @@ VARIABLE = re.compile(
     r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?-(?P<default>[^{}]*))?\})"
 )
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
+# The folder of the script: $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd).
+OWN_FOLDER = re.compile(
+    r"\$\((?:cd [\"']?\$\()?dirname (?:-- )?[\"']?\$(?:0|\{BASH_SOURCE(?:\[0\])?\}|\{0\})[\"']?\)"
+    r"(?:[\"']? *(?:&&|;) *pwd(?: -P)?\))?"
+)
 # $((A * B))
 ARITHMETIC = re.compile(r"\$\(\(\s*(\$?\{?\w+\}?)\s*([*+-])\s*(\$?\{?\w+\}?)\s*\)\)")
 UNKNOWN = re.compile(r"\$[\w{(@*#]|`")
@@ -92,6 +98,9 @@ class Script:
         """The words with variables put in; one that holds a command or options becomes several."""
         before = ""
         for text, number in words:
+            if text in ("$@", "$*"):
+                yield from (Word(text=one, file=self.file, line=number) for one in self.arguments)
+                continue
             word = self._word(text, number)
             parts = word.text.split()
             several = len(parts) > 1 and VARIABLE.fullmatch(text) and before != "-c"
@@ -103,6 +112,7 @@ class Script:
 
     def _word(self, text: str, number: int) -> Word:
         found = WHICH.sub(lambda match: match[1] or match[2], text)
+        found = OWN_FOLDER.sub(os.path.dirname(self.file) or ".", found)
         found = ARITHMETIC.sub(self._computed, found)
         found = VARIABLE.sub(self._value, found)
         resolved = UNKNOWN.search(found) is None

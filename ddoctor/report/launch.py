@@ -32,8 +32,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         if told := _length(plan):
             yield "length", told
         if plan.variables:
-            told = [f"{one.name[4:]}={one.value}" for one in plan.variables]
-            yield "environment", listed(told[:MOST_VARIABLES])
+            rows = [f"{one.name[4:]}={one.value}" for one in plan.variables]
+            yield "environment", listed(rows[:MOST_VARIABLES])
         if launch.files:
             yield "read", listed(launch.files)
         if launch.unresolved:
