@@ -14,10 +14,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.log import Log
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+# huggingface.co/docs/huggingface_hub/guides/jobs: the default timeout.
+DEFAULT_SECONDS = 30 * 60
+# 180 ms a step: small models take longer with images, large ones always.
+LONG_STEPS = 10_000
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "node-failure", "script-error")
+
+
+def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    """`hf jobs run` ends a job after 30 minutes, where no --timeout is given."""
+    job, steps = plan.launch.get("hf-jobs"), plan.steps
+    if job is None or plan.launch.get("time-limit") is not None or steps is None:
+        return
+    if (steps.number or 0) >= LONG_STEPS:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+            because=f"hf jobs run ({job.at}) ends a job after 30 minutes by default, and "
+            f"{steps.number or 0:,} steps ({steps.at}) take less only below "
+            f"{1000 * DEFAULT_SECONDS / (steps.number or 1):.0f} ms a step",
+            evidence=(
+                Observation(name="optimizer steps", value=steps.number or 0, source=steps.at),
+            ),
+            fixes=(Fix(summary="ask for more time", paste="hf jobs run --timeout 4h …"),),
+        )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

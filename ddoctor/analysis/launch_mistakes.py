@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Language, Observation, Severity
 
+COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
+NO_NUMBERS = ("all", "auto", "gpu", "cpu", "xpu", "null")
+WORD = re.compile(r"[A-Za-z][\w ]*")
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun",)
 """Starters that run one and the same command on every host."""
@@ -55,6 +59,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     launch = plan.launch
     yield from _unfinished(launch)
     yield from _unknown(launch)
+    yield from _no_numbers(launch)
     yield from _hosts(launch)
     yield from _accumulation(plan)
     yield from _deepspeed(plan)
@@ -95,6 +100,20 @@ def _unknown(launch: Launch) -> Iterator[Mistake]:
             else paste("see what it knows", _help(one.of)),
             confidence=Confidence.CERTAIN if one.nearest else Confidence.LIKELY,
         )
+
+
+def _no_numbers(launch: Launch) -> Iterator[Mistake]:
+    """Values such as N or RANK, which a guide writes for a number."""
+    for name in COUNTS:
+        one = launch.get(name)
+        if one is None or one in launch.unresolved or one.value in NO_NUMBERS:
+            continue
+        if WORD.fullmatch(one.value):
+            yield Mistake(
+                because=f"{shown(name)} is {one.value!r} ({one.at}), which is no number",
+                at=one,
+                fix=paste("put in the number of this run", f"{shown(name)}: 2"),
+            )
 
 
 def _help(program: str) -> str:

@@ -50,7 +50,8 @@ def documents(path: Path, name: str) -> list[Any]:
         where = f":{mark.line + 1}" if mark is not None else ""
         raise DoctorError(f"{name}{where} is no YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DoctorError(f"{name} is no YAML: {str(error) or type(error).__name__}") from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise DoctorError(f"{name} is no YAML: {why}") from error
 
 
 def _loader() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -32,6 +32,7 @@ MANIFESTS = (".yaml", ".yml")
 MOST_NESTED = 8
 """Scripts and schedulers within each other."""
 
+NOTHING: Mapping[str, Setting] = {}
 MODULES = {
     "torch.distributed.run": TORCHRUN,
     "torch.distributed.launch": TORCH_LAUNCH,
@@ -58,6 +59,9 @@ SET_BY_SLURM = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
+# Programs of a package that train in one process.
+CONSOLE = ("lerobot-train", "trl", "axolotl", "llamafactory-cli", "litgpt")
+JOBS = ("hf", "jobs", "run")
 STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
 """Programs that start other commands, and know nothing of torch."""
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
@@ -103,6 +107,8 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
     begin = next((at for at, word in enumerate(words) if _starts(word.text)), None)
     if begin is None or len(around) > MOST_NESTED:
         return None
+    if command.texts[:3] == JOBS:
+        found.settings += _of_jobs(words[:begin])
     variables = (
         *command.variables,
         *(
@@ -117,6 +123,8 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         return _of_shell(command, found, around)
     if PYTHON.fullmatch(name):
         return _of_python(command, found, around)
+    if name in CONSOLE or name.endswith(".py"):
+        return _built(command, "python", 0, found, around)
     if name in STARTERS:
         return _of_starter(command, PROGRAMS[name], found, (*around, name))
     if name == "accelerate":
@@ -126,10 +134,21 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
     return _of_launcher(command, PROGRAMS[name], found, around)
 
 
+def _of_jobs(words: Sequence[Word]) -> Iterator[Setting]:
+    """The options of `hf jobs run` that matter here."""
+    yield words[0].setting("hf-jobs", " ".join(JOBS))
+    for word, after in itertools.pairwise(words):
+        name, _, value = word.text.partition("=")
+        if name == "--timeout":
+            yield word.setting("time-limit", value or after.text)
+
+
 def _starts(text: str) -> bool:
     name = PurePath(text).name
     return (
         name in PROGRAMS
+        or name in CONSOLE
+        or (name.endswith(".py") and text != name)
         or name in SHELLS
         or name.endswith((".sh", ".sbatch", ".slurm"))
         or PYTHON.fullmatch(name) is not None
@@ -247,6 +266,10 @@ def _of_launcher(
             found.settings += config.settings
             found.files += config.files
             found.unknown += config.unknown
+    appended: dict[str, Setting] = {}
+    if launcher is TORCH_LAUNCH and "use_env" not in given:
+        added = f"added by {launcher.title}"
+        appended["--local-rank"] = Setting(name="--local-rank", value="0", origin=added)
     found.settings += _defaults(launcher)
     return _built(
         command,
@@ -255,6 +278,7 @@ def _of_launcher(
         found,
         around,
         is_module=given.get("module") == "true",
+        appended=appended,
     )
 
 
@@ -297,9 +321,12 @@ def _built(
     around: tuple[str, ...],
     *,
     is_module: bool = False,
+    appended: Mapping[str, Setting] = NOTHING,
 ) -> Launch:
     script, arguments = command.words[at], command.words[at + 1 :]
-    given = script_settings.read(script, arguments, found.folder, is_module=is_module)
+    given = script_settings.read(
+        script, arguments, found.folder, is_module=is_module, appended=appended
+    )
     found.files += given.files
     found.settings += command.settings
     found.settings += [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
-from ddoctor.launch import files
+from ddoctor.launch import files, known_arguments
 from ddoctor.launch.launchers import installed_source
-from ddoctor.launch.option_source import Options, options_of, plain
+from ddoctor.launch.option_source import options_of, plain
 from ddoctor.launch.words import Word
 
 MOST_BYTES = 2 * 2**20
@@ -25,17 +25,6 @@ PAIR = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 NUMBER = re.compile(r"-\.?\d")
 # Classes whose arguments are settings of the training.
 OF_TRAINING = re.compile(r"\w*TrainingArguments|\w*Config|Accelerator|Trainer|Fabric")
-# Parsers that take more than ``add_argument`` shows.
-OTHERS = (
-    "HfArgumentParser",
-    "TrlParser",
-    "hydra",
-    "fire",
-    "tyro",
-    "draccus",
-    "jsonargparse",
-    "click",
-)
 DEFAULTS = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
@@ -53,14 +42,24 @@ class Told:
     unknown: list[Unknown] = field(default_factory=list)
 
 
-def read(script: Word, arguments: Sequence[Word], folder: Path, *, is_module: bool) -> Told:
+def read(
+    script: Word,
+    arguments: Sequence[Word],
+    folder: Path,
+    *,
+    is_module: bool,
+    appended: Mapping[str, Setting],
+) -> Told:
     """Read the arguments of a script, the files that they name, and the script's own defaults.
+
+    ``appended``: what the launcher adds to the arguments.
 
     Raises:
         DoctorError: a config file cannot be read, or is no YAML or JSON.
     """
     told = Told()
-    given = [*_arguments(arguments)]
+    named = [*_arguments(arguments)]
+    given = [one for _, one in named]
     told.settings += reversed(given)
     for one in given:
         key = one.name.removeprefix("arg.").rpartition(".")[2]
@@ -74,7 +73,8 @@ def read(script: Word, arguments: Sequence[Word], folder: Path, *, is_module: bo
         if tree is not None:
             name = script.text if not is_module else path.name
             told.settings += _written(tree, name)
-            told.unknown += _unknown(tree, given, script.text)
+            options = {word: one for word, one in named if word.startswith("-")}
+            told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             break
     return told
 
@@ -87,8 +87,8 @@ def _add(told: Told, name: str, folder: Path, prefix: str) -> None:
     ]
 
 
-def _arguments(words: Sequence[Word]) -> Iterator[Setting]:
-    """The arguments by name; a positional one has the name ``arg.``."""
+def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:
+    """The arguments by name, with the word that names each; a positional one has ``arg.``."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -98,11 +98,11 @@ def _arguments(words: Sequence[Word]) -> Iterator[Setting]:
             if not equals and at < len(words) and _is_value(words[at].text):
                 value = words[at].text
                 at += 1
-            yield word.setting(f"arg.{plain(name)}", value if value or equals else "true")
+            yield name, word.setting(f"arg.{plain(name)}", value if value or equals else "true")
         elif match := PAIR.fullmatch(word.text):
-            yield word.setting(f"arg.{match['key']}", match["value"])
+            yield "", word.setting(f"arg.{match['key']}", match["value"])
         else:
-            yield word.setting("arg.", word.text)
+            yield "", word.setting("arg.", word.text)
 
 
 def _is_value(text: str) -> bool:
@@ -172,50 +172,6 @@ def _of_training_arguments() -> Iterator[Setting]:
                     value=str(value.value),
                     origin=f"the default of {TRAINING_ARGUMENTS}",
                 )
-
-
-def _unknown(tree: ast.Module, given: Sequence[Setting], script: str) -> Iterator[Unknown]:
-    """Arguments that the script's parser refuses, where the whole parser is in sight."""
-    text = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    text |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    text |= {node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
-    parsers = sum(
-        isinstance(node, ast.Call) and _name(node.func).endswith("ArgumentParser")
-        for node in ast.walk(tree)
-    )
-    options: Options = options_of(tree)
-    if (
-        parsers != 1
-        or "parse_args" not in text
-        or text & {*OTHERS, "parse_known_args", "add_argument_group"}
-    ):
-        return
-    # A library or another module may add options of its own.
-    passes = any(
-        isinstance(node, ast.Call)
-        and any(
-            isinstance(word, ast.Name) and word.id in ("parser", "argparser") for word in node.args
-        )
-        for node in ast.walk(tree)
-    )
-    if passes or "parents" in {
-        word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords
-    }:
-        return
-    for one in given:
-        key = one.name.removeprefix("arg.")
-        if (
-            key
-            and options.find(f"--{key}") is None
-            and f"-{key}" not in {name for row in options.rows for name in row.names}
-        ):
-            yield Unknown(
-                setting=Setting(
-                    name=key, value=one.value, file=one.file, line=one.line, origin=one.origin
-                ),
-                of=script.rpartition("/")[2],
-                nearest=options.nearest(f"--{key}"),
-            )
 
 
 def _name(node: ast.expr) -> str:

@@ -97,6 +97,20 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
             "host 2 (the command line) does not exist",
             {},
         ),
+        ("launch-config-invalid", "torchrun train.py --batch_size 4", "mean --batch-size?", {}),
+        (
+            "launch-config-invalid",
+            "python -m torch.distributed.launch --nproc_per_node=4 old.py",
+            "old.py knows no --local-rank (added by torch.distributed.launch): did you mean "
+            "--local_rank?",
+            {"old_py": SCRIPT.replace("--lr", "--local_rank")},
+        ),
+        (
+            "launch-config-invalid",
+            "accelerate launch --num_processes 16 --num_machines N --machine_rank 0 train.py",
+            "hosts is 'N' (the command line), which is no number",
+            {},
+        ),
         ("launch-config-invalid", "torchrun --standalone --nnodes=2 train.py", "itself only", {}),
         (
             "launch-config-invalid",
@@ -227,6 +241,13 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
             "8 ranks in one task (job.sbatch:3), which gets 4 CPUs a task (job.sbatch:4)",
             {"job_sbatch": JOB.replace("--cpus-per-task=64", "--cpus-per-task=4")},
         ),
+        (
+            "job-time-limit",
+            "hf jobs run --flavor a10g-large img bash -c "
+            "'nvidia-smi && lerobot-train --batch_size=8 --steps=50000'",
+            "50,000 steps (the command line) take less only below 36 ms a step",
+            {},
+        ),
         ("shm-too-small", "pod.yaml", "mounts nothing at /dev/shm", {}),
     ],
 )
@@ -297,6 +318,16 @@ SOUND = [
         {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
     ),
     ("python train.py --verb", {}),
+    ("hf jobs run --timeout 4h img lerobot-train --batch_size=8 --steps=50000", {}),
+    ("hf jobs run img lerobot-train --batch_size=8 --steps=100", {}),
+    (
+        "python -m torch.distributed.launch --nproc_per_node=4 new.py",
+        {"new_py": SCRIPT.replace("--lr", "--local-rank")},
+    ),
+    (
+        "python -m torch.distributed.launch --use_env --nproc_per_node=4 old.py",
+        {"old_py": SCRIPT.replace("--lr", "--local_rank")},
+    ),
 ]
 
 

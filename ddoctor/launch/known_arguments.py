@@ -1,0 +1,56 @@
+"""Which arguments a script's parser refuses, where the whole parser is in sight."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.launch.option_source import options_of
+
+# Parsers that take more than the calls of ``add_argument`` show.
+OTHERS = {
+    *("HfArgumentParser", "TrlParser", "hydra", "fire", "tyro", "draccus", "jsonargparse", "click"),
+    *("parse_known_args", "add_subparsers", "add_argument_group", "parents", "optparse"),
+}
+PARSERS = ("parser", "argparser", "arg_parser")
+NEAR = 0.75
+
+
+def refused(tree: ast.Module, given: Mapping[str, Setting], script: str) -> Iterator[Unknown]:
+    """Yield the arguments, by the word that gives them, that ``parse_args`` ends the script for."""
+    if not given or not _in_sight(tree):
+        return
+    names = [name for row in options_of(tree).rows for name in row.names if name[0] == "-"]
+    for word, setting in given.items():
+        begin = {name for name in names if word.startswith("--") and name.startswith(word)}
+        if word not in names and len(begin) != 1 and word[:2] not in names:
+            yield Unknown(setting=setting, of=script, nearest=_nearest(word, names))
+
+
+def _in_sight(tree: ast.Module) -> bool:
+    """Whether the script has one parser, to which nothing else may add options."""
+    found, makes = set[str](), 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found |= {*node.name.split(".")}
+        elif isinstance(node, ast.Call):
+            found |= {word.arg for word in node.keywords if word.arg}
+            makes += _called(node).endswith("ArgumentParser")
+            if any(isinstance(word, ast.Name) and word.id in PARSERS for word in node.args):
+                return False
+    return makes == 1 and "parse_args" in found and not found & OTHERS
+
+
+def _nearest(word: str, names: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, names, 1, NEAR)), "")
+
+
+def _called(node: ast.Call) -> str:
+    name = node.func
+    return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
