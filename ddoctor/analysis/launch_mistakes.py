@@ -13,6 +13,10 @@ from ddoctor.models import Confidence, Finding, Fix, Language, Observation, Seve
 COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
 NO_NUMBERS = ("all", "auto", "gpu", "cpu", "xpu", "null")
 WORD = re.compile(r"[A-Za-z][\w ]*")
+OWN_NUMBER = {
+    "torchrun": "torchrun --node-rank=$SLURM_NODEID",
+    "accelerate": "accelerate launch --machine_rank $SLURM_NODEID",
+}
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun",)
 """Starters that run one and the same command on every host."""
@@ -158,7 +162,7 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
             at=rank,
             fix=paste(
                 "let each host read its own number, or let the rendezvous count",
-                "srun bash -c 'torchrun --node-rank=$SLURM_NODEID …'",
+                f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
             ),
         )
     yield from _address(launch, hosts)

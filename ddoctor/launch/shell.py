@@ -21,7 +21,7 @@ MOST_CONTINUED = 1_000
 MOST_NESTED = 4
 """Levels of ``$(…)`` within each other."""
 # $(…) is one word, whatever is in it.
-SUBSTITUTION = re.compile(r"\$\([^()]{0,2000}\)|`[^`]{0,2000}`")
+SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|\$\([^()]{0,2000}\)|`[^`]{0,2000}`")
 MASK = re.compile(r"\x00(\d+)\x00")
 # A backslash that does not end its line continues nothing.
 BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")

@@ -43,14 +43,14 @@ def garbled(text: str, source: random.Random) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_garbled_files(tmp_path: Path, command: str) -> None:
-    source = random.Random(f'3{command}')
-    read = 0
+    source = random.Random(command)
+    read, refusals = 0, list[str]()
     for _ in range(60):
         name = COMMANDS[command]
         try:
             launch = launched(tmp_path, command, **{**FILES, name: garbled(FILES[name], source)})
         except DoctorError as error:
-            assert "\n" not in str(error)
+            refusals.append(str(error))
             continue
         read += 1
         evidence = Evidence([launch])
@@ -58,3 +58,4 @@ def test_garbled_files(tmp_path: Path, command: str) -> None:
         assert report.crashed == ()
         assert [*starts(evidence)]
     assert read
+    assert [one for one in refusals if "\n" in one] == []

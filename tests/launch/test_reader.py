@@ -143,7 +143,7 @@ JOB = """
     cat <<EOF
     torchrun not_this.py
     EOF
-    srun torchrun --nnodes $SLURM_NNODES --nproc_per_node ${GPUS:-4} \\
+    srun torchrun --nnodes $SLURM_NNODES --nproc_per_node $(( GPUS * 1 )) \\
       --rdzv_endpoint "$MASTER:29500" \\
       train.py --lr 3e-4 --name "a b" > log.txt 2>&1 &
     wait
