@@ -68,7 +68,7 @@ def doctor(options: DoctorOptions) -> int:
         raise DoctorError(
             f"there is no folder {data} that can be read: give --data that of the training data"
         )
-    refuse_options(options.command or [])
+    refuse_options(options.command or [], "ddoctor doctor")
     outcomes: list[Section | Absence] = []
     if options.command:
         outcomes.append(reader.read(options.command, Path()))

@@ -68,11 +68,11 @@ class RunOptions(ReportOptions):
         sizes(self.device_memory)
 
 
-def refuse_options(words: list[str]) -> None:
+def refuse_options(words: list[str], program: str = "ddoctor run") -> None:
     """Refuse an unknown option of ddoctor before the command.
 
     Raises:
         DoctorError: the first of ``words`` is one.
     """
     if words[:1] != ["-m"] and words and words[0].startswith("-"):
-        raise DoctorError(f"No such option: {words[0]}. See `ddoctor run --help`.")
+        raise DoctorError(f"No such option: {words[0]}. See `{program} --help`.")
