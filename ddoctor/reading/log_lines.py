@@ -13,6 +13,7 @@ from functools import cache
 
 from ddoctor import knowledge
 from ddoctor.evidence.log import LogPattern, LogPatterns
+from ddoctor.reading.inputs import CARRIAGE_RETURN
 
 DIGITS = b"0123456789"
 MOST_FORMS = 100_000
@@ -63,11 +64,23 @@ class Forms:
     def of_block(self, block: bytes) -> Sequence[Meaning | None]:
         """What each line of a block may mean; None: nothing."""
         forms = block.translate(None, DIGITS).lower().split(b"\n")
-        meanings = [self._meaning(form) for form in forms]
+        meanings = [
+            self._of_parts(form) if CARRIAGE_RETURN in form else self._meaning(form)
+            for form in forms
+        ]
         bars = [place for place, meaning in enumerate(meanings) if meaning and meaning.bar]
         for place in bars[:-FEW_BARS]:
             meanings[place] = None
         return meanings
+
+    def _of_parts(self, form: bytes) -> Meaning | None:
+        """What a line may mean that overwrites itself, as bars of progress do."""
+        parts = [self._meaning(part) for part in {*form.split(CARRIAGE_RETURN)}]
+        found = [meaning for meaning in parts if meaning is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        rows = {one.row.name: one for meaning in found for one in meaning.patterns}
+        return Meaning(tuple(rows.values()), bar=all(meaning.bar for meaning in found))
 
     def _meaning(self, form: bytes) -> Meaning | None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ FORMS = tuple(
         rf"(?P<host>{HOST}):(?P<pid>{NUMBER}):{NUMBER} (?=\[{NUMBER}\] )",
     )
 )
+# Whether one of them is there: most lines have none, or one.
+ANY = re.compile("|".join(re.sub(r"\(\?P<\w+>", "(?:", form.pattern) for form in FORMS))
 # These look like ordinary text, so that nearly each line of a file must begin with them.
 LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
@@ -96,26 +98,29 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
     if "\x1b" in line:
         line = ESCAPES.sub("", line)
     # Copied from a page, an escape may have lost its first character.
-    said = Said(COLOUR.sub("", line))
-    if label is not None and (match := label.match(line)):
-        said = _with(said, match)
+    text, told = COLOUR.sub("", line), dict[str, str]()
+    if label is not None and (match := label.match(text)):
+        text = _taken(match, told)
     for _ in range(len(FORMS)):
-        for form in FORMS:
-            if match := form.match(said.text):
-                said = _with(said, match)
-                break
-        else:
+        if not ANY.match(text):
             break
-    if within := WITHIN.search(said.text):
-        said = replace(said, about=int(within["rank"] or within["lightning"]))
-    return said
+        text = _taken(next(filter(None, (form.match(text) for form in FORMS))), told)
+    within = WITHIN.search(text) if "ank" in text else None
+    rank, local, pid = told.get("rank"), told.get("local"), told.get("pid")
+    return Said(
+        text,
+        rank=int(rank) if rank else None,
+        about=int(within["rank"] or within["lightning"]) if within is not None else None,
+        local=int(local) if local else None,
+        host=told.get("host", ""),
+        pid=int(pid) if pid else None,
+    )
 
 
-def _with(said: Said, match: re.Match[str]) -> Said:
-    named = match.groupdict()
-    numbers = {name: int(named[name]) for name in ("rank", "local", "pid") if named.get(name)}
-    host = named.get("host") or said.host
-    return replace(said, text=said.text[match.end() :], host=host, **numbers)
+def _taken(match: re.Match[str], told: dict[str, str]) -> str:
+    """Note what a prefix says, and return what follows it."""
+    told.update((name, value) for name, value in match.groupdict().items() if value)
+    return match.string[match.end() :]
 
 
 def label_of(lines: list[str]) -> re.Pattern[str] | None:

@@ -24,10 +24,11 @@ FILES = {
     "run_sh": f"export HF_TOKEN={SECRETS[0]}\nNCCL_API_PASSWORD={SECRETS[3]} "
     f"torchrun --nprocs {SECRETS[1]} train.py --wandb-key={SECRETS[3]} \\ # {SECRETS[2]}\n",
     "a_yaml": f"distributed_type: MULTI_GPU\nnum_processes: {SECRETS[0]}\nhub_tokn: {SECRETS[1]}\n",
-    "train_py": f'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--key", '
-    f'default="{SECRETS[0]}")\nparser.parse_args()\n',
+    "train_py": "import argparse\nparser = argparse.ArgumentParser()\n"
+    f'parser.add_argument("--key", default="{SECRETS[0]}")\nparser.parse_args()\n',
     "pod_yaml": "spec:\n  containers:\n  - command: [torchrun, train.py]\n    env:\n"
-    f"    - {{name: NCCL_TOKEN, value: {SECRETS[3]}}}\n    - {{name: CUDA_A, value: {SECRETS[2]}}}\n",
+    f"    - {{name: NCCL_TOKEN, value: {SECRETS[3]}}}\n"
+    f"    - {{name: CUDA_A, value: {SECRETS[2]}}}\n",
 }
 
 
