@@ -37,6 +37,8 @@ MOST_MORE = 4
 LONGEST_MESSAGE = 4_000
 UNKNOWN = -1
 """The rank of an exception that the log gives no rank."""
+ABORTED, TERMINATED = -6, "terminated"
+"""The exit code of SIGABRT, and the pattern of what C++ prints before."""
 # torch/distributed/elastic/multiprocessing/errors: the table at the end.
 TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
 TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) +\(pid: (\d{1,9})\)")
@@ -241,6 +243,15 @@ class LogReader:
             yield TrainingRun(command=(), seconds=0.0, ranks=tuple(endings), log=self._name)
         yield from self._stacks.sections()
 
+    def _last_words(self, rank: int) -> str:
+        """What C++ printed as it ended a rank; empty: no line says it."""
+        every = (one for one in self._seen.values() if one.pattern == TERMINATED)
+        found = next((one for one in every if one.rank in (rank, None)), None)
+        if found is None:
+            return ""
+        said = ": ".join(filter(None, (found.values.get("kind"), found.values.get("what"))))
+        return said or "terminate called without an active exception"
+
     @property
     def _name(self) -> str:
         return self.files[0] if len(self.files) == 1 else f"{len(self.files)} logs"
@@ -276,6 +287,7 @@ class LogReader:
                     outcome="killed" if code < 0 else "failed",
                     steps=0,
                     exit_code=code,
+                    printed=self._last_words(rank) if code == ABORTED else "",
                     time=float(len(ordered)),
                 )
         yield from last.values()

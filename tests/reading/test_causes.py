@@ -68,3 +68,34 @@ def test_an_unknown_error_is_told_and_never_as_sure(diagnose: Diagnose) -> None:
 
 def test_each_cause_exists() -> None:
     assert {cause for cause, _ in (*SICK, *HARMLESS)} <= set(check_catalog.names())
+
+
+TABLE = """
+    Root Cause (first observed failure):
+    [0]:
+      rank      : 1 (local_rank: 1)
+      exitcode  : -6 (pid: 5105)
+      error_file: <N/A>
+      traceback : Signal 6 (SIGABRT) received by PID 5105
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            "terminate called after throwing an instance of 'std::runtime_error'\n"
+            "      what():  shard 3 has no index",
+            "its last output 'std::runtime_error: shard 3 has no index',",
+        ),
+        (
+            "terminate called without an active exception",
+            "its last output 'terminate called without an active exception',",
+        ),
+        ("the training has terminated", "killed by SIGABRT (native code aborted) according to"),
+    ],
+)
+def test_what_cpp_prints_before_it_aborts(diagnose: Diagnose, lines: str, says: str) -> None:
+    (finding,) = diagnose(f"    {lines}\n{TABLE}").findings
+    assert finding.cause == "dead-rank"
+    assert says in finding.because
