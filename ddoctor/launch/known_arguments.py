@@ -12,6 +12,7 @@ from ddoctor.launch.option_source import options_of
 # Parsers that take more than the calls of ``add_argument`` show.
 OTHERS = {
     *("HfArgumentParser", "TrlParser", "hydra", "fire", "tyro", "draccus", "jsonargparse", "click"),
+    *("simple_parsing", "configargparse", "add_arguments", "argv", "set_defaults"),
     *("parse_known_args", "add_subparsers", "add_argument_group", "parents", "optparse"),
 }
 PARSERS = ("parser", "argparser", "arg_parser")
@@ -42,6 +43,8 @@ def _in_sight(tree: ast.Module) -> bool:
         elif isinstance(node, ast.Call):
             found |= {word.arg for word in node.keywords if word.arg}
             makes += _called(node).endswith("ArgumentParser")
+            if _called(node) == "add_argument" and not _constant(node):
+                return False
             if any(isinstance(word, ast.Name) and word.id in PARSERS for word in node.args):
                 return False
     return makes == 1 and "parse_args" in found and not found & OTHERS
@@ -49,6 +52,11 @@ def _in_sight(tree: ast.Module) -> bool:
 
 def _nearest(word: str, names: Sequence[str]) -> str:
     return next(iter(difflib.get_close_matches(word, names, 1, NEAR)), "")
+
+
+def _constant(node: ast.Call) -> bool:
+    """Whether the names of an option are written there, and not computed."""
+    return bool(node.args) and all(isinstance(word, ast.Constant) for word in node.args)
 
 
 def _called(node: ast.Call) -> str:

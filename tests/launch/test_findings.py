@@ -318,6 +318,14 @@ SOUND = [
         {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
     ),
     ("python train.py --verb", {}),
+    (
+        "python other.py --anything 4",
+        {"other_py": SCRIPT.replace('"--lr"', 'f"--{name}"')},
+    ),
+    (
+        "python other.py --anything 4",
+        {"other_py": f"{SCRIPT}\n    import sys\n    sys.argv.remove('--anything')\n"},
+    ),
     ("hf jobs run --timeout 4h img lerobot-train --batch_size=8 --steps=50000", {}),
     ("hf jobs run img lerobot-train --batch_size=8 --steps=100", {}),
     (
