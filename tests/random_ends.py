@@ -86,6 +86,9 @@ LEFT_SECONDS = 15.0
 """torch's workers look every 5 s whether their script still runs."""
 OF_OTHERS = ("torchelastic_", "torchinductor_")
 """What torchrun itself leaves in TMPDIR if it is killed, and torch's cache."""
+OF_LOADER = re.compile(r"tmp\w{8}")
+"""Empty files by which torch's DataLoader counts free descriptors when a worker has died: its signal
+handler may raise before such a file is removed. ddoctor names all of its own files."""
 
 
 @dataclass
@@ -266,8 +269,13 @@ def _left(temporary: Path) -> list[str]:
     return [
         f"in TMPDIR: {one.name}: {sorted(os.listdir(one)) if one.is_dir() else 'a file'}"
         for one in temporary.iterdir()
-        if not one.name.startswith(OF_OTHERS)
+        if not (one.name.startswith(OF_OTHERS) or _of_loader(one))
     ]
+
+
+def _of_loader(one: Path) -> bool:
+    empty = one.is_file() and one.stat().st_size == 0
+    return empty and OF_LOADER.fullmatch(one.name) is not None
 
 
 def _own_words(output: str) -> list[str]:

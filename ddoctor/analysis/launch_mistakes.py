@@ -268,5 +268,6 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
             f"does in stage 3 only, and the stage is {stage.value} ({stage.at})",
             at=offload,
             fix=paste("use stage 3, or leave out offload_param", '"stage": 3', "text"),
-            severity=Severity.WARNING,
+            # The other stages ignore it.
+            severity=Severity.NOTE,
         )

@@ -6,6 +6,8 @@ import ast
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.launch.option_source import options_of
 
@@ -15,6 +17,7 @@ OTHERS = {
     *("simple_parsing", "configargparse", "add_arguments", "argv", "set_defaults"),
     *("parse_known_args", "add_subparsers", "add_argument_group", "parents", "optparse"),
 }
+HELP = ("-h", "--help")
 PARSERS = ("parser", "argparser", "arg_parser")
 NEAR = 0.75
 
@@ -23,11 +26,13 @@ def refused(tree: ast.Module, given: Mapping[str, Setting], script: str) -> Iter
     """Yield the arguments, by the word that gives them, that ``parse_args`` ends the script for."""
     if not given or not _in_sight(tree):
         return
-    names = [name for row in options_of(tree).rows for name in row.names if name[0] == "-"]
+    names = [*HELP]
+    names += [name for row in options_of(tree).rows for name in row.names if name[0] == "-"]
     for word, setting in given.items():
         begin = {name for name in names if word.startswith("--") and name.startswith(word)}
         if word not in names and len(begin) != 1 and word[:2] not in names:
-            yield Unknown(setting=setting, of=script, nearest=_nearest(word, names))
+            named = msgspec.structs.replace(setting, name=word)
+            yield Unknown(setting=named, of=script, nearest=_nearest(word, names))
 
 
 def _in_sight(tree: ast.Module) -> bool:

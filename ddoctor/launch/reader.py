@@ -324,6 +324,9 @@ def _built(
     appended: Mapping[str, Setting] = NOTHING,
 ) -> Launch:
     script, arguments = command.words[at], command.words[at + 1 :]
+    if arguments and arguments[0].text == "--":
+        # argparse takes it away.
+        arguments = arguments[1:]
     given = script_settings.read(
         script, arguments, found.folder, is_module=is_module, appended=appended
     )
@@ -335,7 +338,8 @@ def _built(
     found.unresolved += [
         word.setting("argument", word.text) for word in (script, *arguments) if not word.resolved
     ]
-    placeholders = [word for word in command.words if PLACEHOLDER.search(word.text)]
+    # Of a script's arguments, <cat-toy> may be a value.
+    placeholders = [word for word in command.words[:at] if PLACEHOLDER.search(word.text)]
     found.settings += [word.setting("placeholder", word.text) for word in placeholders]
     if launcher == "python":
         found.settings += _ranks_of_python(found.settings, around)

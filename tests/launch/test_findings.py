@@ -152,12 +152,6 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
             {},
         ),
         (
-            "launch-config-invalid",
-            "deepspeed --num_gpus 8 tune.py --deepspeed ds.json",
-            "stage 3 only, and the stage is 2 (ds.json:5)",
-            {"ds_json": ZERO.replace('"stage": 3', '"stage": 2')},
-        ),
-        (
             "world-size-mismatch",
             "accelerate launch --num_machines 2 --num_processes 1 --main_process_ip a train.py",
             "the total over all machines",
@@ -359,6 +353,13 @@ def test_the_effective_batch_is_a_note_with_choices(tmp_path: Path) -> None:
     assert "0.0002 (SGD" in paste
     assert "25,000" in paste
     assert "2,500" in paste
+
+
+def test_an_offload_that_does_nothing_is_a_note(tmp_path: Path) -> None:
+    command, text = "deepspeed --num_gpus 8 tune.py --deepspeed ds.json", '"stage": 3'
+    (note,) = told(tmp_path, command, gpus=8, ds_json=ZERO.replace(text, '"stage": 2'))
+    assert note.severity is Severity.NOTE
+    assert "stage 3 only, and the stage is 2 (ds.json:5)" in note.because
 
 
 @pytest.mark.parametrize(
