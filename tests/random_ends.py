@@ -87,8 +87,8 @@ LEFT_SECONDS = 15.0
 OF_OTHERS = ("torchelastic_", "torchinductor_")
 """What torchrun itself leaves in TMPDIR if it is killed, and torch's cache."""
 OF_LOADER = re.compile(r"tmp\w{8}")
-"""Empty files by which torch's DataLoader counts free descriptors when a worker has died: its signal
-handler may raise before such a file is removed. ddoctor names all of its own files."""
+"""Empty files by which torch's DataLoader counts free descriptors when a worker has died: its
+signal handler may raise before such a file is removed. ddoctor names all of its own files."""
 
 
 @dataclass
