@@ -99,7 +99,8 @@ class LogReader:
     _raised: dict[object, _Failure] = field(default_factory=dict)
     """The last of each rank, each one without a rank."""
     _stacks: Stacks = field(default_factory=Stacks)
-    _exits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _exits: dict[int, tuple[int, int, str]] = field(default_factory=dict)
+    """Exit code, PID and line of each rank in a table of torchrun."""
     _table_rank: int | None = None
     _ranks: set[int] = field(default_factory=set)
     _hosts: set[str] = field(default_factory=set)
@@ -160,7 +161,7 @@ class LogReader:
                 text = " ".join([said.text, *(_text(each, label) for each in more[: one.row.more])])
                 if match := one.text.search(text):
                     self._event(one.row, said, match, number)
-            self._table(said.text)
+            self._table(said.text, number)
             self._traceback(said, number)
             if self._stacks.open or Stacks.begins(said.text):
                 self._stacks.feed(said, self.files[-1], number)
@@ -219,12 +220,13 @@ class LogReader:
             if seen.count == 1 or row.latest:
                 seen.text, seen.values, seen.line = match.string, values, number
 
-    def _table(self, text: str) -> None:
+    def _table(self, text: str, number: int) -> None:
         if match := TABLE_RANK.match(text):
             self._table_rank = int(match[1])
         elif self._table_rank is not None and (match := TABLE_EXIT.match(text)):
             if len(self._exits) < MOST_RANKS:
-                self._exits[self._table_rank] = int(match[1]), int(match[2])
+                place = f"{self.files[-1]}:{number}"
+                self._exits[self._table_rank] = int(match[1]), int(match[2]), place
             self._table_rank = None
 
     def sections(self) -> Iterator[Section]:
@@ -275,7 +277,7 @@ class LogReader:
                 time=float(place),
                 logged=f"{self.files[failure.file]}:{raised.line}",
             )
-        for rank, (code, pid) in self._exits.items():
+        for rank, (code, pid, at) in self._exits.items():
             known = last.get(rank)
             if known is not None:
                 last[rank] = with_fields(known, exit_code=code, pid=pid)
@@ -288,6 +290,7 @@ class LogReader:
                     steps=0,
                     exit_code=code,
                     printed=self._last_words(rank) if code == ABORTED else "",
+                    logged=at,
                     time=float(len(ordered)),
                 )
         yield from last.values()

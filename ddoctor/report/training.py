@@ -211,19 +211,22 @@ def endings(evidence: Evidence) -> Grid:
     for run in evidence.all(TrainingRun):
         bad = badly(run)
         others = [one for one in run.ranks if one not in bad]
-        rows += [_ending(one) for one in (*bad, *others)[: ALL if bad else 0]]
+        every = (*bad, *others)[: ALL if bad else 0]
+        rows += [_ending(one, in_a_log=bool(run.log)) for one in every]
     head = ("rank", "ended", "at", "steps", "last in", "message", "line")
     return Grid(head=head, rows=tuple(rows)).without_empty_columns()
 
 
-def _ending(one: RankEnding) -> tuple[str, ...]:
+def _ending(one: RankEnding, *, in_a_log: bool) -> tuple[str, ...]:
+    # A log knows the order, not the time; its line leads to the rest.
+    when = one.logged if in_a_log else quantity(one.time, "s") if one.time else ""
     frame = one.place
     line = f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}" if frame else ""
     return (
-        f"rank {one.rank}",
+        f"rank {one.rank}" if one.rank >= 0 else "not named",
         went(one),
-        quantity(one.time, "s") if one.time else "",
-        str(one.steps),
+        when,
+        "" if in_a_log else str(one.steps),
         "" if one.outcome == "hung" else one.doing,
         reason(one),
         f"`{line.strip()}`" if line else "",

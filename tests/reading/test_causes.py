@@ -92,7 +92,7 @@ TABLE = """
             "terminate called without an active exception",
             "its last output 'terminate called without an active exception',",
         ),
-        ("the training has terminated", "killed by SIGABRT (native code aborted) according to"),
+        ("the training has terminated", "killed by SIGABRT (native code aborted) (train.log:"),
     ],
 )
 def test_what_cpp_prints_before_it_aborts(diagnose: Diagnose, lines: str, says: str) -> None:

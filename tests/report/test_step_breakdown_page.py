@@ -293,6 +293,14 @@ def test_a_run_that_failed_tells_of_each_rank_the_first_one_first() -> None:
     assert "| rank 1 | failed | 9.1 s | 21 |" in text(evidence)
 
 
+def test_what_a_log_says_has_lines_in_place_of_times() -> None:
+    failed = replace(training_sample.ending(1), outcome="failed", time=1.0, logged="a.log:7")
+    run = replace(training_sample.run(2, failed), log="a.log")
+    table = endings(Evidence([run]))
+    assert "steps" not in table.head
+    assert dict(zip(table.head, table.rows[0], strict=True))["at"] == "a.log:7"
+
+
 def test_a_run_that_ended_as_asked_needs_no_table_of_it() -> None:
     assert endings(LATE).rows == ()
     finished = replace(training_sample.ending(1), outcome="finished")
