@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import prod
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
@@ -112,6 +113,15 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
                 f"accelerate launch --num_machines {machines} --num_processes "
                 f"{machines * max(processes, 1)} …  # machines × GPUs of each",
             )
+    degrees = prod(one.number or 1 for one in plan.degrees.values())
+    # A single process may start its ranks itself.
+    if plan.ranks is not None and plan.ranks > 1 and plan.ranks % degrees:
+        named = " × ".join(f"{k} {one.value} ({one.at})" for k, one in plan.degrees.items())
+        yield _in_a_launch(
+            f"{plan.ranks} ranks do not divide by {named}, which share a model",
+            next(iter(plan.degrees.values())),
+            f"start a multiple of {degrees} ranks",
+        )
     tasks, each = launch.get("tasks-per-host"), plan.each
     of_ranks = launch.launcher in OF_ALL_RANKS and tasks is not None and each is not None
     if of_ranks and tasks is not None and each is not None and (tasks.number or 1) > 1 and each > 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 
 from ddoctor.analysis.derived import Derived
 from ddoctor.evidence.gpus import Gpus
@@ -25,6 +26,26 @@ ACCUMULATION = (
     *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
     *("deepspeed.gradient_accumulation_steps", "arg.grad_accum_steps", "arg.accumulation_steps"),
 )
+# Megatron-LM, torchtitan, accelerate, transformers.
+DEGREES = {
+    "TP": (
+        *(
+            "arg.tensor_model_parallel_size",
+            "arg.parallelism.tensor_parallel_degree",
+            "arg.tp_size",
+        ),
+        *("accelerate.parallelism_config.parallelism_config_tp_size", "arg.tensor_parallel_size"),
+    ),
+    "PP": (
+        *("arg.pipeline_model_parallel_size", "arg.parallelism.pipeline_parallel_degree"),
+        "arg.pipeline_parallel_size",
+    ),
+    "CP": (
+        *("arg.context_parallel_size", "arg.parallelism.context_parallel_degree"),
+        "accelerate.parallelism_config.parallelism_config_cp_size",
+    ),
+}
+"""How many ranks share a model, by tensor, pipeline and context parallelism."""
 RATE = (
     "arg.learning_rate",
     "arg.lr",
@@ -157,6 +178,16 @@ class LaunchPlan(Derived):
         return version.value if version is not None else "1"
 
     @property
+    def degrees(self) -> Mapping[str, Setting]:
+        """The degrees of parallelism above 1, by their usual letters."""
+        found = {letters: self.get(*names) for letters, names in DEGREES.items()}
+        return {
+            letters: one
+            for letters, one in found.items()
+            if one is not None and (one.number or 1) > 1
+        }
+
+    @property
     def precision(self) -> Setting | None:
         """The setting of the precision."""
         found = self.get("precision")
@@ -188,7 +219,9 @@ class LaunchPlan(Derived):
         micro, ranks = self.micro_batch, self.ranks
         if micro is None or micro.number is None or ranks is None:
             return None
-        return micro.number * ranks * self.accumulation
+        # Ranks that share a model have the same samples.
+        shared = prod(one.number or 1 for one in self.degrees.values())
+        return micro.number * (ranks // shared) * self.accumulation
 
     @property
     def rate(self) -> Setting | None:

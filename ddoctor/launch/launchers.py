@@ -150,7 +150,25 @@ DEEPSPEED = Launcher(
         "include": "include",
         "exclude": "exclude",
     },
-    defaults={"hosts": "1"},
+    defaults={"hosts": "1", "ranks-per-host": "all"},
+)
+# lightning_fabric/cli.py, which uses click.
+FABRIC = Launcher(
+    title="fabric run",
+    takes=(
+        *("--accelerator", "--strategy", "--devices", "--num-nodes --num_nodes", "--precision"),
+        *("--node-rank --node_rank", "--main-address --main_address", "--main-port --main_port"),
+    ),
+    means={
+        "num_nodes": "hosts",
+        "devices": "ranks-per-host",
+        "node_rank": "host-rank",
+        "main_address": "main-address",
+        "main_port": "main-port",
+        "precision": "precision",
+        "strategy": "strategy",
+    },
+    defaults={"hosts": "1", "ranks-per-host": "1"},
 )
 # slurm.schedmd.com/srun.html and sbatch.html: options with a value that scripts commonly use.
 SLURM = Launcher(

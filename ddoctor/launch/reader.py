@@ -12,10 +12,11 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Launch, Setting, Unknown
-from ddoctor.launch import accelerate_config, files, kubernetes, script_settings, shell
+from ddoctor.launch import accelerate_config, files, hostfile, kubernetes, script_settings, shell
 from ddoctor.launch.launchers import (
     ACCELERATE,
     DEEPSPEED,
+    FABRIC,
     MPIRUN,
     SLURM,
     TORCH_LAUNCH,
@@ -44,6 +45,7 @@ PROGRAMS = {
     "accelerate-launch": ACCELERATE,
     "accelerate": ACCELERATE,
     "deepspeed": DEEPSPEED,
+    "fabric": FABRIC,
     "srun": SLURM,
     "sbatch": SLURM,
     "salloc": SLURM,
@@ -62,6 +64,7 @@ SET_BY_SLURM = {
 # Programs of a package that train in one process.
 CONSOLE = ("lerobot-train", "trl", "axolotl", "llamafactory-cli", "litgpt")
 JOBS = ("hf", "jobs", "run")
+WITH_COMMAND = {"accelerate": "launch", "fabric": "run"}
 STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
 """Programs that start other commands, and know nothing of torch."""
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
@@ -127,8 +130,8 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         return _built(command, "python", 0, found, around)
     if name in STARTERS:
         return _of_starter(command, PROGRAMS[name], found, (*around, name))
-    if name == "accelerate":
-        if command.texts[1:2] != ("launch",):
+    if name in WITH_COMMAND:
+        if command.texts[1:2] != (WITH_COMMAND[name],):
             return None
         command = replace(command, words=(first, *command.words[2:]))
     return _of_launcher(command, PROGRAMS[name], found, around)
@@ -266,6 +269,8 @@ def _of_launcher(
             found.settings += config.settings
             found.files += config.files
             found.unknown += config.unknown
+    if launcher is DEEPSPEED and "hostfile" in given:
+        found.settings += hostfile.read(given["hostfile"], found.folder)
     appended: dict[str, Setting] = {}
     if launcher is TORCH_LAUNCH and "use_env" not in given:
         added = f"added by {launcher.title}"

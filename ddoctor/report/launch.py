@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPlan
 from ddoctor.evidence.gpus import Gpus
@@ -23,7 +24,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
             yield "decided", told
         yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
-        if told := ", ".join(filter(None, (plan.strategy, _precision(plan)))):
+        degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
+        if told := ", ".join(filter(None, (plan.strategy, *degrees, _precision(plan)))):
             yield "parallelism", told
         if told := _batch(plan):
             yield "batch", told
@@ -83,7 +85,9 @@ def _batch(plan: LaunchPlan) -> str:
         return f"{micro.value} samples a rank ({micro.at})"
     times = f" × {plan.accumulation} micro-batches" if plan.accumulation > 1 else ""
     each = f"{micro.value} a rank ({micro.at})"
-    return f"{each} × {counted(ranks, 'rank')}{times} = {plan.batch:,} samples a step"
+    shared = prod(one.number or 1 for one in plan.degrees.values())
+    models = counted(ranks, "rank") if shared == 1 else counted(ranks // shared, "model")
+    return f"{each} × {models}{times} = {plan.batch:,} samples a step"
 
 
 def _length(plan: LaunchPlan) -> str:

@@ -176,6 +176,12 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
             {"pod_yaml": MANIFEST.replace("replicas: 2", "replicas: 4")},
         ),
         (
+            "world-size-mismatch",
+            "torchrun --nproc-per-node=6 pretrain.py --tensor-model-parallel-size 4",
+            "6 ranks do not divide by TP 4 (the command line)",
+            {},
+        ),
+        (
             "nproc-exceeds-visible-gpus",
             "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=4 train.py",
             "0,1 (the command line) makes visible 2 GPUs",
@@ -312,6 +318,12 @@ SOUND = [
         {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
     ),
     ("python train.py --verb", {}),
+    ("python serve.py --tensor-parallel-size 8", {}),
+    (
+        "torchrun --nproc-per-node=8 pretrain.py --tensor-model-parallel-size 2 "
+        "--pipeline-model-parallel-size 2",
+        {},
+    ),
     (
         "python other.py --anything 4",
         {"other_py": SCRIPT.replace('"--lr"', 'f"--{name}"')},

@@ -38,6 +38,9 @@ TWO_GPUS = """
 """
 
 
+HOSTS = "# ours\nworker-1 slots=8\nworker-2 slots=8  # spare\n\n"
+
+
 @pytest.fixture(autouse=True)
 def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
@@ -68,6 +71,9 @@ def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("accelerate launch --config_file two.yaml train.py", "accelerate", 1, 2),
         ("accelerate launch --config_file two.yaml --num_processes 4 train.py", "accelerate", 1, 4),
         ("deepspeed --num_nodes 2 --num_gpus 8 tune.py --deepspeed ds.json", "deepspeed", 2, 16),
+        ("deepspeed --hostfile hosts.txt tune.py", "deepspeed", 2, 16),
+        ("deepspeed --hostfile hosts.txt --num_nodes 1 tune.py", "deepspeed", 1, 8),
+        ("fabric run --devices=2 --num-nodes=3 --strategy=ddp train.py", "fabric", 3, 6),
         ("python train.py", "python", 1, 1),
         ("mpirun -np 4 --mca btl tcp -x NCCL_DEBUG python train.py", "python", None, 4),
         ("srun -N2 --ntasks-per-node=8 python train.py", "python", 2, 16),
@@ -86,7 +92,9 @@ def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_hosts_and_ranks(
     tmp_path: Path, command: str, launcher: str, hosts: int | None, ranks: int
 ) -> None:
-    launch = launched(tmp_path, command, two_yaml=TWO_GPUS, train_py=SCRIPT, ds_json="{}")
+    launch = launched(
+        tmp_path, command, two_yaml=TWO_GPUS, train_py=SCRIPT, ds_json="{}", hosts_txt=HOSTS
+    )
     assert (launch.launcher, launch.hosts, launch.ranks) == (launcher, hosts, ranks)
     assert launch.unknown == ()
 
