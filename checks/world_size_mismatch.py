@@ -10,6 +10,8 @@ Symptoms: a hang in init_process_group while every process is alive.
 To fix it, set the same number of hosts and ranks per host in every launcher.
 """
 
+# Above 150 lines: it judges ranks that joined, logs, and launch lines with their files.
+
 from __future__ import annotations
 
 from collections import Counter
