@@ -13,17 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, snapshot_failures
+from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.snapshot_failures import SnapshotFailures, grown
 from ddoctor.analysis.trend import FEWEST_STEPS, trend
+from ddoctor.evidence.memory_snapshot import DeviceMemory, MemorySnapshots
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("host-memory-leak", "memory-headroom-low", "cuda-oom-fragmentation")
+# Above 150 lines: a recorded run counts the graphs, a memory snapshot shows what they hold.
+EXPLAINS = (
+    "host-memory-leak",
+    "memory-headroom-low",
+    "cuda-oom-fragmentation",
+    "model-does-not-fit",
+)
 
 # A loop that keeps one tensor per step holds as many as there were steps. Half of that also covers
 # a loop that keeps one in every second step. A healthy loop holds a few, however many steps it ran.
 OF_THE_STEPS = 0.5
 MOST_NAMED = 2
+# A graph keeps what each layer saved for backward. A list of outputs, or a bank of features that is
+# meant to grow, keeps one or two tensors of a step, and no graph.
+OF_OUTPUTS = 2
+# Share of the allocated memory: less may be a window of the last values.
+NOTABLE = 0.1
 
 _NOT_ITEM = "do not use .item() instead: the host then waits for the GPU in every step"
 
@@ -63,6 +77,48 @@ def kept(memory: MemoryOverTime) -> Iterator[Finding]:
         cost=Cost(value=round(growth, 3), unit="MiB/step") if growth else None,
         fixes=(_ADD_DETACHED if chained else _STORE_DETACHED,),
     )
+
+
+def in_snapshots(snapshots: MemorySnapshots, failures: SnapshotFailures) -> Iterator[Finding]:
+    failed = [one.memory for one in failures.of_kind("grown")]
+    fitting = [
+        one
+        for one in snapshots.devices
+        if one not in failed and _has_graph(one) and grown(one) >= NOTABLE * one.allocated
+    ]
+    ranks = failed or fitting
+    if not ranks:
+        return
+    worst = max(ranks, key=grown)
+    growing = [one for one in worst.holders if one.grown]
+    count = sum(one.grown_tensors for one in growing)
+    lines = dict.fromkeys(endings.place(one.line) for one in growing if one.line is not None)
+    yield Finding(
+        severity=Severity.ERROR if failed else Severity.WARNING,
+        confidence=Confidence.LIKELY if _has_graph(worst) else Confidence.POSSIBLE,
+        because=(
+            f"{worst.name} kept {count} tensors of {worst.steps} steps, {grown(worst) / GIB:.1f} "
+            f"of the {worst.allocated / GIB:.1f} GiB that torch held on GPU {worst.device}, "
+            f"allocated at {' and '.join([*lines][:MOST_NAMED])}"
+            + (", until the memory was full" if failed else "")
+        ),
+        evidence=(
+            Observation(
+                name="tensors kept of each step",
+                value=round(count / worst.steps, 1),
+                expected=0,
+                source=snapshot_failures.SOURCE,
+            ),
+        ),
+        where=snapshot_failures.where(ranks),
+        cost=Cost(value=round(grown(worst) / worst.steps / 2**20, 3), unit="MiB/step"),
+        fixes=(_STORE_DETACHED,),
+    )
+
+
+def _has_graph(memory: DeviceMemory) -> bool:
+    saved = sum(one.grown_tensors for one in memory.holders if one.kind == "activations")
+    return saved > OF_OUTPUTS * memory.steps
 
 
 def _by(rank: Growth) -> str:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, endings, snapshot_failures
+from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix
 
@@ -31,8 +33,22 @@ def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
         yield cuda_oom.finding(found, run, more, _fixes(run), confidence=Confidence.LIKELY)
 
 
-def _fixes(run: TrainingRun) -> Iterator[Fix]:
-    if run.framework in ("transformers", "trl"):
+def in_a_snapshot(failures: SnapshotFailures, run: TrainingRun | None) -> Iterator[Finding]:
+    found = failures.of_kind("evaluation")
+    if found:
+        memory = found[0].memory
+        first = next(one for one in memory.holders if one.in_evaluation)
+        held = snapshot_failures.evaluation(memory) / GIB
+        yield snapshot_failures.finding(
+            found,
+            f", of which evaluation had allocated {held:.1f}, most of it{endings.at(first.line)} "
+            f"in {first.blocks} blocks",
+            _fixes(run),
+        )
+
+
+def _fixes(run: TrainingRun | None) -> Iterator[Fix]:
+    if run is not None and run.framework in ("transformers", "trl"):
         yield Fix.python(
             summary="keep predictions instead of logits, and move them to host memory",
             paste=(

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import expandable
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix
@@ -42,6 +43,20 @@ def in_pieces(
         + (f"; its model received {shapes} different input shapes" if shapes > 1 else ""),
         (*([grow] if grow is not None else []), _FEWER_SHAPES),
         confidence=Confidence.LIKELY,
+    )
+
+
+def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
+    found = failures.of_kind("pieces")
+    if not found:
+        return
+    memory = found[0].memory
+    grow = None if memory.expandable else expandable(None, memory.usable)
+    yield snapshot_failures.finding(
+        found,
+        f"; {memory.usable / GIB:.1f} of the {memory.reserved / GIB:.1f} GiB that torch had "
+        f"reserved were unused, in blocks of at most {memory.largest_free / GIB:.2f} GiB",
+        (*([grow] if grow is not None else []), _FEWER_SHAPES),
     )
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis import cuda_oom, endings, snapshot_failures
 from ddoctor.analysis.cuda_oom import NOTABLE
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -43,6 +44,20 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
         why = f"{endings.ranks(held)} {verb} {sum(held.values()) / GIB:.1f} GiB of the same GPU"
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
     yield cuda_oom.finding(found, run, f"; {why}", _FIXES, confidence=confidence)
+
+
+def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
+    found = failures.of_kind("ranks")
+    if found:
+        held = {one.rank: one.reserved for one in found[0].guests if one.rank is not None}
+        lines = (one.line for guest in found[0].guests for one in guest.holders)
+        line = next((one for one in lines if one is not None), None)
+        yield snapshot_failures.finding(
+            found,
+            f"; {endings.ranks(held)} hold {sum(held.values()) / GIB:.1f} GiB of the same GPU"
+            f"{', allocated' * (line is not None)}{endings.at(line)}, and more on another one",
+            _FIXES,
+        )
 
 
 def in_a_live_run(live: LiveState, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, expandable, remedies
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.software import Environment
@@ -77,6 +78,12 @@ def in_training(
                 f"; it held {held[0] / 1024:.1f} GiB at first, and {held[-1] / 1024:.1f} at the end"
             )
         yield cuda_oom.needs_too_much(found, run, wrapping, environment, more=more)
+
+
+def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
+    if found := failures.of_kind("narrow"):
+        more = f", after {found[0].memory.steps} or more steps that fit"
+        yield snapshot_failures.needs_too_much(found, more)
 
 
 def in_a_sweep(headroom: MemoryHeadroom, environment: Environment | None) -> Iterator[Finding]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom, log_events
+from ddoctor.analysis import cuda_oom, log_events, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, enough_gpus, remedies
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.plan import Plan
@@ -72,6 +73,14 @@ def in_training(
         # A log does not show how many steps succeeded.
         confidence = Confidence.LIKELY if run.log else Confidence.CERTAIN
         yield cuda_oom.needs_too_much(found, run, wrapping, environment, confidence=confidence)
+
+
+def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
+    if found := failures.of_kind("too-much"):
+        yield snapshot_failures.needs_too_much(found)
+    elif found := failures.of_kind("freed"):
+        more = "; much was freed between the failure and the snapshot"
+        yield snapshot_failures.needs_too_much(found, more, confidence=Confidence.POSSIBLE)
 
 
 def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:

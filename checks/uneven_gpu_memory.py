@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, snapshot_failures
 from ddoctor.analysis.cuda_oom import NOTABLE
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.environment_fixes import without
+from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -86,6 +87,18 @@ def in_training(run: TrainingRun) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN if memory.others else Confidence.LIKELY,
         cost=sum(memory.others.values()) + memory.unnamed,
     )
+
+
+def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
+    if found := failures.of_kind("others"):
+        memory, outside = found[0].memory, found[0].outside
+        yield snapshot_failures.finding(
+            found,
+            f" of the {memory.reserved / GIB:.1f} GiB that it could reserve; another rank could "
+            f"reserve {outside / GIB:.1f} GiB more: on an equal GPU, another process holds it",
+            (_ask_the_owner("nvidia-smi"),),
+            cost=outside,
+        )
 
 
 def _foreign(gpu: Gpu) -> int:

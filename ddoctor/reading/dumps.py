@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddoctor.evidence.flight_records import FlightDumps, RankRecords
-from ddoctor.evidence.frames import Frame
 from ddoctor.reading.flight_recorder import MOST_BYTES, Trace
 from ddoctor.reading.inputs import Content, Input
-from ddoctor.reading.tracebacks import LIBRARY
+from ddoctor.reading.recorded_frames import placed
 
 # torch puts the rank at the end: nccl_trace_rank_3, comm_lib_trace_rank_3; people add .json.
 RANK = re.compile(r"(\d{1,7})(?:\.\w{1,10})*$")
@@ -57,13 +56,8 @@ class Dumps:
                     pid=0,
                     told_by="dump file",
                     idle_seconds=round(max(0.0, written - newest), 1),
-                    groups=tuple(trace.groups(_frame)),
+                    groups=tuple(trace.groups(placed)),
                 )
                 for rank, (_, written, trace) in rows
             ),
         )
-
-
-def _frame(file: str, line: int, function: str) -> Frame:
-    of_user = LIBRARY.search(file) is None
-    return Frame(file=file, line=line, function=function, of_user=of_user)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 
 from ddoctor.evidence.flight_records import Call, GroupCalls
 from ddoctor.evidence.frames import Frame
+from ddoctor.reading import plain_pickle
+from ddoctor.reading.recorded_frames import RecordedFrame
 
 # Bytes of a dump: 2,000 calls with 50 frames each take 2 MiB.
 MOST_BYTES = 64 * 2**20
@@ -28,12 +28,6 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
-class _RecordedFrame(msgspec.Struct):
-    name: _Text
-    filename: _Text
-    line: _Size
-
-
 class _Entry(msgspec.Struct):
     collective_seq_id: _Size
     process_group: tuple[_Text, _Text]
@@ -44,21 +38,11 @@ class _Entry(msgspec.Struct):
     retired: bool = False
     input_sizes: list[tuple[_Size, ...]] = []
     input_dtypes: list[_Text] = []
-    frames: list[_RecordedFrame] = []
+    frames: list[RecordedFrame] = []
 
 
 class _Trace(msgspec.Struct):
     entries: list[_Entry] = []
-
-
-class _Plain(pickle._Unpickler):
-    """Unpickles only numbers, strings and containers, which is all that torch writes there.
-
-    In Python, not in C: there, five bytes can ask for a table of 4 billion entries.
-    """
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"{module}.{name} is not written by torch")
 
 
 class Trace:
@@ -73,7 +57,7 @@ class Trace:
         try:
             if len(raw) > MOST_BYTES:
                 raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
-            value = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
+            value = json.loads(raw) if raw[:1] == b"{" else plain_pickle.loads(raw)
             if sum(map(_parts, value.get("entries", ()))) > MOST_PARTS:
                 raise ValueError(f"more than {MOST_PARTS} frames and shapes")
             self._trace = msgspec.convert(value, _Trace)

@@ -11,6 +11,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.reading.dumps import Dumps, is_dump
 from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
 from ddoctor.reading.logs import LogReader
+from ddoctor.reading.snapshots import Snapshots, is_snapshot
 
 # All but those that terminals obey: of random bytes, one in ten.
 CONTROL = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
@@ -22,7 +23,7 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
     Raises:
         DoctorError: nothing could be read, or two bundles hold the same section.
     """
-    logs, dumps, refused = LogReader(), Dumps(), list[NotRead]()
+    logs, dumps, snapshots, refused = LogReader(), Dumps(), Snapshots(), list[NotRead]()
     bundles = dict[Path, Evidence]()
     for one in found(paths):
         if isinstance(one, NotRead):
@@ -33,6 +34,8 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
                 if _is_bundle(first := content.beginning):
                     text = content.read(limits.MOST_BYTES + 1)
                     bundles[one.path] = bundle.decoded(text, one.path)
+                elif is_snapshot(first):
+                    snapshots.read(one, content)
                 elif is_dump(first):
                     dumps.read(one, content)
                 elif why := _foreign(first):
@@ -44,7 +47,7 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
         except (DoctorError, ValueError) as error:
             refused.append(NotRead(name=one.name, why=str(error)))
     evidence = bundle.together(bundles.items())
-    evidence = evidence.with_sections(*logs.sections(), *dumps.sections())
+    evidence = evidence.with_sections(*logs.sections(), *dumps.sections(), *snapshots.sections())
     if not evidence and not bundles:
         raise DoctorError(_nothing(refused))
     return evidence, tuple(refused)

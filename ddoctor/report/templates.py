@@ -10,8 +10,17 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MODULES = (
-    *("charts", "expectation", "facts", "fitness", "heat", "hosts", "live", "plan", "ranks"),
-    *("repeats", "scale", "step_breakdown", "training", "training_charts", "waits", "wording"),
+    *("charts", "expectation", "facts", "fitness", "heat", "hosts", "live", "memory", "plan"),
+    *(
+        "ranks",
+        "repeats",
+        "scale",
+        "step_breakdown",
+        "training",
+        "training_charts",
+        "waits",
+        "wording",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from ddoctor import characters
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Report, Severity
-from ddoctor.report import bars, fitness, live, plan, repeats, wording
+from ddoctor.report import bars, fitness, live, memory, plan, repeats, wording
 from ddoctor.report.facts import facts
 from ddoctor.report.step_breakdown import ALL, step_breakdown
 from ddoctor.report.waits import wait_matrix
@@ -51,6 +51,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     yield from _plan(evidence, width)
     yield from _live(evidence, width)
     yield from _steps(evidence, width)
+    yield from _memory(evidence, width)
     for one in repeats.shown(report):
         yield Text()
         yield from _finding(one.finding, one.number, width)
@@ -127,6 +128,19 @@ def _steps(evidence: Evidence, width: int) -> Iterator[Text]:
     matrix = wait_matrix(evidence)
     if matrix is not None and matrix.notable:
         yield from _paragraph(str(matrix), width, indent=2)
+
+
+def _memory(evidence: Evidence, width: int) -> Iterator[Text]:
+    found = memory.holders(evidence)
+    if not found.rows:
+        return
+    yield Text()
+    yield Text(found.title, style="bold")
+    rows = [found.head, *found.rows]
+    names, sizes, shares = (max(cell_len(row[column]) for row in rows) for column in range(3))
+    for number, (name, size, share, what) in enumerate(rows):
+        cells = f"  {_padded(name, names)}  {size.rjust(sizes)}  {share.rjust(shares)}  "
+        yield from _after(Text(cells, style="" if number else "dim"), what, width)
 
 
 def _finding(finding: Finding, number: int, width: int) -> Iterator[Text]:

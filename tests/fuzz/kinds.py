@@ -28,6 +28,7 @@ from ddoctor.forecast import launch_files, request
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.live import logs
 from ddoctor.models import JUDGING, Report
+from ddoctor.reading import reader
 from ddoctor.reading.flight_recorder import Trace
 from ddoctor.report import (
     charts,
@@ -178,6 +179,23 @@ def dumped(random: Random, folder: Path) -> None:
     _kept(FlightRecords(ranks=(told,)))
 
 
+def snapshotted(random: Random, folder: Path) -> None:
+    """A memory snapshot of torch's allocator, and all forms of its report."""
+    document = seeds.snapshot()
+    mutation.changed(document, random, random.randint(0, 4))
+    raw = pickle.dumps(document, protocol=random.choice((2, 4)))
+    path = folder / f"snapshot-{os.getpid()}_rank0.pickle"
+    path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.5 else raw)
+    evidence, _ = reader.read([path])
+    for section in evidence:
+        _kept(section)
+    report = engine.examine(evidence, "diagnose")
+    if broken := [row for row in report.crashed if row.check != JUDGING]:
+        raise Broken(f"{broken[0].check}: {broken[0].error}")
+    _shown(report, evidence)
+    markdown.render(report, evidence)
+
+
 def _frame(file: str, line: int, function: str) -> Frame:
     return Frame(file=file, line=line, function=function, of_user=True)
 
@@ -256,6 +274,7 @@ KINDS: dict[str, Kind] = {
     "config": configured,
     "model": modelled,
     "dump": dumped,
+    "snapshot": snapshotted,
     "log": logged,
 }
 

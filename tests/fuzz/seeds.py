@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from ddoctor.evidence import bundle
 from ddoctor.evidence.cluster_probes import ArmTurn, ControlArm, ControlArms
 from ddoctor.evidence.section import Evidence
+from tests import memory_snapshot
 from tests.fuzz.filled import filled
 from tests.healthy import COMMANDS, healthy
 from tests.report import sample
@@ -121,6 +123,19 @@ def dump() -> dict[str, Any]:
             for number in range(24)
         ],
     }
+
+
+def snapshot() -> dict[str, Any]:
+    """The memory of a rank that ran out of it, as torch's allocator writes it."""
+    made = memory_snapshot.Allocator()
+    made.alloc(20 * memory_snapshot.GIB, memory_snapshot.TO_DEVICE)
+    for _ in range(12):
+        made.step(kept=[(memory_snapshot.GIB, memory_snapshot.forward())])
+        made.segment((memory_snapshot.MIB, memory_snapshot.STATES), (memory_snapshot.GIB, None))
+    made.fail(2 * memory_snapshot.GIB, memory_snapshot.forward())
+    # Each stack is a separate list, so that a change meets one of them.
+    value: dict[str, Any] = json.loads(json.dumps(memory_snapshot.snapshot(made)))
+    return value
 
 
 LOG = b"""\
