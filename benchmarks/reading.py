@@ -1,12 +1,13 @@
-"""How fast `ddoctor diagnose` reads a log, and in how much memory.
+"""How fast `ddoctor diagnose` reads a log or a memory snapshot, and in how much memory.
 
-Each kind of log is read in a process of its own. Printed are megabytes per second of CPU time and
-the peak of memory. Exit code 1: a log of a usual training is read at less than 50 MB/s, or one of
-any kind takes more than 500 MB.
+Each kind is read in a process of its own. Printed are megabytes per second of CPU time and the peak
+of memory. Exit code 1: a log of a usual training is read at less than 50 MB/s, a snapshot at less
+than 2 MB/s, a log of any kind takes more than 500 MB, or a snapshot more than 1000 MB.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
@@ -18,14 +19,19 @@ from tempfile import TemporaryDirectory
 RATE, MEMORY = 50.0, 500.0
 """MB/s of a usual log, at least; MB of any, at most."""
 USUAL = ("steps", "NCCL")
+SNAPSHOT_RATE, SNAPSHOT_MEMORY = 2.0, 1000.0
+BLOCKS, EVENTS, FRAMES = 1_000_000, 100_000, 40
+"""Of a snapshot: an event has so many frames."""
 READ = """
-import resource, sys, time
+import sys, time
 from pathlib import Path
 from ddoctor.reading import reader
 began = time.process_time()
 evidence, _ = reader.read([Path(sys.argv[1])])
 seconds = time.process_time() - began
-print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+# The peak of the process itself; that of getrusage begins with its parent's.
+rows = Path("/proc/self/status").read_text().splitlines()
+print(seconds, next(int(row.split()[1]) / 1024 for row in rows if row.startswith("VmHWM")))
 """
 
 
@@ -69,6 +75,48 @@ KINDS: Mapping[str, Callable[[int], str]] = {
 }
 
 
+def snapshot() -> bytes:
+    """As torch.cuda.memory._dump_snapshot() writes it, with a stack of its own for each event."""
+    frames = [{"filename": f"/a/{n}.py", "line": n, "name": f"f{n}"} for n in range(5_000)]
+    size, base = 64 * 1024, 0x7F0000000000
+    blocks: list[dict[str, object]] = [
+        {
+            "address": base + number * size,
+            "size": size,
+            "requested_size": size - 300,
+            "state": "inactive" if number % 3 else "active_allocated",
+            "frames": [],
+        }
+        for number in range(BLOCKS)
+    ]
+    events = [
+        {
+            "action": "free_completed" if number % 2 else "alloc",
+            "addr": base + number // 2 * size,
+            "size": size,
+            "stream": 0,
+            "time_us": 10**15 + number,
+            "frames": frames[number % 4_000 :][:FRAMES],
+        }
+        for number in range(EVENTS)
+    ]
+    segment = {"device": 0, "address": base, "total_size": BLOCKS * size, "segment_type": "large"}
+    value = {"segments": [{**segment, "stream": 0, "blocks": blocks}], "device_traces": [events]}
+    return pickle.dumps(value)
+
+
+def measured(path: Path, kind: str) -> tuple[float, float]:
+    """Read a file in a process of its own: MB/s and the peak of memory in MB, which are printed."""
+    size = path.stat().st_size / 1e6
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
+    )
+    seconds, memory = map(float, done.stdout.split())
+    rate = size / seconds
+    print(f"{kind:9} {size:6.0f} MB  {rate:6.1f} MB/s  {memory:5.0f} MB at most", flush=True)
+    return rate, memory
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write and read each kind of log."""
     options = ArgumentParser(prog="python -m benchmarks.reading")
@@ -84,14 +132,13 @@ def main(arguments: Sequence[str]) -> int:
             with path.open("wb") as file:
                 for _ in range(max(1, chosen.megabytes * 10**6 // len(piece))):
                     file.write(piece)
-            size = path.stat().st_size / 1e6
-            done = subprocess.run(
-                [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
-            )
-        seconds, memory = map(float, done.stdout.split())
-        rate = size / seconds
+            rate, memory = measured(path, kind)
         slow = slow or memory > MEMORY or (kind in USUAL and rate < RATE)
-        print(f"{kind:9} {size:6.0f} MB  {rate:6.1f} MB/s  {memory:5.0f} MB at most", flush=True)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rank0.pickle")
+        path.write_bytes(snapshot())
+        rate, memory = measured(path, "snapshot")
+    slow = slow or memory > SNAPSHOT_MEMORY or rate < SNAPSHOT_RATE
     return int(slow)
 
 

@@ -34,7 +34,7 @@ def in_pieces(
     memory, rank = found[0].memory, found[0].rank.rank
     flags = use.flags if use is not None else ()
     shapes = next((one.input_shapes for one in flags if one.rank == rank), 0)
-    grow = expandable(environment, memory.unused)
+    grow = memory.expanding(environment)
     yield cuda_oom.finding(
         found,
         run,

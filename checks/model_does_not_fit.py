@@ -24,9 +24,10 @@ from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("first-failure-masked", "memory-headroom-low")
+# Above 150 lines: plans, sweeps, runs, snapshots, logs and engines each show it differently.
+EXPLAINS = ("first-failure-masked", "memory-headroom-low", "script-error", "dead-rank")
 
 # A plan adds this slow strategy if no requested one fits.
 OFFLOADED = "fsdp-offload"
@@ -123,14 +124,37 @@ def in_a_sweep(headroom: MemoryHeadroom) -> Iterator[Finding]:
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     events = log.of("cuda-oom")
-    told = run is not None and any("CUDA out of memory" in one.said for one in run.ranks)
+    told = run is not None and any(cuda_oom.read(one.message) is not None for one in run.ranks)
     if events and not told:
+        values = events[0].values
+        size = values.get("size") or values.get("bytes")
         yield log_events.finding(
             events,
-            f"the GPU had no room for {events[0].values['size']} more",
+            f"the GPU had no room{f' for {size} more' if size else ' for more'}",
             *remedies(MemoryNeed(parts=None, missing=0)),
             confidence=Confidence.POSSIBLE,
         )
+
+
+def in_an_engine(log: Log) -> Iterator[Finding]:
+    """An inference engine takes what its weights leave, and says at the start if that is little."""
+    if events := log.of("engine-memory"):
+        yield log_events.finding(
+            events, "after the weights, the GPU has no room for the KV cache", *_FOR_ENGINES
+        )
+
+
+_FOR_ENGINES = (
+    Fix(
+        summary="let the engine use more of the GPU, for shorter sequences",
+        paste="vllm serve MODEL --gpu-memory-utilization 0.95 --max-model-len 8192",
+        caution="a trainer on the same GPU then has less memory",
+    ),
+    Fix(
+        summary="or spread the weights over more GPUs",
+        paste="vllm serve MODEL --tensor-parallel-size 2",
+    ),
+)
 
 
 def _enough(plan: Plan) -> int:

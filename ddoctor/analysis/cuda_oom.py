@@ -1,7 +1,8 @@
 """Ranks that ran out of GPU memory: the figures of the error, and the kind of the case.
 
 The text is that of torch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), up to torch 1.13 and
-from 2.0 on.
+from 2.0 on, which ROCm ("HIP out of memory") and XPU (c10/xpu/XPUCachingAllocator.cpp) share, or of
+the backend cudaMallocAsync (c10/cuda/CUDAMallocAsyncAllocator.cpp).
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ BEFORE = re.compile(
     rf"Tried to allocate {SIZE} \(GPU (\d{{1,9}}); {SIZE} total capacity; "
     rf"{SIZE} already allocated; {SIZE} free; (?:{SIZE} allowed; )?"
     rf"{SIZE} reserved in total by PyTorch\)"
+)
+ASYNCHRONOUS = re.compile(
+    r"Allocation on device (\d{1,9}) would exceed allowed memory.{0,40}?"
+    rf"\sCurrently allocated\s{{0,9}}: {SIZE}\s+Requested\s{{0,20}}: {SIZE}"
+    rf"\s+Device limit\s{{0,20}}: {SIZE}\s+Free \(according to CUDA\): {SIZE}",
+    re.DOTALL,
 )
 
 # A process with only a context and torch's kernels takes about 1 GiB
@@ -85,6 +92,8 @@ class OutOfMemory:
     """The figures of the allocator's error, in bytes."""
 
     device: int
+    accelerator: str = "cuda"
+    """The name of its kind in torch; ``cuda`` with ROCm as well."""
     wanted: int
     total: int
     """Of the GPU; less if the process may not use all of it."""
@@ -102,6 +111,11 @@ class OutOfMemory:
         """The least additional memory that the request needs."""
         return max(0, self.wanted - self.free)
 
+    def expanding(self, environment: Environment | None) -> Fix | None:
+        """The fix that turns on expandable segments; None: they are on, or of no use."""
+        # Of XPU, few versions have them.
+        return expandable(environment, self.unused) if self.accelerator == "cuda" else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -114,6 +128,8 @@ class Case:
 
 def read(message: str) -> OutOfMemory | None:
     """Parse the text of an error; None: it is another error."""
+    if found := ASYNCHRONOUS.search(message):
+        return _asynchronous(*found.groups())
     if found := BEFORE.search(message):
         wanted, index, total, allocated, free, allowed, reserved = found.groups()
         unused = _bytes(reserved) - _bytes(allocated)
@@ -132,6 +148,7 @@ def read(message: str) -> OutOfMemory | None:
     limit_bytes = _bytes(allowed) if allowed else _bytes(total)
     return OutOfMemory(
         device=int(index),
+        accelerator="xpu" if "XPU out of memory" in message else "cuda",
         wanted=_bytes(wanted),
         total=min(limit_bytes, _bytes(total)),
         free=min(_bytes(free), max(0, limit_bytes - used)),
@@ -139,6 +156,20 @@ def read(message: str) -> OutOfMemory | None:
         unused=unused,
         others=others,
         unnamed=max(0, _bytes(total) - _bytes(free) - own - sum(others.values())),
+    )
+
+
+def _asynchronous(index: str, allocated: str, wanted: str, total: str, free: str) -> OutOfMemory:
+    """The pool of cudaMallocAsync belongs to the driver, which does not tell its unused part."""
+    return OutOfMemory(
+        device=int(index),
+        wanted=_bytes(wanted),
+        total=_bytes(total),
+        free=_bytes(free),
+        allocated=_bytes(allocated),
+        unused=0,
+        others={},
+        unnamed=0,
     )
 
 
@@ -257,7 +288,9 @@ def finding(
         where=Where(
             hosts=tuple(sorted({one.rank.host for one in found})),
             ranks=tuple(one.rank.rank for one in found),
-            devices=tuple(sorted({f"cuda:{one.memory.device}" for one in found})),
+            devices=tuple(
+                sorted({f"{one.memory.accelerator}:{one.memory.device}" for one in found})
+            ),
         ),
         cost=Cost(value=round(cost / GIB, 2), unit="GiB") if cost is not None else None,
         fixes=tuple(fixes),
@@ -299,7 +332,7 @@ def needs_too_much(
         # A log does not show whether the model is sharded.
         shards=0 if sharded or not models else max(2, world),
     )
-    grow = expandable(environment, memory.unused)
+    grow = memory.expanding(environment)
     fixes = [grow] if grow is not None and memory.unused >= SPARE * memory.missing else []
     return finding(
         found,

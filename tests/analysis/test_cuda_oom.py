@@ -37,6 +37,32 @@ def test_spelt_as_in_torch_2_0() -> None:
     assert read(error().replace("capacity", "capacty")) == read(error())
 
 
+def test_words_of_rocm_and_xpu() -> None:
+    rocm, xpu = (read(error().replace("CUDA out", f"{name} out")) for name in ("HIP", "XPU"))
+    assert rocm == read(error())
+    assert xpu is not None
+    assert (xpu.accelerator, xpu.device, gib(xpu.wanted)) == ("xpu", 0, 2.0)
+    assert xpu.expanding(None) is None
+
+
+def test_words_of_cudamallocasync() -> None:
+    told = read(
+        "Allocation on device 1 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 76.43 GiB\nRequested               : 2.00 GiB\n"
+        "Device limit            : 79.15 GiB\nFree (according to CUDA): 7.00 MiB\n"
+        "PyTorch limit (set by user-supplied memory fraction)\n"
+        "                        : 17179869184.00 GiB"
+    )
+    assert told is not None
+    assert (told.device, gib(told.allocated), gib(told.total)) == (1, 76.43, 79.15)
+    assert (gib(told.missing), told.unnamed, told.unused) == (1.99, 0, 0)
+
+
+def test_private_pools_are_part_of_what_is_allocated() -> None:
+    pools = "allocated by PyTorch, with 3.00 GiB allocated in private pools (e.g., CUDA Graphs),"
+    assert read(error().replace("allocated by PyTorch,", pools)) == read(error())
+
+
 def test_others_by_their_numbers() -> None:
     told = read(error(own="50.00 GiB", others={77: "20.00 GiB", 78: "8.00 GiB"}))
     assert told is not None
