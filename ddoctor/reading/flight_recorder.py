@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -57,7 +58,7 @@ class Trace:
         try:
             if len(raw) > MOST_BYTES:
                 raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
-            value = json.loads(raw) if raw[:1] == b"{" else plain_pickle.loads(raw)
+            value = json.loads(raw) if raw[:1] == b"{" else plain_pickle.load(io.BytesIO(raw))
             if sum(map(_parts, value.get("entries", ()))) > MOST_PARTS:
                 raise ValueError(f"more than {MOST_PARTS} frames and shapes")
             self._trace = msgspec.convert(value, _Trace)

@@ -28,14 +28,13 @@ from ddoctor.evidence.memory_snapshot import (
     MemoryFailure,
 )
 from ddoctor.reading import plain_pickle
+from ddoctor.reading.plain_pickle import Readable
 from ddoctor.reading.recorded_frames import RecordedFrame, is_native, placed
 
-MOST_BYTES = 192 * 2**20
-"""Bytes of a snapshot: 100,000 events with 60 frames each take about 60 MiB."""
 MOST_ROWS = 3_000_000
 """Blocks and events: a few bytes of a pickle can name one list many times."""
-MOST_FRAMES = 300
-"""Frames of a stack that are looked at, the innermost ones."""
+MOST_FRAMES = 1_000
+"""Frames of a stack that are looked at, the innermost ones; each of Python has some of C++."""
 MOST_HOLDERS = 12
 """Lines of each device; the others are added up."""
 MOST_DEVICES = 64
@@ -253,15 +252,14 @@ class _Device:
         )
 
 
-def devices(raw: bytes, rank: int | None, file: str) -> tuple[DeviceMemory, ...]:
+def devices(content: Readable, rank: int | None, file: str) -> tuple[DeviceMemory, ...]:
     """Return the memory on each device of one process.
 
     Raises:
+        OSError: it cannot be read.
         ValueError: it is no snapshot, damaged, or has too many blocks and events.
     """
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES >> 20} MiB: record with max_entries=100000")
-    value = plain_pickle.loads(raw)
+    value = plain_pickle.load(content)
     try:
         return tuple(_Reader(rank, file).devices(value))
     except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:

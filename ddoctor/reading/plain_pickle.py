@@ -10,28 +10,43 @@ from __future__ import annotations
 import struct
 import sys
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
-MOST_HELD = 512 * 2**20
+from ddoctor.reading.inputs import BLOCK
+
+MOST_HELD = 640 * 2**20
 """Bytes of memory of the objects."""
+MOST_STEPS = 100_000_000
+"""Opcodes: about 20 seconds on one core."""
+LONGEST_TEXT = 2**20
+"""Bytes."""
 CHECKED = 2**16
 """Bytes of input after which the memory is checked: one byte makes at most about 100 of memory."""
+AHEAD = LONGEST_TEXT + 2 * CHECKED
+"""Bytes of input that are kept at least, so that no opcode reaches beyond them."""
 POINTER, NUMBER = 8, 32
 """Bytes of memory of a reference, and of a number."""
 LONGEST_NUMBER = 16
-"""Bytes of an integer; torch writes at most 8."""
+"""Bytes of an integer; torch writes at most 9."""
 
 _INT, _UINT, _LONG, _FLOAT = Struct("<i"), Struct("<I"), Struct("<Q"), Struct(">d")
 
 
-def loads(data: bytes) -> Any:
+class Readable(Protocol):
+    """A file, or the content of one."""
+
+    def read(self, most: int, /) -> bytes:
+        """The next ``most`` bytes; none at the end."""
+
+
+def load(file: Readable) -> Any:
     """Return the dicts, lists, tuples, texts and numbers of a pickle.
 
     Raises:
-        ValueError: it holds something else, takes too much memory, or is damaged.
+        ValueError: it holds something else, takes too much memory or time, or is damaged.
     """
     try:
-        return _Machine(data).run()
+        return _Machine(file).run()
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise ValueError("the pickle is damaged") from error
 
@@ -39,20 +54,20 @@ def loads(data: bytes) -> Any:
 class _Machine:
     """The stack machine of a pickle; opcodes are in Python's pickle.py and pickletools.py."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, file: Readable) -> None:
+        self._file = file
         self._held = 0
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: list[Any] = []
 
     def run(self) -> Any:
-        data, stack, marks, memo = self._data, self._stack, self._marks, self._memo
-        at, check = 0, 0
-        while True:
+        stack, marks, memo = self._stack, self._marks, self._memo
+        data, at, check = b"", 0, 0
+        for _ in range(MOST_STEPS):
             if at >= check:
                 self._check()
-                check = at + CHECKED
+                data, at, check = self._more(data[at:]), 0, CHECKED
             code = data[at : at + 1]
             at += 1
             # The most frequent ones come first.
@@ -75,9 +90,9 @@ class _Machine:
                 size = data[at]
                 if size > LONGEST_NUMBER:
                     raise ValueError("a number is too long")
-                stack.append(int.from_bytes(self._bytes(at + 1, size), "little", signed=True))
-                self._held += NUMBER
                 at += 1 + size
+                stack.append(int.from_bytes(data[at - size : at], "little", signed=True))
+                self._held += NUMBER
             elif code == b"}":  # EMPTY_DICT
                 self._push({})
             elif code == b"(":  # MARK
@@ -98,10 +113,11 @@ class _Machine:
                 at += 2
             elif code in _TEXTS:
                 length = _TEXTS[code]
-                start = at + length.size
                 (size,) = length.unpack_from(data, at)
-                self._push(self._bytes(start, size).decode(errors="replace"))
-                at = start + size
+                if size > LONGEST_TEXT:
+                    raise ValueError("a text is too long")
+                at += length.size + size
+                self._push(data[at - size : at].decode(errors="replace"))
             elif code in (b"q", b"r"):  # BINPUT, LONG_BINPUT
                 # Each pickler counts them up, so the number says nothing new.
                 memo.append(stack[-1])
@@ -126,12 +142,13 @@ class _Machine:
                 raise ValueError("the pickle is cut off")
             else:
                 raise ValueError(f"the pickle holds more than plain data: opcode {code!r}")
+        raise ValueError(f"the pickle has more than {MOST_STEPS} opcodes")
 
-    def _bytes(self, start: int, size: int) -> bytes:
-        found = self._data[start : start + size]
-        if len(found) < size:
-            raise ValueError("the pickle is cut off")
-        return found
+    def _more(self, data: bytes) -> bytes:
+        """The data with what follows it, if it is short; at the end of the file, it stays short."""
+        while len(data) < AHEAD and (more := self._file.read(BLOCK)):
+            data += more
+        return data
 
     def _check(self) -> None:
         pointers = len(self._stack) + len(self._marks) + len(self._memo)

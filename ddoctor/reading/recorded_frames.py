@@ -14,6 +14,8 @@ LONGEST_NAME = 1_000
 """Characters that are kept of a path or a function; those of C++ templates are longer."""
 # What torch.compile has written is in a folder of its own.
 GENERATED = re.compile(r"torchinductor_|torch_compile_debug")
+# The interpreter itself, and what has no name.
+BINARY = re.compile(r"(?:^|/)python[\d.]*$|^\?*$")
 
 
 class RecordedFrame(msgspec.Struct):
@@ -36,5 +38,5 @@ def placed(file: str, line: int, function: str) -> Frame:
 
 
 def is_native(file: str, function: str) -> bool:
-    """Whether a frame is of C++; the file of one without debug information is ``??``."""
-    return file in ("", "??") or "::" in function or NATIVE.search(file) is not None
+    """Whether a frame is of C or C++; the file of one without debug information is ``??``."""
+    return "::" in function or BINARY.search(file) is not None or NATIVE.search(file) is not None

@@ -35,8 +35,7 @@ class Snapshots:
             raise ValueError(
                 f"{self._found[key][0]} is a snapshot of the same rank: give those of one moment"
             )
-        raw = content.read(memory_snapshot.MOST_BYTES + 1)
-        self._found[key] = given.name, memory_snapshot.devices(raw, rank, given.name)
+        self._found[key] = given.name, memory_snapshot.devices(content, rank, given.name)
 
     def sections(self) -> Iterator[MemorySnapshots]:
         """What the snapshots say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import resource
@@ -11,10 +12,16 @@ from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from ddoctor.reading import plain_pickle
+
+
+def loads(raw: bytes) -> Any:
+    return plain_pickle.load(io.BytesIO(raw))
+
 
 SHARED = [1, 2, 3]
 PLAIN = {
@@ -25,12 +32,13 @@ PLAIN = {
     "nested": {"a": {"b": [{"c": ({},)}]}},
     "many": {str(number): number for number in range(1_500)},
     "shared": [SHARED] * 300,
+    "large": [letter * 900_000 for letter in "abcdef"],
 }
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_it_reads_what_python_writes(protocol: int) -> None:
-    found = plain_pickle.loads(pickle.dumps(PLAIN, protocol=protocol))
+    found = loads(pickle.dumps(PLAIN, protocol=protocol))
     assert found == PLAIN
     assert found["shared"][0] is found["shared"][299]
 
@@ -41,7 +49,7 @@ def test_it_reads_what_torch_writes_in_cpp() -> None:
     frames = b"](}(h\0K\x07uq\x01h\x01\x85e"
     raw = b"\x80\x02}(" + text + frames + b"X\x01\0\0\0aq\x02J\xff\xff\xff\xffu."
     found = {"frames": [{"frames": 7}, ({"frames": 7},)], "a": -1}
-    assert plain_pickle.loads(raw) == pickle.loads(raw) == found
+    assert loads(raw) == pickle.loads(raw) == found
 
 
 class Call:
@@ -58,7 +66,7 @@ def test_nothing_is_built_or_called(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="more than plain data"):
-        plain_pickle.loads(pickle.dumps([value], protocol=protocol))
+        loads(pickle.dumps([value], protocol=protocol))
     assert [*tmp_path.iterdir()] == []
 
 
@@ -82,19 +90,19 @@ def test_nothing_is_built_or_called(
     ],
 )
 def test_damage_is_told(raw: bytes) -> None:
-    with pytest.raises(ValueError, match=r"pickle|number|key"):
-        plain_pickle.loads(raw)
+    with pytest.raises(ValueError, match=r"pickle|number|key|text"):
+        loads(raw)
 
 
 def test_random_changes_raise_nothing_else() -> None:
     random = Random(1)
-    sound = pickle.dumps({**PLAIN, "texts": ["a"]}, protocol=4)
+    sound = pickle.dumps({**PLAIN, "texts": ["a"], "large": []}, protocol=4)
     for _ in range(1_000):
         raw = bytearray(sound)
         for _ in range(random.randint(1, 5)):
             raw[random.randrange(len(raw))] = random.randrange(256)
         with suppress(ValueError):
-            plain_pickle.loads(bytes(raw[: random.randint(1, len(raw))]))
+            loads(bytes(raw[: random.randint(1, len(raw))]))
 
 
 BOMBS = {
@@ -108,13 +116,13 @@ BOMBS = {
     "texts": b"\x8c\x02ab",
 }
 TRY = """
-import sys
+import io, sys
 from pathlib import Path
 from ddoctor.reading import plain_pickle
 unit, most = bytes.fromhex(sys.argv[1]), 64 * 2**20
 plain_pickle.MOST_HELD = most
 try:
-    plain_pickle.loads(b"\\x80\\x04]\\x94" + unit * (32 * 2**20 // len(unit)))
+    plain_pickle.load(io.BytesIO(b"\\x80\\x04]\\x94" + unit * (32 * 2**20 // len(unit))))
 except ValueError as error:
     # The peak of the process itself; that of getrusage begins with its parent's.
     rows = Path("/proc/self/status").read_text().splitlines()
@@ -133,7 +141,13 @@ def test_a_bomb_stops_at_the_limit(name: str) -> None:
     assert int(memory) < 300
 
 
+def test_the_number_of_opcodes_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_pickle, "MOST_STEPS", 1_000)
+    with pytest.raises(ValueError, match="more than 1000 opcodes"):
+        loads(b"\x80\x04" * 1_000 + b"N.")
+
+
 def test_a_number_in_a_name_asks_for_no_table() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert plain_pickle.loads(b"\x80\x02}r\xff\xff\xff\xff.") == {}
+    assert loads(b"\x80\x02}r\xff\xff\xff\xff.") == {}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000

@@ -14,7 +14,7 @@ from torch.cuda import _memory_viz
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.memory_snapshot import DeviceMemory, MemorySnapshots
 from ddoctor.models import Confidence, Severity
-from ddoctor.reading import reader
+from ddoctor.reading import memory_snapshot, reader
 from tests.memory_snapshot import (
     BACKWARD,
     BATCH,
@@ -450,6 +450,18 @@ def test_a_damaged_snapshot_is_refused_in_one_line(
     with pytest.raises(DoctorError, match=why) as caught:
         reader.read([path])
     assert "\n" not in str(caught.value)
+
+
+def test_one_list_that_is_named_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_snapshot, "MOST_ROWS", 1_000)
+    made = Allocator()
+    made.segment(*[(MIB, BATCH)] * 100)
+    value = snapshot(made)
+    value["segments"] *= 100
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(value))
+    with pytest.raises(DoctorError, match="more than 1000 blocks and events"):
+        reader.read([path])
 
 
 def test_a_class_in_the_pickle_is_not_built(tmp_path: Path) -> None:
