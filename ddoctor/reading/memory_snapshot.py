@@ -31,8 +31,10 @@ from ddoctor.reading import plain_pickle
 from ddoctor.reading.plain_pickle import Readable
 from ddoctor.reading.recorded_frames import RecordedFrame, is_native, placed
 
-MOST_ROWS = 3_000_000
+MOST_ROWS = 1_500_000
 """Blocks and events: a few bytes of a pickle can name one list many times."""
+MOST_LINES = 200_000
+"""Frames that differ; each is one object, however many stacks it is on."""
 MOST_FRAMES = 1_000
 """Frames of a stack that are looked at, the innermost ones; each of Python has some of C++."""
 MOST_HOLDERS = 12
@@ -149,6 +151,8 @@ class _Stacks:
             empty = False
             seen = self._frames.get(id(raw))
             if seen is None:
+                if len(self._frames) >= MOST_LINES:
+                    raise ValueError(f"more than {MOST_LINES} different frames")
                 seen = self._frames[id(raw)] = _Seen.of(raw)
             kind = kind or seen.kind
             evaluates = evaluates or seen.evaluates
@@ -291,7 +295,9 @@ class _Reader:
         for row in rows:
             self._left -= 1
             if self._left < 0:
-                raise ValueError(f"more than {MOST_ROWS} blocks and events")
+                raise ValueError(
+                    f"more than {MOST_ROWS} blocks and events: record with max_entries=100000"
+                )
             yield row
 
     def _traces(self, raw: Iterable[Iterable[object]]) -> dict[int, _Trace]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ddoctor.reading.inputs import BLOCK
 
-MOST_HELD = 640 * 2**20
+MOST_HELD = 512 * 2**20
 """Bytes of memory of the objects."""
 MOST_STEPS = 100_000_000
 """Opcodes: about 20 seconds on one core."""

@@ -15,7 +15,7 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
 from ddoctor.reading.prefixes import Said
-from ddoctor.reading.tracebacks import LIBRARY
+from ddoctor.reading.tracebacks import LIBRARY, NATIVE
 
 MOST_FRAMES = 500
 MOST_STACKS = 20_000
@@ -49,7 +49,6 @@ PACKAGES = re.compile(
     r"|wandb|tqdm|hydra|omegaconf|click|fire|typer|triton|apex|transformer_engine|flash_attn|timm"
     r"|webdataset|nvidia|horovod|mpi4py|filelock|<)(?:/|$|\.|>)"
 )
-NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|cu|h|hpp|S)$")
 
 # Who starts ranks, and waits for them.
 LAUNCHERS = ("torch/distributed/elastic/agent/", "accelerate/commands/", "deepspeed/launcher/")

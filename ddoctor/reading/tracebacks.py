@@ -17,6 +17,8 @@ MOST_FOREIGN = 50
 LIBRARY = re.compile(
     r"^<|(^|/)(site|dist)-packages/|/lib(64)?/python\d+(\.\d+)?/|\.zip/|^(torch|deepspeed)/"
 )
+# Files of native code, as tools name them that show it between the frames of Python.
+NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|cu|h|hpp|S)$")
 
 FRAME = re.compile(
     r'^\s{2,}File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>.+)$'

@@ -462,6 +462,11 @@ def test_one_list_that_is_named_many_times(tmp_path: Path, monkeypatch: pytest.M
     path.write_bytes(pickle.dumps(value))
     with pytest.raises(DoctorError, match="more than 1000 blocks and events"):
         reader.read([path])
+    monkeypatch.undo()
+    assert read(path)[0].reserved == 10_000 * MIB
+    monkeypatch.setattr(memory_snapshot, "MOST_LINES", 1)
+    with pytest.raises(DoctorError, match="more than 1 different frames"):
+        reader.read([path])
 
 
 def test_a_class_in_the_pickle_is_not_built(tmp_path: Path) -> None:
