@@ -84,7 +84,7 @@ def in_snapshots(snapshots: MemorySnapshots, failures: SnapshotFailures) -> Iter
     fitting = [
         one
         for one in snapshots.devices
-        if one not in failed and _has_graph(one) and grown(one) >= NOTABLE * one.allocated
+        if _has_graph(one) and grown(one) >= NOTABLE * one.allocated
     ]
     ranks = failed or fitting
     if not ranks:
@@ -93,25 +93,27 @@ def in_snapshots(snapshots: MemorySnapshots, failures: SnapshotFailures) -> Iter
     growing = [one for one in worst.holders if one.grown]
     count = sum(one.grown_tensors for one in growing)
     lines = dict.fromkeys(endings.place(one.line) for one in growing if one.line is not None)
+    at = " and ".join([*lines][:MOST_NAMED])
+    steps = max(1, worst.steps)
     yield Finding(
         severity=Severity.ERROR if failed else Severity.WARNING,
         confidence=Confidence.LIKELY if _has_graph(worst) else Confidence.POSSIBLE,
         because=(
             f"{worst.name} kept {count} tensors of {worst.steps} steps, {grown(worst) / GIB:.1f} "
-            f"of the {worst.allocated / GIB:.1f} GiB that torch held on GPU {worst.device}, "
-            f"allocated at {' and '.join([*lines][:MOST_NAMED])}"
+            f"of the {worst.allocated / GIB:.1f} GiB that torch held on GPU {worst.device}"
+            + (f", allocated at {at}" if at else "")
             + (", until the memory was full" if failed else "")
         ),
         evidence=(
             Observation(
                 name="tensors kept of each step",
-                value=round(count / worst.steps, 1),
+                value=round(count / steps, 1),
                 expected=0,
                 source=snapshot_failures.SOURCE,
             ),
         ),
         where=snapshot_failures.where(ranks),
-        cost=Cost(value=round(grown(worst) / worst.steps / 2**20, 3), unit="MiB/step"),
+        cost=Cost(value=round(grown(worst) / steps / 2**20, 3), unit="MiB/step"),
         fixes=(_STORE_DETACHED,),
     )
 

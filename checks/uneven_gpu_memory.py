@@ -95,7 +95,8 @@ def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
         yield snapshot_failures.finding(
             found,
             f" of the {memory.reserved / GIB:.1f} GiB that it could reserve; another rank could "
-            f"reserve {outside / GIB:.1f} GiB more: on an equal GPU, another process holds it",
+            f"reserve {outside / GIB:.1f} GiB more: on an equal GPU, another process or another "
+            "library holds it",
             (_ask_the_owner("nvidia-smi"),),
             cost=outside,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -55,7 +56,7 @@ class SnapshotFailure:
     def kind(self) -> Kind:
         """The reason."""
         memory = self.memory
-        large = max(self.missing, LARGE * memory.allocated)
+        large = max(1, self.missing, LARGE * memory.allocated)
         if self.failure.freed > FREED * memory.allocated:
             return "freed"
         if self.guests and sum(one.reserved for one in self.guests) >= self.missing:
@@ -66,7 +67,9 @@ class SnapshotFailure:
             return "grown"
         if self.failure.in_evaluation and evaluation(memory) >= large:
             return "evaluation"
-        if memory.usable >= max(self.missing, IN_PIECES * memory.reserved):
+        # A block that is large enough was not allowed to be used, for another reason.
+        small = memory.largest_free < self.failure.bytes
+        if small and memory.usable >= max(1, self.missing, IN_PIECES * memory.reserved):
             return "pieces"
         return "narrow" if memory.steps > FIRST_STEPS else "too-much"
 
@@ -81,7 +84,7 @@ class SnapshotFailures(Derived):
     def derive(cls, snapshots: MemorySnapshots, run: TrainingRun | None) -> SnapshotFailures:
         """The failures that the snapshots of a run show."""
         told = {case.rank.rank for case in cuda_oom.cases(run)} if run is not None else set()
-        rows = snapshots.devices
+        rows, gpus = snapshots.devices, _Gpus(snapshots.devices)
         world = len({one.name for one in rows})
         return cls(
             found=tuple(
@@ -89,8 +92,8 @@ class SnapshotFailures(Derived):
                     memory=one,
                     failure=one.failure,
                     world=max(world, 1 + (one.rank or 0)),
-                    guests=_guests(one, rows),
-                    outside=_outside(one, one.failure, rows),
+                    guests=gpus.guests(one),
+                    outside=max(0, gpus.most_elsewhere(one) - one.reserved - one.failure.free),
                 )
                 for one in rows
                 if one.failure is not None and not {one.rank, -1} & told
@@ -112,26 +115,30 @@ def evaluation(memory: DeviceMemory) -> int:
     return sum(one.bytes for one in memory.holders if one.in_evaluation)
 
 
-def _guests(memory: DeviceMemory, rows: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
-    """Of ranks; a single process may use several GPUs on purpose, and so may a single guest."""
-    largest: dict[int, DeviceMemory] = {}
-    for one in sorted(rows, key=lambda one: one.reserved):
-        if one.rank is not None:
-            largest[one.rank] = one
-    found = tuple(
-        one
-        for one in rows
-        if one.rank not in (None, memory.rank)
-        and one.device == memory.device
-        and largest[one.rank] is not one
-    )
-    at_home = memory.rank is not None and largest[memory.rank] is memory
-    return found if at_home and len(found) > 1 else ()
+class _Gpus:
+    """Which GPU each rank mainly uses, and how much torch could reserve on the others."""
 
+    def __init__(self, rows: Sequence[DeviceMemory]) -> None:
+        self._main: dict[str, DeviceMemory] = {}
+        """By the name of a process."""
+        for one in sorted(rows, key=lambda one: one.reserved):
+            self._main[one.name] = one
+        self._most = heapq.nlargest(2, self._main.values(), key=lambda one: one.reserved)
+        self._visits: dict[int, list[DeviceMemory]] = {}
+        for one in rows:
+            if one.rank is not None and self._main[one.name] is not one:
+                self._visits.setdefault(one.device, []).append(one)
 
-def _outside(memory: DeviceMemory, failure: MemoryFailure, rows: Sequence[DeviceMemory]) -> int:
-    most = max((one.reserved for one in rows if one.name != memory.name), default=0)
-    return max(0, most - memory.reserved - failure.free)
+    def guests(self, memory: DeviceMemory) -> tuple[DeviceMemory, ...]:
+        """What other ranks hold of it; a single process may use several GPUs on purpose."""
+        if memory.rank is None or self._main[memory.name] is not memory:
+            return ()
+        found = self._visits.get(memory.device, ())
+        return tuple(found) if len(found) > 1 else ()
+
+    def most_elsewhere(self, memory: DeviceMemory) -> int:
+        """The most that another process has reserved on one GPU."""
+        return next((one.reserved for one in self._most if one.name != memory.name), 0)
 
 
 def parts(memory: DeviceMemory) -> MemoryParts | None:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from torch.cuda import _memory_viz
 
+from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.memory_snapshot import DeviceMemory, MemorySnapshots
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
 from ddoctor.reading import memory_snapshot, reader
 from tests.memory_snapshot import (
@@ -318,6 +321,20 @@ def test_ranks_that_also_use_the_first_gpu(tmp_path: Path) -> None:
 def test_ranks_that_use_another_gpu_as_well_explain_nothing(tmp_path: Path) -> None:
     found = told(*guests(tmp_path, on=5)).findings
     assert [one.cause for one in found] == ["model-does-not-fit"]
+
+
+def test_an_unused_block_that_is_large_enough_is_no_fragmentation(tmp_path: Path) -> None:
+    made = fragmented()
+    made.segment((4 * GIB, None))
+    assert told(write(tmp_path, made)).findings[0].cause == "model-does-not-fit"
+
+
+def test_ten_thousand_ranks(tmp_path: Path) -> None:
+    (section,) = reader.read([write(tmp_path, too_large())])[0].all(MemorySnapshots)
+    rows = [replace(section.devices[0], rank=rank) for rank in range(10_000)]
+    evidence = Evidence([replace(section, devices=tuple(rows))])
+    (found,) = engine.examine(evidence, "diagnose").findings
+    assert (found.cause, len(found.where.ranks)) == ("model-does-not-fit", 10_000)
 
 
 def test_what_was_freed_since_the_failure_leaves_a_doubt(tmp_path: Path) -> None:
