@@ -1,12 +1,14 @@
-"""How fast `ddoctor diagnose` reads a log or a memory snapshot, and in how much memory.
+"""How fast `ddoctor diagnose` reads logs, memory snapshots and traces, and in how much memory.
 
 Each kind is read in a process of its own. Printed are megabytes per second of CPU time and the peak
 of memory. Exit code 1: a log of a usual training is read at less than 50 MB/s, a snapshot at less
-than 2 MB/s, a log of any kind takes more than 500 MB, or a snapshot more than 1000 MB.
+than 2 MB/s; a log of any kind takes more than 500 MB, a snapshot more than 1000 MB; or eight
+traces, of this size each, take more than 60 s or 3 GB.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import subprocess
@@ -16,18 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.traced import Dose, Made
+
 RATE, MEMORY = 50.0, 500.0
 """MB/s of a usual log, at least; MB of any, at most."""
 USUAL = ("steps", "NCCL")
 SNAPSHOT_RATE, SNAPSHOT_MEMORY = 2.0, 1000.0
 BLOCKS, EVENTS, FRAMES = 1_000_000, 100_000, 40
 """Of a snapshot: an event has so many frames."""
+RANKS, OPERATORS = 8, 100_000
+TRACES_SECONDS, TRACES_MEMORY = 60.0, 3000.0
 READ = """
 import sys, time
 from pathlib import Path
 from ddoctor.reading import reader
 began = time.process_time()
-evidence, _ = reader.read([Path(sys.argv[1])])
+evidence, _ = reader.read([Path(one) for one in sys.argv[1:]])
 seconds = time.process_time() - began
 # The peak of the process itself; that of getrusage begins with its parent's.
 rows = Path("/proc/self/status").read_text().splitlines()
@@ -105,20 +111,59 @@ def snapshot() -> bytes:
     return pickle.dumps(value)
 
 
-def measured(path: Path, kind: str) -> tuple[float, float]:
-    """Read a file in a process of its own: MB/s and the peak of memory in MB, which are printed."""
-    size = path.stat().st_size / 1e6
+def trace(paths: Sequence[Path], size: int) -> None:
+    """Traces of about ``size`` bytes each: steps of 100,000 operators, as of a large model."""
+    one = Made(world=len(paths))
+    files = [path.open("w") for path in paths]
+    for rank, file in enumerate(files):
+        told = Made(rank=rank, world=len(paths)).distributed()
+        head = json.dumps({"schemaVersion": 1, "deviceProperties": [], **told})
+        file.write(head.removesuffix("}") + ', "traceEvents": [')
+    begin, written = 0.0, 0
+    while written < size:
+        end = one.step(round(begin), begin, Dose())
+        for place in range(OPERATORS):
+            moment = begin + (end - begin) * place / OPERATORS
+            one.operator("aten::add_", moment, 2e-4)
+            if place % 4 == 0:
+                one.on_gpu("kernel", "elementwise_kernel", moment, moment, 2e-4)
+        text = json.dumps(one.events, indent=1).strip("[]")
+        for file in files:
+            file.write(", " * bool(written) + text)
+        begin, written = end, written + len(text)
+        one.events.clear()
+    for file in files:
+        file.write("]}")
+        file.close()
+
+
+def traces(size: int) -> bool:
+    """Read traces of all ranks at once; whether that takes too long, or too much memory."""
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder, f"rank{rank}.json") for rank in range(RANKS)]
+        trace(paths, size)
+        whole = sum(path.stat().st_size for path in paths) / 1e6
+        seconds, memory = read(*paths)
+    told("traces", whole, seconds, memory)
+    return seconds > TRACES_SECONDS or memory > TRACES_MEMORY
+
+
+def read(*paths: Path) -> tuple[float, float]:
+    """Read files in a process; return CPU seconds and MB."""
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", READ, *map(str, paths)], capture_output=True, text=True, check=True
     )
     seconds, memory = map(float, done.stdout.split())
-    rate = size / seconds
-    print(f"{kind:9} {size:6.0f} MB  {rate:6.1f} MB/s  {memory:5.0f} MB at most", flush=True)
-    return rate, memory
+    return seconds, memory
+
+
+def told(kind: str, size: float, seconds: float, memory: float) -> None:
+    rate = f"{size / seconds:6.1f} MB/s"
+    print(f"{kind:9} {size:6.0f} MB  {rate}  {memory:5.0f} MB at most", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write and read each kind of log."""
+    """Write and read each kind."""
     options = ArgumentParser(prog="python -m benchmarks.reading")
     options.add_argument("--megabytes", type=int, default=200)
     chosen = options.parse_args(arguments)
@@ -132,13 +177,18 @@ def main(arguments: Sequence[str]) -> int:
             with path.open("wb") as file:
                 for _ in range(max(1, chosen.megabytes * 10**6 // len(piece))):
                     file.write(piece)
-            rate, memory = measured(path, kind)
-        slow = slow or memory > MEMORY or (kind in USUAL and rate < RATE)
+            size = path.stat().st_size / 1e6
+            seconds, memory = read(path)
+        slow = slow or memory > MEMORY or (kind in USUAL and size / seconds < RATE)
+        told(kind, size, seconds, memory)
     with TemporaryDirectory() as folder:
         path = Path(folder, "rank0.pickle")
         path.write_bytes(snapshot())
-        rate, memory = measured(path, "snapshot")
-    slow = slow or memory > SNAPSHOT_MEMORY or rate < SNAPSHOT_RATE
+        size = path.stat().st_size / 1e6
+        seconds, memory = read(path)
+    slow = slow or memory > SNAPSHOT_MEMORY or size / seconds < SNAPSHOT_RATE
+    told("snapshot", size, seconds, memory)
+    slow = traces(chosen.megabytes * 10**6) or slow
     return int(slow)
 
 

@@ -26,14 +26,17 @@ from ddoctor.analysis import (
     live_ranks,
     loop_work,
 )
+from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
+from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -258,17 +261,52 @@ def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
         ),
         where=Where.of([one for _, one, _ in late], every=steps.ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="pin the memory of batches, and copy them while the device computes",
-                paste=(
-                    f"DataLoader(…, pin_memory=True)  # {loader.name}\n"
-                    "batch = batch.to(device, non_blocking=True)"
-                ),
-                caution="pinned memory cannot be swapped out",
-                settings=("loader.pin_memory=true",),
-            ),
+        fixes=(_pinned(loader.name, ("loader.pin_memory=true",)),),
+    )
+
+
+def pageable_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
+    """By the copies of the GPU themselves, and its idle time until the next launch."""
+    if not enough(steps):
+        return
+    shares = {one.rank: one.pageable_seconds / sum(steps.seconds) for one in traces.ranks}
+    one = min(traces.ranks, key=lambda one: shares[one.rank])
+    share = shares[one.rank]
+    if share < NOTABLE:
+        return
+    copies = one.pageable_copies / steps.count
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        because=(
+            f"the GPU has nothing else to do for {share:.0%} of the step while it gets "
+            f"{copies:.3g} copies per step from pageable memory, "
+            f"{one.pageable_bytes / steps.count / MIB:.3g} MiB together; the host waits for each"
         ),
+        evidence=tuple(
+            Observation(
+                name=f"copies from pageable memory, rank {rank}",
+                value=round(100 * each),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source="Memcpy HtoD (Pageable -> Device)",
+            )
+            for rank, each in shares.items()
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_pinned("the loader of the batches"),),
+    )
+
+
+def _pinned(loader: str, settings: tuple[str, ...] = ()) -> Fix:
+    return Fix.python(
+        summary="pin the memory of batches, and copy them while the device computes",
+        paste=(
+            f"DataLoader(…, pin_memory=True)  # {loader}\n"
+            "batch = batch.to(device, non_blocking=True)"
+        ),
+        caution="pinned memory cannot be swapped out",
+        settings=settings,
     )
 
 

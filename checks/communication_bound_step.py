@@ -25,7 +25,7 @@ from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY
+from ddoctor.analysis.stragglers import STEADY, enough, few
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -45,14 +45,15 @@ SMALL_BYTES = 64 * 2**10
 
 
 def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> Iterator[Finding]:
-    if len(steps.ranks) < 2 or steps.count < ENOUGH_STEPS:
+    if len(steps.ranks) < 2 or not enough(steps) or not steps.complete:
         return
     transfers = list(
         map(fmean, zip(*(rank.spent("transfer") for rank in steps.ranks), strict=True))
     )
     shares = [a / b for a, b in zip(transfers, steps.seconds, strict=True)]
     share = median(shares)
-    if share < NOTABLE or sum(one >= NOTABLE for one in shares) < STEADY * steps.count:
+    steady = 1.0 if few(steps) else STEADY
+    if share < NOTABLE or sum(one >= NOTABLE for one in shares) < steady * steps.count:
         return
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
     large = share >= LARGE and have_their_cpus(steps, use)

@@ -43,9 +43,10 @@ from ddoctor.analysis.loader_workers import (
 )
 from ddoctor.analysis.loop_work import Place
 from ddoctor.analysis.step_loop import StepLoop
-from ddoctor.analysis.stragglers import Straggler, Stragglers
+from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
 from ddoctor.evidence.loading import LoaderCurve
-from ddoctor.evidence.steps import Lines
+from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -175,6 +176,54 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
+    """By the time of the main thread in it: a trace has no settings of the loader."""
+    if not enough(steps):
+        return
+    shares = {rank.place.rank: _lasting(rank.spent("loader"), steps) for rank in steps.ranks}
+    most = max(shares.values())
+    if most < (live_cost.SURE if few(steps) else NOTABLE):
+        return
+    late = [rank.place for rank in steps.ranks if shares[rank.place.rank] >= most / 2]
+    worst = max(late, key=lambda place: shares[place.rank])
+    workers = next((one.workers for one in traces.ranks if one.rank == worst.rank), None)
+    what = "waits for its DataLoader workers" if workers else "loads batches itself"
+    yield Finding(
+        severity=live_cost.severity(most),
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{endings.ranks((one.rank for one in late), every=steps.ranks)}: the main thread "
+            f"{what} for {most:.0%} of a step of {1000 * steps.step:.3g} ms on rank {worst.rank}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"in the loader, rank {one.rank}",
+                value=round(100 * shares[one.rank]),
+                unit="% of the step",
+                expected=round(100 * NOTABLE),
+                source=f"{steps.count} steps without the longest",
+            )
+            for one in late[:TOGETHER]
+        ),
+        where=Where.of(late, every=steps.ranks),
+        cost=Cost(value=round(most, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="raise num_workers; ddoctor run measures how many workers are enough"
+                if workers
+                else "load batches in workers; ddoctor run measures how many are enough",
+                paste="DataLoader(…, num_workers=4, persistent_workers=True)  # or twice as many",
+                caution="the workers of all ranks of a host together need a core each",
+            ),
+        ),
+    )
+
+
+def _lasting(seconds: Sequence[float], steps: Steps) -> float:
+    """Share of the step, without the longest of them: workers start, and an epoch begins, once."""
+    return (sum(seconds) - max(seconds)) / (len(seconds) - 1) / steps.step
 
 
 def _a_loader(place: str) -> Fix:

@@ -11,13 +11,16 @@ To fix it, flatten the tensors and reduce them in one call, let DDP reduce the g
 metrics only every 50 steps.
 """
 
+# Above 150 lines: a recorded run names the lines, and a trace has only the calls.
+
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, enough
 from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
@@ -82,6 +85,39 @@ def of_the_script(
     )
 
 
+def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
+    """Those that no model, backward pass or optimizer calls; a trace does not name their lines."""
+    if not enough(steps) or not steps.complete or len(steps.ranks) < 2:
+        return
+    # All ranks call them; the rank that arrives last does not wait, so the least is the cost.
+    one = min(traces.ranks, key=lambda one: one.small_seconds)
+    calls, share = one.small_collectives / steps.count, one.small_seconds / sum(steps.seconds)
+    if calls < MANY or share < NOTE_SHARE:
+        return
+    size = one.small_bytes / one.small_collectives
+    yield Finding(
+        severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"each step calls {calls:.0f} small collectives outside the model and its backward "
+            f"pass, of {_size(size)} on average and "
+            f"{1e6 * one.small_seconds / one.small_collectives:.0f} µs each on the rank that "
+            f"arrives last: {share:.0%} of the step"
+        ),
+        evidence=(
+            Observation(
+                name="small collectives",
+                value=round(calls, 1),
+                unit="calls/step",
+                expected=1,
+                source=f"{1e3 * one.small_seconds / steps.count:.2f} ms/step, {_size(size)}",
+            ),
+        ),
+        cost=Cost(value=round(share, 4), unit="share of step"),
+        fixes=(_flat("where the loop reduces tensor by tensor"), _SELDOM),
+    )
+
+
 def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
     if line.operation == "barrier":
         yield Fix.python(
@@ -96,26 +132,33 @@ def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
             caution=f"remove the loop at {line.place}",
         )
     if line.operation == "all_reduce":
-        yield Fix.python(
-            summary=f"reduce all tensors in one call at {line.place}",
-            paste=(
-                "# `tensors`: those of the loop, for example [p.grad for p in model.parameters()]\n"
-                "flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
-                "torch.distributed.all_reduce(flat)\n"
-                "sizes = [tensor.numel() for tensor in tensors]\n"
-                "for tensor, part in zip(tensors, flat.split(sizes)):\n"
-                "    tensor.copy_(part.view_as(tensor))"
-            ),
-            caution="all tensors must have the same dtype and device",
-        )
-    yield Fix.python(
-        summary="for metrics: add them up on the device, and reduce them every 50 steps",
+        yield _flat(f"at {line.place}")
+    yield _SELDOM
+
+
+def _flat(where: str) -> Fix:
+    return Fix.python(
+        summary=f"reduce all tensors in one call {where}",
         paste=(
-            "sums += torch.stack([loss.detach(), correct.detach()])   # in every step\n"
-            "if step % 50 == 0:\n"
-            "    torch.distributed.all_reduce(sums)"
+            "# `tensors`: those of the loop, for example [p.grad for p in model.parameters()]\n"
+            "flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
+            "torch.distributed.all_reduce(flat)\n"
+            "sizes = [tensor.numel() for tensor in tensors]\n"
+            "for tensor, part in zip(tensors, flat.split(sizes)):\n"
+            "    tensor.copy_(part.view_as(tensor))"
         ),
+        caution="all tensors must have the same dtype and device",
     )
+
+
+_SELDOM = Fix.python(
+    summary="for metrics: add them up on the device, and reduce them every 50 steps",
+    paste=(
+        "sums += torch.stack([loss.detach(), correct.detach()])   # in every step\n"
+        "if step % 50 == 0:\n"
+        "    torch.distributed.all_reduce(sums)"
+    ),
+)
 
 
 def _size(size: float) -> str:

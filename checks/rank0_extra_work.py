@@ -19,7 +19,7 @@ from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
-from ddoctor.analysis.stragglers import PARTS, Stragglers, own_line, parting
+from ddoctor.analysis.stragglers import PARTS, Stragglers, few, own_line, parting
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
 
@@ -37,7 +37,7 @@ def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> 
         where = f", mostly at {at}, `{begin.text}`" if begin is not None else ""
         others = "the other rank waits" if len(steps.ranks) == 2 else "all the other ranks wait"
         yield Finding(
-            severity=Severity.WARNING,
+            severity=live_cost.severity(one.cost) if few(steps) else Severity.WARNING,
             confidence=Confidence.LIKELY if line is None else Confidence.CERTAIN,
             because=(
                 f"rank 0 spends {1000 * one.seconds:.3g} ms of a step of "

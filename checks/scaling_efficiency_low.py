@@ -38,7 +38,8 @@ def lost_to_the_number_of_ranks(
     use: RankUse | None,
     sweeps: tuple[AllReduce, ...] | None,
 ) -> Iterator[Finding]:
-    if not comparable(steps):
+    # A profiler makes steps longer, and mostly the work of the host.
+    if steps.traced or not comparable(steps):
         return
     local = map(fmean, zip(*(rank.local for rank in steps.ranks), strict=True))
     each = [own / whole for own, whole in zip(local, steps.seconds, strict=True)]

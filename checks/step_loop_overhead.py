@@ -2,13 +2,17 @@
 
 Collecting garbage, emptying the allocator's cache, reading values back (``.item()``), logging and
 torch's debug modes are cheap once and expensive in every step, on every rank. On a GPU, anything
-that makes the host wait also leaves the device without work for a while after it.
+that makes the host wait also leaves the device without work for a while after it. So do many small
+kernels, if the host takes longer to launch one than the device to run it.
 
 Symptoms: GPUs are busy half of the time though the data is there; a profile shows gaps between the
 steps; the same loop without its extras is faster.
 
-To fix it, do this work in one step of a hundred, and switch debug modes off.
+To fix it, do this work in one step of a hundred, and switch debug modes off. ``torch.compile``, a
+fused optimizer or a larger batch makes kernels fewer and larger.
 """
+
+# Above 150 lines: recorded steps, a live run, and in traces the two ways in which a GPU idles.
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.step_loop import StepLoop
-from ddoctor.analysis.stragglers import SLOWER_BY
+from ddoctor.analysis.stragglers import SLOWER_BY, enough
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.trace import SyncCall, Traces
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -29,6 +35,11 @@ EXPLAINS = ("scaling-efficiency-low",)
 # Lines with less than half of the samples do not explain most of the time.
 MOST = 0.5
 FEW = 3
+# Both ways: to the GPU, and back by ``tensor.cpu()``.
+COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
+# CUPTI and the annotations of torch cost a few microseconds at each launch, which is about what a
+# launch itself costs; so half of a smaller share may be the profiler's.
+FAR = 2 * live_cost.SURE
 
 
 def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
@@ -81,6 +92,102 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         evidence=shares("time at these lines", work.shares),
         cost=Cost(value=round(work.share, 2), unit="share of step"),
         fixes=(_seldom(lines[0], work.share),),
+    )
+
+
+def reading_back_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
+    """Calls that wait for the GPU: then it has nothing to do until the host's next launch."""
+    if not enough(steps):
+        return
+    idle = {one.rank: sum(call.idle_seconds for call in one.syncs) for one in traces.ranks}
+    one = min(traces.ranks, key=lambda one: idle[one.rank])
+    share = idle[one.rank] / sum(steps.seconds)
+    if share < live_cost.TOLD:
+        return
+    calls = [call for call in one.syncs if call.idle_seconds][:FEW]
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        title="The host waits for the GPU in each step, and then the GPU waits for the host",
+        because=(
+            f"the GPU has nothing to do for {share:.0%} of the step after calls that wait for it: "
+            f"{', '.join(_waits(call, steps) for call in calls)}"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"GPU idle after {call.operator or call.call}",
+                value=round(1000 * call.idle_seconds / steps.count, 3),
+                unit="ms per step",
+                source=f"rank {one.rank}, the rank with the least; {call.calls} calls",
+            )
+            for call in calls
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_without_waiting(calls[0], share),),
+    )
+
+
+def _without_waiting(call: SyncCall, share: float) -> Fix:
+    reads = (
+        "total += loss.detach()  # in each step; instead of loss.item()\n"
+        "if step % 100 == 0:\n"
+        "    print(total.item() / 100)\n"
+        "    total.zero_()"
+    )
+    sends = "batch = batch.to(device, non_blocking=True)  # to the GPU, from pinned memory\n"
+    return Fix.python(
+        summary="keep values on the GPU, and read them back in one step of a hundred",
+        paste=(sends if call.operator in COPIES else "") + reads,
+        caution=endings.place(call.line) or "profile(with_stack=True) names the line",
+        expected_gain=f"up to {share:.0%} of the step",
+    )
+
+
+def _waits(call: SyncCall, steps: Steps) -> str:
+    at = endings.at(call.line) if call.line is not None else ""
+    times = f"{call.calls / steps.count:.3g} times a step"
+    return f"{call.operator or call.call}{at} {times}"
+
+
+def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
+    """The GPU has run all that was launched, and the host launches the next kernel only then."""
+    gpus = [one for one in traces.ranks if one.kernels]
+    if not enough(steps) or not gpus:
+        return
+    one = min(gpus, key=lambda one: one.late_launch_seconds)
+    share = one.late_launch_seconds / sum(steps.seconds)
+    if share < live_cost.SURE:
+        return
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY if share >= FAR else Confidence.POSSIBLE,
+        title="The GPU waits for the host, which launches its kernels one by one",
+        because=(
+            f"for {share:.0%} of the step the GPU has nothing to do, since the host launches the "
+            f"next kernel too late: {one.kernels / steps.count:.0f} kernels per step of "
+            f"{1000 * steps.step:.3g} ms"
+            + ("" if share >= FAR else "; the profiler slows the host, too: see without it")
+        ),
+        evidence=(
+            Observation(
+                name="GPU idle until the next launch",
+                value=round(100 * share),
+                unit="% of the step",
+                source=f"rank {one.rank}, the rank with the least",
+            ),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="compile the model: fewer kernels, launched together",
+                paste='model = torch.compile(model, mode="reduce-overhead")',
+                caution="the first steps are slow; every new input shape compiles again",
+            ),
+            Fix.python(
+                summary="give each kernel more to do: a larger batch, and a fused optimizer",
+                paste="torch.optim.AdamW(model.parameters(), fused=True)",
+            ),
+        ),
     )
 
 

@@ -30,7 +30,7 @@ from ddoctor.analysis.exchanged_models import in_stages
 from ddoctor.analysis.live_ranks import phase, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.straggler_reason import Reason, why
-from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers
+from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers, few
 from ddoctor.evidence.cluster_probes import LocalWork, Pairs
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.steps import Lines, Steps
@@ -164,6 +164,8 @@ def in_training(
         waits = reason.kind == "blocked" and one.place.rank != late.found[0].place.rank
         doubtful = waits or _in_passing(one, steps, reason)
         severity = Severity.NOTE if doubtful else Severity.WARNING
+        if few(steps):
+            severity = live_cost.severity(one.cost)
         yield _late(one, steps, reason, severity, _remedy(one, reason, calls))
     for one in late.slight:
         if one.part != "computing" or one.place.rank in known or one.on_cpu is None:
@@ -286,6 +288,12 @@ def _remedy(one: Straggler, reason: Reason, calls: CollectiveCalls | None) -> Fi
             summary=f"on {host}, profile what rank {rank} does there and the others do not",
             paste=_in_its_process(rank, "py-spy record --native --duration 10 -o late.svg --pid"),
             caution="if it does the same, its core is slower: see `lscpu --extended`",
+        )
+    if reason.kind == "traced":
+        return Fix(
+            summary=f"record a run: it names what rank {rank} does there, and how much data it has",
+            paste="ddoctor run -- LAUNCH_COMMAND",
+            caution="as `torchrun … train.py`, with all options of the run",
         )
     starved = reason.kind in ("queued", "crowded", "throttled")
     return _find_the_reason(host, None, starved)

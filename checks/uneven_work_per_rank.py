@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable
+from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable, few
 from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -37,11 +37,16 @@ def more_work(steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
     share = work.lost / steps.step
     slower = max(share, work.longer / steps.step if heaviest else 0.0)
     # A rank that always has more is worth a note before it costs much.
-    if slower < (NOTICEABLE if heaviest else SLOWER_BY):
+    if slower < (NOTICEABLE if heaviest and not few(steps) else SLOWER_BY):
         return
+    severity = Severity.WARNING if slower >= SLOWER_BY else Severity.NOTE
+    if few(steps):
+        severity = live_cost.severity(slower)
     means = [fmean(amounts) for amounts in work.amounts]
     usual = median(means)
     name = "numbers (of text: tokens)" if work.unit == "numbers" else work.unit
+    if steps.traced:
+        name = "numbers in the inputs of its operators"
     if heaviest:
         who = endings.ranks(place.rank for place in heaviest)
         verb = "processes" if len(heaviest) == 1 else "process"
@@ -52,7 +57,7 @@ def more_work(steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
             "median step, and this rank changes from step to step"
         )
     yield Finding(
-        severity=Severity.WARNING if slower >= SLOWER_BY else Severity.NOTE,
+        severity=severity,
         confidence=Confidence.CERTAIN if heaviest else Confidence.LIKELY,
         because=(
             f"{more}: with equal work, a step of {1000 * steps.step:.3g} ms would take "

@@ -16,7 +16,7 @@ COMMANDS = {
     "probe": "Measure all hosts of a run together before it starts.",
     "run": "Record a training script and report where its time goes.",
     "attach": "Sample a slow or hanging run without changing it (py-spy).",
-    "diagnose": "Diagnose logs and evidence bundles of other hosts or earlier runs.",
+    "diagnose": "Diagnose logs, traces and evidence bundles of other hosts or earlier runs.",
     "plan": "Forecast GPU memory and time; recommend DDP or FSDP.",
     "report": "Write an HTML or Markdown report of evidence bundles.",
     "diff": "Compare two evidence bundles.",

@@ -23,6 +23,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import TrainingRun, Trials
 from ddoctor.models import (
     JUDGING,
@@ -224,10 +225,22 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
 
 
 def _surest(given: Mapping[str, object]) -> Confidence:
-    """Return how sure a finding of this evidence can be: a stack of one moment may move on."""
-    looks = (one for every in given.values() if isinstance(every, tuple) for one in every)
-    dumped = any(isinstance(one, LiveLook) and one.dumped for one in looks)
-    return Confidence.POSSIBLE if dumped else Confidence.CERTAIN
+    """Return how sure a finding of this evidence can be.
+
+    A stack of one moment may move on, and a few steps may be slow by chance.
+    """
+    sections = (one for every in given.values() for one in _each(every))
+    surest = Confidence.CERTAIN
+    for one in sections:
+        if isinstance(one, LiveLook) and one.dumped:
+            return Confidence.POSSIBLE
+        if isinstance(one, Steps) and one.traced and one.count < FEWEST_STEPS:
+            surest = Confidence.LIKELY
+    return surest
+
+
+def _each(given: object) -> Sequence[object]:
+    return given if isinstance(given, tuple) else (given,)
 
 
 def _completed(finding: Finding, way: Way, hosts: Sequence[str], surest: Confidence) -> Finding:
@@ -249,6 +262,9 @@ def _unjudged(evidence: Evidence) -> Iterator[Crashed]:
     if looks and (why := unjudged(LiveState.derive(looks))):
         said = " ".join(str(row.value) for row in by_nccl(evidence.all(FlightRecords)))
         yield Crashed(check=JUDGING, error=f"{why}; NCCL says: {said}" if said else why)
+    for traces in evidence.all(Traces):
+        if why := unexplained.in_traces(traces, evidence.of_run(Steps)):
+            yield Crashed(check=JUDGING, error=why)
     for run in evidence.all(TrainingRun):
         steps = evidence.of(Steps, run.host)
         why = run.unjudged(steps.count if steps is not None else 0, FEWEST_STEPS)

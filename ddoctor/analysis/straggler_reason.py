@@ -22,6 +22,7 @@ Kind = Literal[
     "crowded",  # they also had the CPUs of the other ranks
     "blocked",  # it did not want a CPU
     "device",  # its GPU
+    "traced",  # a trace has no more
     "unknown",
 ]
 """The kind of reason."""
@@ -48,6 +49,11 @@ def why(one: Straggler, steps: Steps, lines: Lines | None, use: RankUse | None) 
     if line is not None:
         where = f"it is often at {line.file}:{line.line}, `{line.text}`, where the others are not"
         return Reason("line", where, line)
+    if steps.traced:
+        words = "the trace does not say whether it has more data, or is slower with as much"
+        if all(rank.elements for rank in steps.ranks):
+            words = "it has as much data as the others, and the trace does not say what slows it"
+        return Reason("traced", words)
     if one.place.device != "cpu":
         words = "it runs the same lines as the others, so its GPU, or the path to it, is slower"
         return Reason("device", words)

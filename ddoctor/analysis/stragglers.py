@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import Literal
 
+from ddoctor.analysis import live_cost
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.work_imbalance import (
     COMPUTING,
@@ -55,6 +56,13 @@ SLOWER_BY = 0.10
 # Slowness is persistent (per-step p90 1.06 of a job's median, OSDI'25), so a few dozen steps show
 # it, and fewer than ten do not.
 ENOUGH_STEPS = 10
+# A trace of a profiler has no more: its schedules record 3 to 10 steps. So few may be slow by
+# chance, so each of them must be slow, and by as much more as may be noise (live_cost).
+ENOUGH_TRACED = 3
+# Seconds of traced steps on CPUs: other processes use these for tens of milliseconds at a time.
+# Measured on two CPUs with three processes that wanted them, a healthy rank of two was slower in
+# 5 of 5 steps of 10 ms.
+ENOUGH_TRACED_SECONDS = 0.5
 # A healthy rank of two is the slower one in half of the steps: 48 of 60 happen by chance three
 # times in a million (binomial), but noise lasts longer than a step. On two busy CPUs, where all
 # steps took twice as long, a healthy rank was slower in 77 % of them, and one with 15 % more work
@@ -125,7 +133,7 @@ def stragglers(steps: Steps, *, by: float = SLOWER_BY) -> tuple[Straggler, ...]:
             behind = sum(second > 0 for second in later)
             usually: Callable[[Sequence[float]], float] = median
             seconds = _steady(later, cpu if part == "computing" else (), least)
-            if not seconds and part in NOW_AND_THEN and recurs(later, least):
+            if not seconds and part in NOW_AND_THEN and not few(steps) and recurs(later, least):
                 behind = sum(second >= least for second in later)
                 usually = fmean
                 seconds = fmean(later)
@@ -141,8 +149,8 @@ def stragglers(steps: Steps, *, by: float = SLOWER_BY) -> tuple[Straggler, ...]:
                 )
     paid = _paid(steps, {(index, part): more[part][index] for index, part in found})
     costly = (replace(one, cost=paid[key]) for key, one in found.items())
-    enough = (one for one in costly if one.cost >= by / 2)
-    return tuple(sorted(enough, key=lambda one: -one.cost))
+    enough_lost = (one for one in costly if one.cost >= by / 2)
+    return tuple(sorted(enough_lost, key=lambda one: -one.cost))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,19 +158,35 @@ class Stragglers(Derived):
     """The ranks that delay the others in a recorded run."""
 
     found: tuple[Straggler, ...]
-    """Those with a loss of at least ``SLOWER_BY`` of the step, the costliest first."""
+    """Those with a loss of at least ``SLOWER_BY`` of the step (of few steps: ``live_cost.SURE``),
+    the costliest first."""
     slight: tuple[Straggler, ...]
     """Those with a loss of at least ``NOTICEABLE`` of the step."""
 
     @classmethod
     def derive(cls, steps: Steps) -> Stragglers:
         """Compare the ranks step by step."""
+        if few(steps):
+            return cls(found=stragglers(steps, by=live_cost.SURE), slight=())
         return cls(found=stragglers(steps), slight=stragglers(steps, by=NOTICEABLE))
+
+
+def enough(steps: Steps) -> bool:
+    """Whether there are enough steps to judge; those of a trace are few."""
+    if not steps.traced:
+        return steps.count >= ENOUGH_STEPS
+    lasts = steps.clock == "cuda" or sum(steps.seconds) >= ENOUGH_TRACED_SECONDS
+    return steps.count >= ENOUGH_TRACED and lasts
+
+
+def few(steps: Steps) -> bool:
+    """Whether there are fewer steps than a recorded run needs: a slowdown may be chance."""
+    return steps.count < ENOUGH_STEPS
 
 
 def comparable(steps: Steps) -> bool:
     """Whether the ranks work in step, and enough steps with their waits are recorded."""
-    if len(steps.ranks) < 2 or steps.count < ENOUGH_STEPS:
+    if len(steps.ranks) < 2 or not enough(steps) or not steps.complete:
         return False
     if not all("waiting" in rank.by_name for rank in steps.ranks):
         return False
@@ -290,7 +314,8 @@ def _steady(more: Sequence[float], on_cpu: Sequence[float], least: float) -> flo
     )
     if on_cpu and _often(on_cpu) >= SURE and median(on_cpu) >= least:
         return middle if _often(more) >= STEADY_WHERE_SURE and middle >= least / 2 else 0.0
-    persists = _often(more) >= STEADY and all(median(one) >= least / 2 for one in stretches)
+    steady = STEADY if len(more) >= ENOUGH_STEPS else 1.0
+    persists = _often(more) >= steady and all(median(one) >= least / 2 for one in stretches)
     return middle if middle >= least and persists else 0.0
 
 

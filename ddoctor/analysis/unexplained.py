@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 from statistics import fmean
 
 from ddoctor.analysis import endings, live_cost, live_time
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
-from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.analysis.stragglers import ENOUGH_TRACED, ENOUGH_TRACED_SECONDS, enough
 from ddoctor.analysis.work_imbalance import COMPUTING
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import HotLine, Lines, Steps
+from ddoctor.evidence.steps import BETWEEN_RANKS, HotLine, Lines, Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.models import Finding
 
 NOTABLE = live_cost.SURE
@@ -37,7 +39,7 @@ def in_steps(steps: Steps, lines: Lines | None, findings: Sequence[Finding]) -> 
 
     Each part is that of the rank with the most of it. The ranks that wait for it have less.
     """
-    if steps.count < ENOUGH_STEPS or not steps.step:
+    if not enough(steps) or not steps.step:
         return
     for phases in OUTSIDE_THE_MODEL:
         most = max(steps.ranks, key=lambda rank: rank.share(*phases))
@@ -51,6 +53,31 @@ def in_steps(steps: Steps, lines: Lines | None, findings: Sequence[Finding]) -> 
     if _uncovered(longer, findings):
         rank = steps.ranks[computing.index(max(computing))].place.rank
         yield f"rank {rank} computes for {longer:.0%} of the step longer than the mean rank"
+
+
+def in_traces(traces: Traces, steps: Steps | None) -> str:
+    """Why traces do not show that a run is well; empty: they do."""
+    if steps is not None and steps.count >= ENOUGH_TRACED and not enough(steps):
+        needed = ceil(ENOUGH_TRACED_SECONDS / steps.step)
+        return (
+            f"the traces hold {steps.count} steps of {1000 * steps.step:.3g} ms on CPUs, where "
+            f"other processes may slow a rank for longer: profile at least {needed} steps"
+        )
+    if steps is None or not enough(steps):
+        held = f"{traces.steps or 'no'} whole step{'' if traces.steps == 1 else 's'}"
+        what = "the trace holds" if len(traces.files) == 1 else "all traces hold the same"
+        return (
+            f"{what} {held}, and {ENOUGH_TRACED} are needed to judge: "
+            "profile with schedule(wait=1, warmup=2, active=10)"
+        )
+    waiting = max(steps.ranks, key=lambda rank: rank.share(*BETWEEN_RANKS))
+    share = waiting.share(*BETWEEN_RANKS)
+    if steps.complete or share < NOTABLE:
+        return ""
+    return (
+        f"rank {waiting.place.rank} is in collectives for {share:.0%} of the step: only the traces "
+        f"of all {traces.world} ranks show for whom it waits"
+    )
 
 
 def _line(met: Sequence[HotLine]) -> str:

@@ -15,7 +15,7 @@ Paths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH",
-        help="Log, evidence bundle, or a folder of them; -: standard input; repeatable.",
+        help="Log, trace, evidence bundle, or a folder of them; -: standard input; repeatable.",
     ),
 ]
 
@@ -26,7 +26,7 @@ def diagnose(
     markdown: MarkdownPath = None,
     html: HtmlPath = None,
 ) -> int:
-    """Diagnose logs and evidence bundles of other hosts or earlier runs."""
+    """Diagnose logs, traces and evidence bundles of other hosts or earlier runs."""
     from ddoctor import console, engine
     from ddoctor.characters import tamed
     from ddoctor.evidence import redaction

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.section import Part, RunSection, of_one_length
+from ddoctor.evidence.section import Part, RunSection, Section, of_one_length
 
 PhaseName = Literal[
     "loader",
@@ -50,7 +50,8 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
     samples: tuple[int, ...] = ()
     """First dimension of the model's inputs over all its calls, for each step."""
     elements: tuple[int, ...] = ()
-    """Numbers in the model's input tensors (for text: tokens), for each step."""
+    """Numbers in the model's input tensors (for text: tokens), for each step; in a trace: in those
+    of all operators of the forward pass."""
     forwards: tuple[int, ...] = ()
     """Calls of the model in training mode, for each step."""
     backwards: tuple[int, ...] = ()
@@ -121,8 +122,10 @@ class Wait(Part, frozen=True, kw_only=True):
     seconds: float
 
 
-class Steps(RunSection, frozen=True, kw_only=True, dict=True):
+class Steps(Section, frozen=True, kw_only=True, dict=True):
     """The training steps after the warm-up."""
+
+    commands = ("run", "diagnose")
 
     ranks: tuple[RankSteps, ...]
     warm_up: int
@@ -130,6 +133,10 @@ class Steps(RunSection, frozen=True, kw_only=True, dict=True):
     clock: Literal["host", "cuda"] = "host"
     """Clock of the times: the main thread's, or the GPU stream's."""
     waits: tuple[Wait, ...] = ()
+    traced: bool = False
+    """Whether they are those in traces of a profiler, which are few."""
+    complete: bool = True
+    """Whether all ranks of the run are among them; if not, waiting may be transfer as well."""
 
     def __post_init__(self) -> None:
         if len({len(phase.seconds) for rank in self.ranks for phase in rank.phases[:1]}) > 1:

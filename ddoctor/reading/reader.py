@@ -12,6 +12,8 @@ from ddoctor.reading.dumps import Dumps, is_dump
 from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
 from ddoctor.reading.logs import LogReader
 from ddoctor.reading.snapshots import Snapshots, is_snapshot
+from ddoctor.reading.trace_events import is_trace
+from ddoctor.reading.traces import TraceReader
 
 # All but those that terminals obey: of random bytes, one in ten.
 CONTROL = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
@@ -23,7 +25,8 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
     Raises:
         DoctorError: nothing could be read, or two bundles hold the same section.
     """
-    logs, dumps, snapshots, refused = LogReader(), Dumps(), Snapshots(), list[NotRead]()
+    logs, dumps, snapshots, traces = LogReader(), Dumps(), Snapshots(), TraceReader()
+    refused = list[NotRead]()
     bundles = dict[Path, Evidence]()
     for one in found(paths):
         if isinstance(one, NotRead):
@@ -36,6 +39,8 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
                     bundles[one.path] = bundle.decoded(text, one.path)
                 elif is_snapshot(first):
                     snapshots.read(one, content)
+                elif is_trace(first):
+                    traces.read(one, content)
                 elif is_dump(first):
                     dumps.read(one, content)
                 elif why := _foreign(first):
@@ -47,7 +52,9 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
         except (DoctorError, ValueError) as error:
             refused.append(NotRead(name=one.name, why=str(error)))
     evidence = bundle.together(bundles.items())
-    evidence = evidence.with_sections(*logs.sections(), *dumps.sections(), *snapshots.sections())
+    evidence = evidence.with_sections(
+        *logs.sections(), *dumps.sections(), *snapshots.sections(), *traces.sections()
+    )
     if not evidence and not bundles:
         raise DoctorError(_nothing(refused))
     return evidence, tuple(refused)

@@ -268,13 +268,17 @@ def _worker(one: _Process) -> LiveWorker:
 
 
 def _frame(match: re.Match[str]) -> Frame:
-    file = match["file"]
-    # py-spy leaves out the folder from which Python imported it.
-    first = file.removesuffix(".py").split("/")[0]
-    short = PACKAGES.match(file) or first in sys.stdlib_module_names
     return Frame(
-        file=file,
+        file=match["file"],
         line=int(match["line"] or 0),
         function=match["function"],
-        of_user=not short and LIBRARY.search(file) is None,
+        of_user=of_user(match["file"]),
     )
+
+
+def of_user(file: str) -> bool:
+    """Whether a file is the user's; its name may lack the folder from which Python imported it, as
+    py-spy and torch's profiler leave it out."""
+    first = file.removesuffix(".py").split("/")[0]
+    short = PACKAGES.match(file) or first in sys.stdlib_module_names
+    return not short and LIBRARY.search(file) is None

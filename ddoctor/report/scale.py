@@ -55,9 +55,10 @@ class Scale:
 
 
 def scaling(evidence: Evidence) -> Scale | None:
-    """Return the predictions for the recorded run; None: it did not record its transfers."""
+    """Return the predictions for the recorded run; None: it did not record its transfers,
+    or a profiler slowed it."""
     breakdown = step_breakdown(evidence)
-    if breakdown is None:
+    if breakdown is None or breakdown.steps.traced:
         return None
     sweep = max(evidence.all(AllReduce), key=lambda sweep: len(sweep.ranks), default=None)
     rows = predict(breakdown.steps, evidence.of_run(Wrapping), sweep)

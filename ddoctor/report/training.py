@@ -13,6 +13,7 @@ from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
 from ddoctor.report.places import listed, ranks
@@ -89,7 +90,10 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "recorded", run.unrecorded
         elif len(run.ranks) == 1 and not run.log:
             yield "ranks", "one process, which trains alone: torchrun starts several"
-    if breakdown := step_breakdown(evidence):
+    breakdown = step_breakdown(evidence)
+    for traces in evidence.all(Traces):
+        yield ("trace" if len(traces.files) == 1 else "traces"), _traced(traces, breakdown)
+    if breakdown is not None and not breakdown.steps.traced:
         yield "step", _step(breakdown)
     if scale := scaling(evidence):
         yield "scaling", str(scale)
@@ -107,6 +111,18 @@ def _log(log: Log) -> str:
     names = listed(log.files) if len(log.files) <= FEW_LOGS else f"{len(log.files):,} files"
     ranks = f" that name {counted(log.ranks, 'rank')}" if log.ranks else ""
     return f"{names}: {counted(log.lines, 'line')}{ranks}"
+
+
+def _traced(traces: Traces, breakdown: StepBreakdown | None) -> str:
+    some = len(traces.ranks) < traces.world
+    told = ranks([one.rank for one in traces.ranks]) + f" of {traces.world}"
+    text = (
+        f"{told if some else counted(traces.world, 'rank')}, {counted(traces.steps, 'whole step')}"
+    )
+    if breakdown is None:
+        return text
+    least, most = (breakdown.unit.figure(seconds) for seconds in breakdown.spread)
+    return f"{text} of {breakdown.unit(breakdown.steps.step)} ({least} to {most})"
 
 
 def _script(run: TrainingRun) -> str:

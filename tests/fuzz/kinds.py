@@ -39,6 +39,7 @@ from ddoctor.report import (
     terminal,
     training_charts,
 )
+from tests import traced as traces
 from tests.fuzz import mutation, seeds
 
 OF_OTHERS = ("collect ", "probe ")
@@ -196,6 +197,25 @@ def snapshotted(random: Random, folder: Path) -> None:
     markdown.render(report, evidence)
 
 
+def traced(random: Random, folder: Path) -> None:
+    """``ddoctor diagnose`` of traces of torch's profiler, of two ranks."""
+    paths = []
+    for rank in range(2):
+        one = traces.made(rank, 2, 3, traces.Dose(stacks=True, pageable=True, small=2))
+        path = one.write(folder / f"trace-{os.getpid()}-{rank}.json")
+        document = json.loads(path.read_text())
+        mutation.changed(document, random, random.randint(0, 6))
+        raw = _json(document)
+        path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.2 else raw)
+        paths.append(path)
+    evidence, _ = reader.read(paths)
+    for section in evidence:
+        _kept(section)
+    report = _report(evidence)
+    _shown(report, evidence)
+    markdown.render(report, evidence)
+
+
 def _frame(file: str, line: int, function: str) -> Frame:
     return Frame(file=file, line=line, function=function, of_user=True)
 
@@ -225,11 +245,15 @@ def _name(random: Random) -> str:
 
 def _judged(random: Random, folder: Path) -> tuple[Evidence, Report]:
     evidence = _read(_bundle(random), folder)
+    return evidence, _report(evidence)
+
+
+def _report(evidence: Evidence) -> Report:
     report = engine.examine(evidence, "diagnose")
     for row in report.crashed:
         if row.check != JUDGING and not row.check.startswith(OF_OTHERS):
             raise Broken(f"{row.check}: {row.error}")
-    return evidence, report
+    return report
 
 
 def _bundle(random: Random) -> bytes:
@@ -276,6 +300,7 @@ KINDS: dict[str, Kind] = {
     "dump": dumped,
     "snapshot": snapshotted,
     "log": logged,
+    "trace": traced,
 }
 
 
