@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_hardware import AllReduceFigures, Expected, GpuModels, Links
+from ddoctor.evidence.printed import NcclTest, NcclTestPoint, NcclTests
 from ddoctor.evidence.probes import AllReduce, SweepPoint
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -37,26 +38,16 @@ PLANNED_SHARE = 0.7
 def known_gpus(
     all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
 ) -> Iterator[Finding]:
-    point = _largest(all_reduce)
-    row, lanes = _row(all_reduce, models, figures, gpus)
-    due = figures.due(row, point.bytes) if point is not None and row is not None else None
-    if point is None or row is None or due is None:
-        return
-    if point.bus_bandwidth < row.warn * due * lanes:
-        low, high = (figure * due * lanes for figure in row.published)
-        over = f"PCIe {row.generation} x{lanes * 16:.0f}" if row.generation else row.algorithm
-        error = point.bus_bandwidth < row.bad * due * lanes
-        yield _finding(
-            all_reduce,
-            point,
-            f"healthy machines with {len(all_reduce.ranks)} of these GPUs show {low:.0f} to "
-            f"{high:.0f} GB/s ({over})",
-            expected=low,
-            source=figures.source(row.sources),
-            severity=Severity.ERROR if error else Severity.WARNING,
-            confidence=Confidence.POSSIBLE if row.generation else Confidence.LIKELY,
-            over_pcie=bool(row.generation),
-        )
+    yield from _compared(all_reduce, models, figures, gpus)
+
+
+def in_nccl_tests(
+    nccl_tests: NcclTests, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
+) -> Iterator[Finding]:
+    """What all_reduce_perf printed, for GPUs with known figures."""
+    for test in nccl_tests.tests:
+        if test.collective == "all_reduce":
+            yield from _compared(test, models, figures, gpus)
 
 
 def unknown_gpus(
@@ -83,7 +74,36 @@ def unknown_gpus(
         )
 
 
-def _largest(all_reduce: AllReduce) -> SweepPoint | None:
+def _compared(
+    all_reduce: AllReduce | NcclTest,
+    models: GpuModels,
+    figures: AllReduceFigures,
+    gpus: Gpus | None,
+) -> Iterator[Finding]:
+    """All-reduce below what healthy machines with the same GPUs show."""
+    point = _largest(all_reduce)
+    row, lanes = _row(all_reduce, models, figures, gpus)
+    due = figures.due(row, point.bytes) if point is not None and row is not None else None
+    if point is None or row is None or due is None:
+        return
+    if point.bus_bandwidth < row.warn * due * lanes:
+        low, high = (figure * due * lanes for figure in row.published)
+        over = f"PCIe {row.generation} x{lanes * 16:.0f}" if row.generation else row.algorithm
+        error = point.bus_bandwidth < row.bad * due * lanes
+        yield _finding(
+            all_reduce,
+            point,
+            f"healthy machines with {len(all_reduce.ranks)} of these GPUs show {low:.0f} to "
+            f"{high:.0f} GB/s ({over})",
+            expected=low,
+            source=figures.source(row.sources),
+            severity=Severity.ERROR if error else Severity.WARNING,
+            confidence=Confidence.POSSIBLE if row.generation else Confidence.LIKELY,
+            over_pcie=bool(row.generation),
+        )
+
+
+def _largest(all_reduce: AllReduce | NcclTest) -> SweepPoint | NcclTestPoint | None:
     if not all_reduce.within_node or all_reduce.device_name is None:
         return None
     large = [point for point in all_reduce.points if point.bytes >= JUDGED_FROM]
@@ -91,7 +111,10 @@ def _largest(all_reduce: AllReduce) -> SweepPoint | None:
 
 
 def _row(
-    all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
+    all_reduce: AllReduce | NcclTest,
+    models: GpuModels,
+    figures: AllReduceFigures,
+    gpus: Gpus | None,
 ) -> tuple[Expected | None, float]:
     """The expected figures, and the PCIe width as a share of 16 lanes; 1 without PCIe."""
     model = models.find(all_reduce.device_name or "")
@@ -111,8 +134,8 @@ def _row(
 
 
 def _finding(
-    all_reduce: AllReduce,
-    point: SweepPoint,
+    all_reduce: AllReduce | NcclTest,
+    point: SweepPoint | NcclTestPoint,
     comparison: str,
     *,
     expected: float,
@@ -146,7 +169,7 @@ def _finding(
     )
 
 
-def _fixes(all_reduce: AllReduce, over_pcie: bool) -> Iterator[Fix]:
+def _fixes(all_reduce: AllReduce | NcclTest, over_pcie: bool) -> Iterator[Fix]:
     again = "ddoctor doctor --probe allreduce"
     ways = (all_reduce.transport or "").split(", ")
     if any(way.startswith(("SHM", "NET")) for way in ways):

@@ -32,7 +32,7 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 def built_without_cuda(software: Software, gpus: Gpus, known: CudaBuilds) -> Iterator[Finding]:
     torch = software.torch
-    if torch is None or torch.cuda or torch.hip or not gpus.gpus:
+    if torch is None or torch.cuda is not None or torch.hip or not gpus.gpus:
         return
     yield _finding(
         f"torch {torch.version} was built without CUDA, so it can use none of the "

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.host import Disk, Disks
@@ -50,6 +51,7 @@ LOW_SHARE, CRITICAL_SHARE = 0.05, 0.03
 # AdamW has 12 bytes per parameter (weight and two moments in fp32): 84 GB for 7e9 parameters,
 # 1.3 GB for the 1.1e8 of BERT-base.
 LARGE_CHECKPOINT, SMALL_CHECKPOINT = 84 * GB, 1.3 * GB
+WRITTEN_BY_ALL = ("/", "/tmp", "/var/tmp")
 # An installation of torch alone has about as many files (counted: 14273 in torch 2.13 for CPUs).
 FEW_FILES = 15_000
 # Share of the sampled time, far above what a healthy disk in a healthy run shows.
@@ -59,18 +61,22 @@ BUSY, NOTABLE = 0.9, 0.2
 IN_ONE_GO = 100.0
 
 
-def nearly_full(disks: Disks) -> Iterator[Finding]:
+def nearly_full(disks: Disks, log: Log | None) -> Iterator[Finding]:
+    if disks.printed and log is not None and log.of("disk-full"):
+        return  # told with the line of the run
     for disk in disks.disks:
-        if not disk.writable or not disk.size:
+        # Nothing says which of the printed ones the run uses, so only a full one counts.
+        near = _is_full(disk) if disks.printed else disk.free < LARGE_CHECKPOINT
+        if not disk.writable:
             continue
-        if disk.free_share < LOW_SHARE and disk.free < LARGE_CHECKPOINT:
-            yield _out_of_space(disk)
+        if disk.size and disk.free_share < LOW_SHARE and near:
+            yield _out_of_space(disk, _weight(disk, disks))
         elif (
             disk.files
             and disk.files_free is not None
             and disk.files_free < min(FEW_FILES, CRITICAL_SHARE * disk.files)
         ):
-            yield _out_of_files(disk, disk.files, disk.files_free)
+            yield _out_of_files(disk, disk.files, disk.files_free, _weight(disk, disks))
 
 
 def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterator[Finding]:
@@ -128,13 +134,15 @@ def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterato
         )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, hosts: tuple[Disks, ...] | None) -> Iterator[Finding]:
+    full = [disk.mount for one in hosts or () for disk in one.disks if disk.size and _is_full(disk)]
+    shown = f"; no space is left on {few(full)}" if full else ""
     for event in log.of("disk-full"):
         if "/dev/shm" in event.text or "nccl" in event.text.lower():
             continue  # shm-too-small
         yield log_events.finding(
             [event],
-            "a file could not be written to its end: the disk, or the quota on it, is full",
+            "a file could not be written to its end: the disk, or the quota on it, is full" + shown,
             Fix(
                 summary="free space where the run writes, and keep fewer checkpoints",
                 paste="df -h .; df -i .; quota -s; du -sh -- * | sort -h | tail",
@@ -153,12 +161,26 @@ def _by_disk(rank: LiveRankState) -> bool:
     return saves or loads
 
 
-def _out_of_space(disk: Disk) -> Finding:
-    critical = disk.free_share < CRITICAL_SHARE and disk.free < SMALL_CHECKPOINT
+def _is_full(disk: Disk) -> bool:
+    return disk.free_share < CRITICAL_SHARE and disk.free < SMALL_CHECKPOINT
+
+
+def _weight(disk: Disk, disks: Disks) -> tuple[Severity, Confidence]:
+    if disks.printed:
+        # Full data sets are only read.
+        severity = Severity.WARNING if disk.path in WRITTEN_BY_ALL else Severity.NOTE
+        return severity, Confidence.POSSIBLE
+    if disk.size and _is_full(disk):
+        return Severity.ERROR, Confidence.CERTAIN
+    return Severity.WARNING, Confidence.LIKELY
+
+
+def _out_of_space(disk: Disk, weight: tuple[Severity, Confidence]) -> Finding:
+    severity, confidence = weight
     where = disk.mount or disk.path
     return Finding(
-        severity=Severity.ERROR if critical else Severity.WARNING,
-        confidence=Confidence.CERTAIN if critical else Confidence.LIKELY,
+        severity=severity,
+        confidence=confidence,
         because=(
             f"{_name(disk)} has {_size(disk.free)} left, {disk.free_share:.1%}; a checkpoint with "
             f"AdamW takes 12 bytes per parameter, {_size(12 * 10**9)} for 1e9 parameters"
@@ -188,14 +210,17 @@ def _out_of_space(disk: Disk) -> Finding:
     )
 
 
-def _out_of_files(disk: Disk, files: int, left: int) -> Finding:
+def _out_of_files(
+    disk: Disk, files: int, left: int, weight: tuple[Severity, Confidence]
+) -> Finding:
+    severity, confidence = weight
     where = disk.mount or disk.path
+    space = f"{_size(disk.free)} left but " if disk.size else ""
     return Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
+        severity=severity,
+        confidence=confidence,
         because=(
-            f"{_name(disk)} has {_size(disk.free)} left but only {left} of {files} inodes, and "
-            "each new file takes one"
+            f"{_name(disk)} has {space}only {left} of {files} inodes, and each new file takes one"
         ),
         evidence=(
             Observation(
@@ -230,6 +255,8 @@ def _elsewhere(disk: Disk) -> Iterator[Fix]:
 
 def _name(disk: Disk) -> str:
     mounted = f", {disk.filesystem} on {disk.mount}" if disk.mount else ""
+    if not disk.roles:
+        return f"the file system on {disk.path}"
     return f"the disk of the {' and '.join(disk.roles)} ({disk.path}{mounted})"
 
 

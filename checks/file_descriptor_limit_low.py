@@ -47,8 +47,15 @@ def low(limits: Limits, kernel: Kernel | None) -> Iterator[Finding]:
                 source="default of Linux and systemd",
             ),
         ),
-        fixes=(_fix(hard, kernel),),
+        fixes=(_IN_THE_SCRIPT if limits.printed else _fix(hard, kernel),),
     )
+
+
+_IN_THE_SCRIPT = Fix(
+    summary="raise the open-files limit in the launch script",
+    paste=f"ulimit -n {AMPLE}",
+    caution="if the hard limit is lower (`ulimit -Hn`), root has to raise it first",
+)
 
 
 def _fix(hard: int | None, kernel: Kernel | None) -> Fix:

@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import kernel_messages, log_events
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, PcieErrors, XidEvent
 from ddoctor.evidence.known_hardware import KnownXids, Xid
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -46,6 +48,8 @@ CATALOGUE = "NVIDIA's Xid catalogue"
 # (DCGM_LIMIT_MAX_PCIREPLAY_RATE); ten minutes at that rate are not a brief disturbance.
 STORM_RATE = 8 / 60
 STORM_SECONDS = 600.0
+MOST_SHOWN = 8
+"""Failed tests of DCGM that are listed."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,11 @@ def faulty(gpus: Gpus, kernel_log: KernelLog | None, known: KnownXids) -> Iterat
 def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
     """A GPU that fell off the bus and that the driver no longer lists."""
     visible = {gpu.bus_id for gpu in gpus.gpus}
-    if any(gpu.lost and not gpu.bus_id for gpu in gpus.gpus):
+    if any(not gpu.bus_id for gpu in gpus.gpus):
         return
-    gone = {xid.bus_id for xid in kernel_log.xids if xid.code == 79} - visible
+    gone = {
+        xid.bus_id for xid in kernel_log.xids if xid.code == kernel_messages.OFF_THE_BUS
+    } - visible
     for bus_id in sorted(gone):
         yield Finding(
             severity=Severity.ERROR,
@@ -113,8 +119,44 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
         )
 
 
-def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
-    if event := log.first("ecc-error", "gpu-off-the-bus", "row-remap"):
+def in_a_diagnostic(diagnostic: GpuDiagnostic) -> Iterator[Finding]:
+    """Tests of DCGM that a GPU did not pass."""
+    if not diagnostic.failures:
+        return
+    tests = few([*dict.fromkeys(one.test for one in diagnostic.failures)])
+    gpus = sorted({one.gpu for one in diagnostic.failures if one.gpu is not None})
+    which = f"GPU {', '.join(map(str, gpus))}" if gpus else "a GPU"
+    said = next((one.text for one in diagnostic.failures if one.text), "")
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{which} did not pass {tests} of dcgmi diag"
+            + (f": {log_events.quoted(said)}" if said else "")
+            + "; a process that used the GPU meanwhile may fail a test, too"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"{one.test} of GPU {one.gpu}" if one.gpu is not None else one.test,
+                value="Fail",
+                expected="Pass",
+                source="dcgmi diag",
+            )
+            for one in diagnostic.failures[:MOST_SHOWN]
+        ),
+        where=Where(devices=tuple(f"cuda:{gpu}" for gpu in gpus)),
+        fixes=(_EXAMINE,),
+    )
+
+
+def in_a_log(
+    log: Log,
+    known: KnownXids,
+    hosts: tuple[Gpus, ...] | None,
+    kernel_logs: tuple[KernelLog, ...] | None,
+) -> Iterator[Finding]:
+    events = kernel_messages.not_judged(log.events, hosts or (), kernel_logs or ())
+    if event := next((one for one in events if one.pattern in MEANING), None):
         yield log_events.finding([event], MEANING[event.pattern], _EXAMINE)
         return
     if event := log.first("unknown-cuda-error"):
@@ -125,7 +167,9 @@ def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
             confidence=Confidence.POSSIBLE,
         )
         return
-    for event in log.of("xid"):
+    for event in events:
+        if event.pattern != "xid":
+            continue
         xid = known.get(int(event.values["code"]))
         if xid is not None and xid.blames in ("board", "memory", "gpu-or-driver"):
             sure = xid.blames != "gpu-or-driver"

@@ -35,8 +35,9 @@ def enabled(gpus: Gpus) -> Iterator[Finding]:
     if len(gpus.answering) - len(cut) > 1:
         fixes.append(without(gpus, *cut, summary="or run only on the GPUs without MIG"))
     yield Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.CERTAIN,
+        # Where nvidia-smi was only printed, the run may use other GPUs, or just one instance.
+        severity=Severity.NOTE if gpus.printed else Severity.WARNING,
+        confidence=Confidence.POSSIBLE if gpus.printed else Confidence.CERTAIN,
         because=(
             f"MIG is on for {len(cut)} of {len(gpus.gpus)} GPUs: {', '.join(g.title for g in cut)}"
         ),

@@ -80,8 +80,12 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
         because=(
-            f"the power supply lowers the clocks of {', '.join(gpu.title for gpu in braked)}: "
-            f"{braked[0].sm_clock} of {braked[0].sm_clock_maximum} MHz"
+            f"the power supply lowers the clocks of {', '.join(gpu.title for gpu in braked)}"
+            + (
+                f": {braked[0].sm_clock} of {braked[0].sm_clock_maximum} MHz"
+                if braked[0].sm_clock_maximum
+                else ""
+            )
         ),
         evidence=(
             Observation(

@@ -43,8 +43,7 @@ def throttled(gpus: Gpus) -> Iterator[Finding]:
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
             because=(
-                f"heat slows down {gpu.title} ({', '.join(reasons)}): "
-                f"{gpu.sm_clock} of {gpu.sm_clock_maximum} MHz at {gpu.temperature} °C"
+                f"heat slows down {gpu.title} ({', '.join(reasons)}){_now(gpu)}"
                 + (f"; equal GPUs run at {usual} MHz" if lost > 0 else "")
             ),
             evidence=tuple(_evidence(gpu, reasons, usual)),
@@ -88,6 +87,14 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING,
         )
+
+
+def _now(gpu: Gpu) -> str:
+    """Clock and temperature, as far as they were read."""
+    clock = f"{gpu.sm_clock} of {gpu.sm_clock_maximum} MHz" if gpu.sm_clock_maximum else ""
+    heat = f"{gpu.temperature} °C" if gpu.temperature is not None else ""
+    told = " at ".join(filter(None, (clock, heat)))
+    return f": {told}" if told else ""
 
 
 def _evidence(gpu: Gpu, reasons: list[str], usual: int | None) -> Iterator[Observation]:

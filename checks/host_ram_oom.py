@@ -72,7 +72,7 @@ def killed_in_training(
 ) -> Iterator[Finding]:
     host = memory.host if memory is not None else log.host if log is not None else ""
     for one in _killed(run):
-        if host and one.host != host:
+        if host and one.host and one.host != host:
             continue
         because, confidence = next(_evidence(one, memory, log, growth, starts), ("", None))
         if confidence is None:
@@ -126,7 +126,12 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+def in_a_log(
+    log: Log, run: TrainingRun | None, kernel_logs: tuple[KernelLog, ...] | None
+) -> Iterator[Finding]:
+    kills = [line for one in kernel_logs or () for line in one.oom_kills]
+    if any(_names(line, one) for line in kills for one in _killed(run)):
+        return  # told with the rank
     events = log.of("host-oom-kill", "slurm-oom", "pod-oom")
     # The kernel names the process, which may have nothing to do with the run.
     events = tuple(one for one in events if not NAMED.search(one.text) or OF_A_RUN.search(one.text))
@@ -276,9 +281,12 @@ def killed_in_cgroup(
 
 
 def killed_by_the_kernel(
-    log: KernelLog, run: TrainingRun | None, live: LiveLook | None
+    log: KernelLog, run: TrainingRun | None, live: LiveLook | None, lines: Log | None
 ) -> Iterator[Finding]:
     kills = _of_a_run(log)
+    # What stands in a file with the run's log is of the run.
+    if lines is not None and lines.of("host-oom-kill"):
+        return
     if not kills or any(_names(line, one) for one in _killed(run) for line in kills):
         return
     if live is not None and live.missing and not live.supervised:

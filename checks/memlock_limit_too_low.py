@@ -36,10 +36,13 @@ def too_low(limits: Limits, rdma: Rdma, kernel: Kernel | None) -> Iterator[Findi
     limit = limits.locked_memory.soft
     if not rdma.fabric or limits.locks_without_limit or limit is None or limit >= TIGHT_BELOW:
         return
-    fails = limit < FAILS_BELOW and rdma.between_nodes
+    # What was printed may be of a login shell, or of root, whom the limit does not concern.
+    printed = limits.printed
+    fails = limit < FAILS_BELOW and rdma.between_nodes and not printed
+    severity = Severity.NOTE if printed else Severity.WARNING
     named = few([device.name for device in rdma.fabric], 3)
     yield Finding(
-        severity=Severity.ERROR if fails else Severity.WARNING,
+        severity=Severity.ERROR if fails else severity,
         confidence=Confidence.LIKELY if fails else Confidence.POSSIBLE,
         because=(
             f"each process may lock {limit / MIB:.3g} MiB, but NCCL's buffers over {named} need "
@@ -89,6 +92,9 @@ def _fix(limits: Limits, kernel: Kernel | None) -> Fix:
         return Fix(
             summary="raise the locked-memory limit in the launch script",
             paste="ulimit -l unlimited",
+            caution="if the hard limit is lower (`ulimit -Hl`), root has to raise it first"
+            if limits.printed
+            else "",
         )
     if kernel is not None and kernel.container == "kubernetes":
         return Fix(

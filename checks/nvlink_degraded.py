@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import kernel_messages, log_events
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
 from ddoctor.evidence.known_hardware import KnownXids
@@ -97,8 +97,13 @@ def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Find
         )
 
 
-def in_a_log(log: Log, known: KnownXids) -> Iterator[Finding]:
-    for event in log.of("xid"):
+def in_a_log(
+    log: Log,
+    known: KnownXids,
+    hosts: tuple[Gpus, ...] | None,
+    kernel_logs: tuple[KernelLog, ...] | None,
+) -> Iterator[Finding]:
+    for event in kernel_messages.not_judged(log.of("xid"), hosts or (), kernel_logs or ()):
         xid = known.get(int(event.values["code"]))
         if xid is not None and xid.blames == "nvlink":
             yield log_events.finding(

@@ -86,12 +86,16 @@ def _below(gpu: Gpu, what: str, now: int | None, possible: int | None) -> Iterat
         because=(
             f"the PCIe link of {gpu.title} has {_worded(what, now)}, but card and slot support "
             f"{_worded(what, possible)}"
-            + ("" if gpu.busy else "; it is idle: check again under load to be certain")
+            + ("" if gpu.busy else f"{_state(gpu)}; check again under load to be certain")
         ),
         evidence=(Observation(name=f"PCIe {what}", value=now, expected=possible, source="NVML"),),
         where=Where(devices=(gpu.device,)),
         fixes=(_reseat(gpu.bus_id),),
     )
+
+
+def _state(gpu: Gpu) -> str:
+    return "" if gpu.utilisation is None else "; it is idle"
 
 
 def _worded(what: str, number: int) -> str:

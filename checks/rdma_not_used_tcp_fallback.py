@@ -35,7 +35,8 @@ INSTALL = "apt-get install -y libibverbs1 ibverbs-providers || dnf install -y li
 
 def verbs(rdma: Rdma, rendezvous: Rendezvous | None, kernel: Kernel | None) -> Iterator[Finding]:
     devices = tuple(device for device in rdma.fabric if device.driver != "efa")
-    if not devices:
+    # A tool that lists devices has just used them.
+    if not devices or rdma.printed:
         return
     refused = [node for node in rdma.verbs_nodes if node.refused]
     container = kernel.container if kernel is not None else ""
@@ -57,7 +58,7 @@ def verbs(rdma: Rdma, rendezvous: Rendezvous | None, kernel: Kernel | None) -> I
 
 def efa(rdma: Rdma, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     devices = tuple(device for device in rdma.fabric if device.driver == "efa")
-    if not devices or rdma.net_plugin is not None:
+    if not devices or rdma.net_plugin is not None or rdma.printed:
         return
     name = f"libnccl-net-{rdma.nccl_net_plugin}.so" if rdma.nccl_net_plugin else "libnccl-net.so"
     because = f"the dynamic loader does not find NCCL's EFA plug-in, {name}"

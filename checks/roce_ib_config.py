@@ -139,7 +139,7 @@ def ports(rdma: Rdma, gpus: Gpus | None) -> Iterator[Finding]:
         siblings = [
             (device, port)
             for device, port in _ports(rdma.devices, layer)
-            if device.bus_id and port.physical_state != "Disabled"
+            if device.is_hardware and port.physical_state != "Disabled"
         ]
         best = max(
             (port.rate or 0.0 for _, port in siblings if port.state == "ACTIVE"), default=0.0

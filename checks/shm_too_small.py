@@ -37,6 +37,8 @@ FAILS_BELOW = 256 * MIB
 LOW_BELOW = GIB
 # Ample for a node, but at most half of the memory, as in Linux's default (tmpfs(5)).
 AMPLE = 16 * GIB
+FAILURES = ("shm-segment", "shm-worker", "shm-full", "bus-error")
+"""Lines of a log about a segment that does not fit."""
 
 
 def in_a_manifest(launch: Launch) -> Iterator[Finding]:
@@ -66,19 +68,23 @@ def in_a_manifest(launch: Launch) -> Iterator[Finding]:
 
 
 def too_small(
-    shared_memory: SharedMemory, kernel: Kernel | None, memory: Memory | None
+    shared_memory: SharedMemory, kernel: Kernel | None, memory: Memory | None, log: Log | None
 ) -> Iterator[Finding]:
     size = shared_memory.size
     if size >= LOW_BELOW:
         return
+    failed = log.of(*FAILURES) if log is not None else ()
+    # What was printed need not be of the container that trains.
+    fails = bool(failed) or (size < FAILS_BELOW and not shared_memory.printed)
     half = AMPLE if memory is None else (memory.limit or memory.total) // 2
     wanted = max(GIB, min(AMPLE, half)) // GIB
     yield Finding(
-        severity=Severity.ERROR if size < FAILS_BELOW else Severity.WARNING,
-        confidence=Confidence.CERTAIN if size < FAILS_BELOW else Confidence.LIKELY,
+        severity=Severity.ERROR if fails else Severity.WARNING,
+        confidence=Confidence.CERTAIN if fails and size < FAILS_BELOW else Confidence.LIKELY,
         because=(
             f"{shared_memory.path} has {size / MIB:.0f} MiB, but NCCL with DataLoader workers "
             f"needs at least {LOW_BELOW / MIB:.0f} MiB"
+            + (f"; {failed[0].place} shows that it was full" if failed else "")
         ),
         evidence=(
             Observation(
@@ -88,13 +94,16 @@ def too_small(
                 expected=LOW_BELOW // MIB,
                 source="NCCL user guide, Troubleshooting",
             ),
+            *log_events.lines(failed),
         ),
         fixes=(_fix(kernel, wanted),),
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
-    events = log.of("shm-segment", "shm-worker", "shm-full", "bus-error")
+def in_a_log(log: Log, hosts: tuple[SharedMemory, ...] | None) -> Iterator[Finding]:
+    events = log.of(*FAILURES)
+    if any(one.size < LOW_BELOW for one in hosts or ()):
+        return  # told with the size
     if events:
         yield log_events.finding(
             events,

@@ -61,6 +61,7 @@ def _works(
             count > 1
             and peers
             and not all_peers_sound
+            and all(pair.read != "unknown" for pair in peers)
             and shared_memory is not None
             and shared_memory.size >= SHARED_MEMORY_WORKS
         ):

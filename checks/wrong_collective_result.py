@@ -11,12 +11,15 @@ To fix it, exclude the device until it is tested or replaced. If ``NCCL_P2P_DISA
 values, repair the peer-to-peer path (ACS, IOMMU, driver, NVLink).
 """
 
+# Above 150 lines: probes and nccl-tests show it differently.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.describe import few, where
 from ddoctor.evidence.cluster_probes import Collectives
+from ddoctor.evidence.printed import NcclTests
 from ddoctor.evidence.probes import AllReduce, Burn, Matmul, RankPlace, WrongValue
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -42,6 +45,41 @@ def all_reduce(all_reduce: AllReduce) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_nccl_tests(nccl_tests: NcclTests) -> Iterator[Finding]:
+    """Values beyond the tolerance of nccl-tests, which allows for rounding."""
+    for test in nccl_tests.tests:
+        bad = [point for point in test.points if point.wrong]
+        if not bad:
+            continue
+        what = test.collective or "a collective"
+        gpus = f" over {len(test.ranks)} GPUs" if test.ranks else ""
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.CERTAIN,
+            because=(
+                f"nccl-tests counted wrong values of {what}{gpus} at {len(bad)} of "
+                f"{len(test.points)} message sizes: {bad[0].wrong} at {bad[0].bytes} bytes"
+            ),
+            evidence=tuple(
+                Observation(
+                    name=f"wrong values, {point.bytes} bytes",
+                    value=point.wrong or 0,
+                    expected=0,
+                    source="column #wrong of nccl-tests",
+                )
+                for point in bad[:FEW]
+            ),
+            fixes=(
+                Fix(
+                    summary="test whether the peer-to-peer path corrupts the data",
+                    paste="NCCL_P2P_DISABLE=1 ./build/all_reduce_perf -b 8 -e 1G -f 2 -g 8 -c 1",
+                    caution="if the values are right with it, repair peer-to-peer (ACS, IOMMU, "
+                    "driver, NVLink); the variable itself is not a fix",
+                ),
+            ),
+        )
 
 
 def other_collectives(collectives: Collectives) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from ddoctor.control_arms import proven
 from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
@@ -109,7 +110,8 @@ def examine(evidence: Evidence, command: Command) -> Report:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         verdict=verdict,
         world=World(
-            hosts=evidence.hosts,
+            # What a command printed on a host shows less than an examination of it.
+            hosts=tuple(sorted({one.host for one in evidence if not one.printed} - {""})),
             ranks=max((section.world_size for section in runs), default=0),
             backend=next((section.backend for section in runs if section.backend), ""),
         ),
@@ -154,7 +156,7 @@ def _run(
             same = tuple(map(_identity, given.values()))
             groups.setdefault(same, (given, []))[1].append(host)
     for given, hosts in groups.values():
-        yield _result(way, given, hosts, derived)
+        yield _result(way, given, hosts, derived, evidence)
     for reason, hosts in skips.items():
         yield Result(check=way.check, skipped=reason + _which(hosts, evidence.hosts))
 
@@ -189,10 +191,11 @@ def _result(
     given: Mapping[str, object],
     hosts: Sequence[str],
     derived: dict[tuple[object, ...], Derived],
+    evidence: Evidence,
 ) -> Result:
     try:
         arguments = _arguments(way.function, given, derived)
-        surest = _surest(given)
+        surest = _surest(given, evidence)
         findings = tuple(_completed(one, way, hosts, surest) for one in way.function(**arguments))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -224,23 +227,30 @@ def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
     return f"no {section.label()} evidence: {told or f'get it with `{section.obtain()}`'}"
 
 
-def _surest(given: Mapping[str, object]) -> Confidence:
-    """Return how sure a finding of this evidence can be.
+def _surest(given: Mapping[str, object], evidence: Evidence) -> Confidence:
+    """Return how sure a finding can be.
 
-    A stack of one moment may move on, and a few steps may be slow by chance.
+    A stack of one moment may move on, and a few steps may be slow by chance. What a command printed
+    at some time need not be why a run failed, unless the run's log shows it.
     """
-    sections = (one for every in given.values() for one in _each(every))
-    surest = Confidence.CERTAIN
-    for one in sections:
-        if isinstance(one, LiveLook) and one.dumped:
-            return Confidence.POSSIBLE
-        if isinstance(one, Steps) and one.traced and one.count < FEWEST_STEPS:
-            surest = Confidence.LIKELY
-    return surest
+    sections = [*_sections(given)]
+    dumped = any(isinstance(one, LiveLook) and one.dumped for one in sections)
+    beside = any(one.printed for one in sections) and not any(
+        isinstance(one, Log | TrainingRun) for one in sections
+    )
+    if dumped or (beside and any(run.failures for run in evidence.all(TrainingRun))):
+        return Confidence.POSSIBLE
+    steps = (one for one in sections if isinstance(one, Steps))
+    few = any(one.traced and one.count < FEWEST_STEPS for one in steps)
+    return Confidence.LIKELY if few else Confidence.CERTAIN
 
 
-def _each(given: object) -> Sequence[object]:
-    return given if isinstance(given, tuple) else (given,)
+def _sections(given: Mapping[str, object]) -> Iterator[Section]:
+    for one in given.values():
+        if isinstance(one, Section):
+            yield one
+        elif isinstance(one, tuple):
+            yield from one
 
 
 def _completed(finding: Finding, way: Way, hosts: Sequence[str], surest: Confidence) -> Finding:

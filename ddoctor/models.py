@@ -209,6 +209,7 @@ class World:
     """The extent of the examination."""
 
     hosts: tuple[str, ...] = ()
+    """The hosts that ddoctor examined."""
     ranks: int = 0
     backend: str = ""
 

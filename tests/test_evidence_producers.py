@@ -26,7 +26,7 @@ from ddoctor.models import Command
 from ddoctor.probing import catalog
 
 ROOT = Path(__file__).parent.parent
-FILLED_FOR_ALL = {"host", "unseen"}
+FILLED_FOR_ALL = {"host", "unseen", "printed"}
 """Whatever collects or merges fills these of every section."""
 MAKERS: tuple[tuple[str, Command], ...] = (
     ("ddoctor/training", "run"),

@@ -17,7 +17,7 @@ from ddoctor.models import Command
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "<!-- Written by `make docs`: change the code, not this file. -->"
-GENERIC = {"host", "unseen"}
+GENERIC = {"host", "unseen", "printed"}
 
 EVIDENCE = f"""{GENERATED}
 
@@ -25,8 +25,8 @@ EVIDENCE = f"""{GENERATED}
 
 Each section is one kind of evidence about one host. A check requests sections by the types of its
 parameters. The first table lists the sections that each command makes; `diagnose` reads all of
-them from bundles. Every section also has the fields `host` and `unseen`, which the tables omit. The
-value `None` means that a field could not be read; it never means zero.
+them from bundles. Every section also has the fields `host`, `unseen` and `printed`, which the
+tables omit. The value `None` means that a field could not be read; it never means zero.
 """
 
 CAUSES = f"""{GENERATED}

@@ -95,9 +95,10 @@ def _of(host: str, sections: Iterable[Section]) -> Settings:
             if value is not None:
                 values[HostSetting(kind=kind, name=name)] = value
         match section:
-            case Software():
+            # What is printed may be an excerpt.
+            case Software(printed=False):
                 complete.add("package")
-            case Environment():
+            case Environment(printed=False):
                 complete.add("variable")
             case Network():
                 names |= {section.own_name.name, section.announced_name} - {""}
@@ -174,10 +175,10 @@ def _settings(section: Section) -> Iterator[tuple[Kind, str, str | None]]:
     """The kind, name and value of each setting in a section; None: not known."""
     match section:
         case Software(torch=torch):
-            yield "version", "Python", section.python
+            yield "version", "Python", section.python or None
             if torch is not None:
                 yield "version", "torch", torch.version
-                yield "version", "torch's CUDA", torch.cuda
+                yield "version", "torch's CUDA", torch.cuda or None
                 yield "version", "torch's ROCm", torch.hip
                 yield "version", "cuDNN", torch.cudnn
             elif section.torch_error:
@@ -199,9 +200,10 @@ def _settings(section: Section) -> Iterator[tuple[Kind, str, str | None]]:
             if options is not None:
                 yield "kernel", "kernel parameters", " ".join(sorted(options.split())) or "none"
         case Gpus():
-            yield "gpus", "driver", section.driver
+            yield "gpus", "driver", section.driver or None
             yield "gpus", "number of GPUs", str(len(section.gpus))
-            if len(section.answering) == len(section.gpus):
+            # nvidia-smi prints only the beginning of a long name.
+            if len(section.answering) == len(section.gpus) and not section.printed:
                 models = ", ".join(sorted({gpu.name for gpu in section.gpus}))
                 yield "gpus", "GPU models", models or "none"
             if section.peers:

@@ -36,6 +36,11 @@ def where(events: Sequence[LogEvent]) -> Where:
     )
 
 
+def lines(events: Sequence[LogEvent]) -> tuple[Observation, ...]:
+    """The first of these lines, as evidence."""
+    return tuple(Observation(name=one.place, value=quoted(one.text)) for one in events[:FEW])
+
+
 def finding(
     events: Sequence[LogEvent],
     because: str,
@@ -49,7 +54,7 @@ def finding(
         severity=severity,
         confidence=confidence,
         because=f"{_whence(events[0])}: {because}",
-        evidence=tuple(Observation(name=one.place, value=quoted(one.text)) for one in events[:FEW]),
+        evidence=lines(events),
         where=where(events) if at is None else at,
         fixes=fixes,
     )

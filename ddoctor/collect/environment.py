@@ -15,8 +15,7 @@ from ddoctor.evidence.software import Environment, Variable
 
 def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Environment:
     """The collected variables of ``variables.toml``, with those of NCCL's files."""
-    collected = knowledge.load(KnownVariables).collected
-    families = tuple(name for name in collected if name.endswith("_"))
+    known = knowledge.load(KnownVariables)
     return Environment(
         variables=tuple(
             Variable(
@@ -26,7 +25,7 @@ def environment(variables: Mapping[str, str] = os.environ, root: Path = Path("/"
                 missing=_missing(value),
             )
             for name, (origin, value) in sorted(in_force(variables, root).items())
-            if name in collected or name.startswith(families) or name.upper().startswith("NCCL_")
+            if known.collects(name)
         )
     )
 

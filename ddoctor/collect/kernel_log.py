@@ -10,32 +10,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Literal, NamedTuple
 
+from ddoctor.analysis.kernel_messages import KernelLine, log_of
 from ddoctor.collect import CannotSee
-from ddoctor.evidence.gpus import KernelLog, PcieErrors, XidEvent
+from ddoctor.evidence.gpus import KernelLog
 
 RECORD_BYTES = 16 * 1024
 """A record that does not fit its buffer is refused; the kernel's longest is 8 KiB."""
 
 JOURNAL_LIMIT_SECONDS = 10
-
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,9}),?\s*(.*)")
-PCIE = re.compile(
-    r"\S+ ([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:AER: )?PCIe Bus Error: "
-    r"severity=(Correct|Uncorrect)\w+(?: \((Non-Fatal|Fatal)\))?"
-)
-"""Linux writes "Corrected" up to 6.15 and "Correctable" since."""
-OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process \d+ .*")
-
-Severity = Literal["corrected", "nonfatal", "fatal"]
-
-
-class KernelLine(NamedTuple):
-    """One message, and its time in seconds after the boot."""
-
-    time: float
-    text: str
 
 
 def kernel_log(device: Path = Path("/dev/kmsg"), *, within: float = inf) -> KernelLog:
@@ -45,15 +28,8 @@ def kernel_log(device: Path = Path("/dev/kmsg"), *, within: float = inf) -> Kern
     except OSError as error:
         source, lines = "journalctl", list(_journal(f"{device}: {error.strerror}"))
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    lines = [line for line in lines if now - line.time <= within]
-    return KernelLog(
-        source=source,
-        xids=tuple(_xids(lines, now)),
-        pcie_errors=tuple(_pcie_errors(lines, now)),
-        oom_kills=tuple(
-            found.group() for _, text in lines if (found := OUT_OF_MEMORY.search(text))
-        ),
-    )
+    lines = [line for line in lines if line.time is not None and now - line.time <= within]
+    return log_of(source, lines, now)
 
 
 def _read(device: Path) -> str:
@@ -93,39 +69,6 @@ def _journal(why: str) -> Iterator[KernelLine]:
         found = re.match(r"\[\s*(\d+\.\d+)\] \S+ kernel: (.*)", line)
         if found:
             yield KernelLine(float(found.group(1)), found.group(2))
-
-
-def _xids(lines: list[KernelLine], now: float) -> Iterator[XidEvent]:
-    for when, text in lines:
-        found = XID.search(text)
-        if found:
-            bus_id, code, message = found.groups()
-            yield XidEvent(
-                # NVRM leaves the PCI function out, and a GPU's is 0.
-                bus_id=bus_id.lower() if "." in bus_id else f"{bus_id.lower()}.0",
-                code=int(code),
-                text=message,
-                age=max(0.0, now - when),
-            )
-
-
-def _pcie_errors(lines: list[KernelLine], now: float) -> Iterator[PcieErrors]:
-    times: dict[tuple[str, Severity], list[float]] = {}
-    for when, text in lines:
-        found = PCIE.search(text)
-        if found:
-            bus_id, corrected, fatal = found.groups()
-            uncorrected: Severity = "fatal" if fatal == "Fatal" else "nonfatal"
-            severity: Severity = "corrected" if corrected == "Correct" else uncorrected
-            times.setdefault((bus_id, severity), []).append(when)
-    for (bus_id, severity), seen in times.items():
-        yield PcieErrors(
-            bus_id=bus_id,
-            severity=severity,
-            count=len(seen),
-            span=max(seen) - min(seen),
-            age=max(0.0, now - max(seen)),
-        )
 
 
 COLLECTORS = (kernel_log,)

@@ -15,7 +15,7 @@ Paths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH",
-        help="Log, trace, evidence bundle, or a folder of them; -: standard input; repeatable.",
+        help="Log, trace, output of a command, bundle, or a folder; -: standard input; repeatable.",
     ),
 ]
 

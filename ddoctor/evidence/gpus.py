@@ -23,9 +23,10 @@ class GpuProcess(Part, frozen=True, kw_only=True):
     """Bytes; None: NVML does not report it (container, WSL)."""
     name: str = ""
     user: str = ""
-    holder: Literal["own", "foreign", "orphan", "hidden"]
+    holder: Literal["own", "foreign", "orphan", "hidden", "unknown"]
     """own: a process of this user. foreign: of another user. orphan: of this user, idle and without
-    a parent that waits for it. hidden: in another container, invisible from here."""
+    a parent that waits for it. hidden: in another container, invisible from here. unknown: what
+    was printed does not say it."""
     idle: bool | None = None
     """Whether it used no CPU time between two readings; None: not visible."""
 
@@ -163,10 +164,10 @@ class Nvml(Section, frozen=True, kw_only=True):
 class Gpus(Section, frozen=True, kw_only=True):
     """All GPUs of a host."""
 
-    commands = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach", "diagnose")
 
-    driver: str
-    """Driver version, say 570.86.15."""
+    driver: str = ""
+    """Driver version, say 570.86.15; empty: not known."""
     cuda: tuple[int, int] | None = None
     """The newest CUDA version that this driver can run."""
     gpus: tuple[Gpu, ...]
@@ -180,7 +181,9 @@ class Gpus(Section, frozen=True, kw_only=True):
     def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
         """The other GPUs of the same model, whose state should be equal."""
         return tuple(
-            other for other in self.answering if other.name == gpu.name and other.index != gpu.index
+            other
+            for other in self.answering
+            if gpu.name and other.name == gpu.name and other.index != gpu.index
         )
 
 
@@ -211,7 +214,7 @@ class PcieErrors(Part, frozen=True, kw_only=True):
 class KernelLog(Section, frozen=True, kw_only=True):
     """Kernel log messages about GPUs and about processes killed for lack of memory."""
 
-    commands = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach", "diagnose")
 
     source: str
     """Where it was read: /dev/kmsg, journalctl or a file."""

@@ -56,7 +56,7 @@ class Cpus(Section, frozen=True, kw_only=True):
 class Memory(Section, frozen=True, kw_only=True):
     """Host memory and cgroup limit, in bytes."""
 
-    commands = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach", "diagnose")
 
     total: int
     available: int
@@ -80,7 +80,7 @@ class Memory(Section, frozen=True, kw_only=True):
 class SharedMemory(Section, frozen=True, kw_only=True):
     """The file system at /dev/shm; sizes in bytes."""
 
-    commands = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run", "diagnose")
 
     path: str = "/dev/shm"
     filesystem: str = ""
@@ -98,7 +98,7 @@ class Limit(Part, frozen=True, kw_only=True):
 class Limits(Section, frozen=True, kw_only=True):
     """Resource limits of this process (ulimit): open files, bytes of locked memory, processes."""
 
-    commands = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run", "diagnose")
 
     open_files: Limit
     locked_memory: Limit
@@ -140,7 +140,7 @@ class Disk(Part, frozen=True, kw_only=True):
 class Disks(Section, frozen=True, kw_only=True):
     """The file systems of the folders that a training run uses."""
 
-    commands = ("doctor", "probe", "run", "attach")
+    commands = ("doctor", "probe", "run", "attach", "diagnose")
 
     disks: tuple[Disk, ...]
 

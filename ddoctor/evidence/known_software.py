@@ -224,6 +224,12 @@ class KnownVariables(Known, frozen=True, kw_only=True, dict=True):
         """The rows of ``variables`` by name."""
         return {variable.name: variable for variable in self.variables}
 
+    def collects(self, name: str) -> bool:
+        """Whether a variable is kept: others may hold secrets."""
+        families = tuple(one for one in self.collected if one.endswith("_"))
+        # NCCL's own name in another case is a slip.
+        return name in self.collected or name.startswith(families) or name.upper()[:5] == "NCCL_"
+
     def reader(self, variable: KnownVariable) -> str:
         """The program that reads a variable."""
         return self.sources[variable.source].reader

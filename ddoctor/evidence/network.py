@@ -188,6 +188,11 @@ class RdmaDevice(Part, frozen=True, kw_only=True):
     ports: tuple[RdmaPort, ...] = ()
 
     @property
+    def is_hardware(self) -> bool:
+        """Whether it is a card, and no soft RoCE."""
+        return bool(self.bus_id or self.board)
+
+    @property
     def active(self) -> bool:
         """Whether any port can carry traffic."""
         return any(port.state == "ACTIVE" for port in self.ports)
@@ -203,6 +208,8 @@ class VerbsNode(Part, frozen=True, kw_only=True):
 
 class Rdma(Section, frozen=True, kw_only=True):
     """RDMA devices, whether this user's processes can use them, and NCCL's variables in force."""
+
+    commands = ("doctor", "probe", "diagnose")
 
     devices: tuple[RdmaDevice, ...] = ()
     verbs_nodes: tuple[VerbsNode, ...] = ()
@@ -234,4 +241,4 @@ class Rdma(Section, frozen=True, kw_only=True):
     @property
     def fabric(self) -> tuple[RdmaDevice, ...]:
         """Hardware devices with a port that can carry traffic, without soft RoCE."""
-        return tuple(device for device in self.devices if device.active and device.bus_id)
+        return tuple(device for device in self.devices if device.active and device.is_hardware)

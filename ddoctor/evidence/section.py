@@ -63,6 +63,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_
 
     host: str = ""
     unseen: tuple[Unseen, ...] = ()
+    printed: bool = False
+    """Whether it was read from what a command printed, which says less than a collector sees."""
 
     @classmethod
     def label(cls) -> str:

@@ -14,7 +14,7 @@ class Torch(Part, frozen=True, kw_only=True):
     path: str = ""
     """Its installation folder."""
     cuda: str | None = None
-    """The CUDA version of its build, say 12.8; None: built without."""
+    """The CUDA version of its build, say 12.8; None: built without; empty: not known."""
     hip: str | None = None
     """The ROCm version of its build; None: built without."""
     nccl: str | None = None
@@ -49,7 +49,10 @@ class Package(Part, frozen=True, kw_only=True):
 class Software(Section, frozen=True, kw_only=True):
     """The software that a program started with this Python would use."""
 
-    python: str
+    commands = ("doctor", "probe", "diagnose")
+
+    python: str = ""
+    """Version of Python; empty: not known."""
     torch: Torch | None = None
     torch_error: str = ""
     """Why torch is missing: the last line of the import error."""
@@ -93,7 +96,7 @@ class Variable(Part, frozen=True, kw_only=True):
 class Environment(Section, frozen=True, kw_only=True):
     """The allow-listed variables that are set, each once, sorted by name."""
 
-    commands = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run", "diagnose")
 
     variables: tuple[Variable, ...] = ()
 

@@ -7,18 +7,22 @@ once.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from ddoctor import knowledge
 from ddoctor.evidence.log import LogPattern, LogPatterns
 from ddoctor.reading.inputs import CARRIAGE_RETURN
+from ddoctor.reading.machine.kind import Kind
+from ddoctor.reading.machine.outputs import KINDS, PROMPTS
 
 DIGITS = b"0123456789"
 MOST_FORMS = 100_000
 LONGEST_FORM = 500
 """Bytes of a form that is remembered."""
+LONGEST_BEGINNING = 1_000
+"""Bytes of a form that begins the output of a command."""
 FEW_BARS = 64
 """The number of bars that count in a block, the last ones."""
 
@@ -28,6 +32,7 @@ OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
 OF_STACKS = ("most recent call first", "thread  (", "fatal python error")
 # torch/distributed/elastic/multiprocessing/errors: rows of the table at the end.
 OF_TABLES = ("exitcode", "(local_rank: ")
+OTHERS = (*OF_TRACEBACKS, *OF_STACKS, *OF_TABLES)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Meaning:
 
     patterns: tuple[Pattern, ...]
     """The rows that it may match."""
+    outputs: tuple[Kind, ...]
+    """The outputs of commands that it may begin."""
+    prompt: bool
+    """Whether it may be a command at a prompt."""
     bar: bool
     """Whether it can only say how far some work is; the latest of several counts."""
 
@@ -80,7 +89,12 @@ class Forms:
         if len(found) < 2:
             return found[0] if found else None
         rows = {one.row.name: one for meaning in found for one in meaning.patterns}
-        return Meaning(tuple(rows.values()), bar=all(meaning.bar for meaning in found))
+        return Meaning(
+            tuple(rows.values()),
+            tuple(dict.fromkeys(kind for meaning in found for kind in meaning.outputs)),
+            prompt=any(meaning.prompt for meaning in found),
+            bar=all(meaning.bar for meaning in found),
+        )
 
     def _meaning(self, form: bytes) -> Meaning | None:
         try:
@@ -95,11 +109,23 @@ class Forms:
 
 
 def _meaning(form: bytes) -> Meaning | None:
-    if not any(text in form for text in _fewest()):
+    short = len(form) <= LONGEST_BEGINNING
+    if not _holds(form, _fewest() if short else _of_long_forms()):
         return None
-    found = tuple(one for one, texts in _texts() if any(text in form for text in texts))
-    other = any(text in form for text in _least((*OF_TRACEBACKS, *OF_STACKS, *OF_TABLES)))
-    return Meaning(found, bar=not other and all(one.row.latest for one in found))
+    found = tuple(one for one, texts in _texts() if _holds(form, texts))
+    outputs = tuple(one for one, texts in _kinds() if short and _holds(form, texts))
+    prompt = short and _holds(form, _least(PROMPTS))
+    other = bool(outputs) or _holds(form, _least(OTHERS))
+    bar = not other and all(one.row.latest for one in found)
+    return Meaning(found, outputs, prompt=prompt, bar=bar)
+
+
+def _holds(form: bytes, texts: tuple[bytes, ...]) -> bool:
+    """Whether a form contains one of the texts; for each form, a loop is faster than any()."""
+    for text in texts:  # noqa: SIM110
+        if text in form:
+            return True
+    return False
 
 
 @cache
@@ -109,10 +135,26 @@ def _texts() -> Sequence[tuple[Pattern, tuple[bytes, ...]]]:
 
 
 @cache
+def _kinds() -> Sequence[tuple[Kind, tuple[bytes, ...]]]:
+    """Each kind of output with the texts of which the form of its beginning holds one."""
+    return [(one, _least(one.holds)) for one in KINDS]
+
+
+@cache
 def _fewest() -> tuple[bytes, ...]:
     """Texts of which each form holds one that may mean something."""
-    holds = (text for one in patterns() for text in one.row.holds)
-    return _least((*holds, *OF_TRACEBACKS, *OF_STACKS, *OF_TABLES))
+    outputs = (text for one in KINDS for text in one.holds)
+    return _least((*_of_patterns(), *OTHERS, *outputs, *PROMPTS))
+
+
+@cache
+def _of_long_forms() -> tuple[bytes, ...]:
+    """The same without the beginnings of outputs, which are short."""
+    return _least((*_of_patterns(), *OTHERS))
+
+
+def _of_patterns() -> Iterator[str]:
+    return (text for one in patterns() for text in one.row.holds)
 
 
 @cache

@@ -16,12 +16,13 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.reading import prefixes
 from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_lines import Forms, Meaning
+from ddoctor.reading.machine.outputs import KINDS, Outputs
 from ddoctor.reading.prefixes import Said, Writer
 from ddoctor.reading.stacks import Stacks
 from ddoctor.reading.tracebacks import Raised, Tracebacks
 
 GLANCE = 500
-"""Lines by which the labels of a file are recognised."""
+"""Lines by which the labels of a file are recognised, and each output of a command."""
 MOST_EVENTS = 20_000
 MOST_WRITERS = 10_000
 MOST_RANKS = 100_000
@@ -93,6 +94,8 @@ class LogReader:
 
     files: list[str] = field(default_factory=list)
     lines: int = 0
+    outputs: Outputs = field(default_factory=Outputs)
+    """What commands of a machine printed."""
     _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
     _writers: dict[Writer, Tracebacks] = field(default_factory=dict)
     """Those with a traceback whose end has not come."""
@@ -118,15 +121,21 @@ class LogReader:
         self.files.append(given.name)
         self._of_file = prefixes.of_file(given.path)
         number, label, forms = 0, None, None
+        writers, stacks = self._writers, self._stacks.unfinished
+        outputs = self.outputs.unfinished
         for block in blocks(content):
             lines = block.removesuffix(b"\n").split(b"\n")
             if forms is None:
                 first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
                 label, forms = prefixes.label_of(first), Forms()
+            begins = number == 0
             for place, meaning in enumerate(forms.of_block(block)[: len(lines)]):
-                if meaning is not None or self._writers or self._stacks.open:
+                if meaning is not None or writers or stacks:
                     more = lines[place + 1 : place + 1 + MOST_MORE]
                     self._line(lines[place], more, number + place + 1, label, meaning)
+                elif outputs or (begins and place < GLANCE):
+                    said = self._said(shortened(lines[place]), label)
+                    self._output(said, number + place + 1, None)
             number += len(lines)
             self._forget(number - MOST_SILENT)
         self.lines += number
@@ -134,6 +143,7 @@ class LogReader:
             self._keep(writer, tracebacks.ended())
         self._writers.clear()
         self._stacks.ended()
+        self.outputs.ended()
 
     def _forget(self, before: int) -> None:
         """Close the tracebacks of writers that have written nothing since a line."""
@@ -152,7 +162,7 @@ class LogReader:
         parts = shortened(line).rstrip(b"\r").split(b"\r")
         # Of bars that overwrite one another, the last one counts.
         for part in parts[-1:] if meaning is not None and meaning.bar else parts:
-            said = self._known(prefixes.parsed(part.decode(errors="replace"), label))
+            said = self._said(part, label)
             if said.rank is not None and len(self._ranks) < MOST_RANKS:
                 self._ranks.add(said.rank)
             if said.host and len(self._hosts) < MOST_RANKS:
@@ -163,8 +173,17 @@ class LogReader:
                     self._event(one.row, said, match, number)
             self._table(said.text, number)
             self._traceback(said, number)
-            if self._stacks.open or Stacks.begins(said.text):
+            if self._stacks.unfinished or Stacks.begins(said.text):
                 self._stacks.feed(said, self.files[-1], number)
+            self._output(said, number, meaning)
+
+    def _output(self, said: Said, number: int, meaning: Meaning | None) -> None:
+        kinds = KINDS if number <= GLANCE else meaning.outputs if meaning is not None else ()
+        if kinds or self.outputs.unfinished or (meaning is not None and meaning.prompt):
+            self.outputs.feed(said, self.files[-1], number, kinds)
+
+    def _said(self, line: bytes, label: re.Pattern[str] | None) -> Said:
+        return self._known(prefixes.parsed(line.decode(errors="replace"), label))
 
     def _known(self, said: Said) -> Said:
         """A line with the rank that the file's name or other lines say."""
@@ -233,12 +252,15 @@ class LogReader:
         """What the logs say, once all are read."""
         if not self.files:
             return
+        printed = self.outputs.tells()
         yield Log(
             files=tuple(self.files),
             lines=self.lines,
             ranks=len(self._ranks),
             several_hosts=len(self._hosts) > 1,
-            events=tuple(one.event() for one in self._seen.values()),
+            events=tuple(
+                one.event() for one in self._seen.values() if not printed(one.file, one.line)
+            ),
         )
         endings = [*self._endings()]
         if endings:

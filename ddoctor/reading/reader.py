@@ -53,7 +53,11 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
             refused.append(NotRead(name=one.name, why=str(error)))
     evidence = bundle.together(bundles.items())
     evidence = evidence.with_sections(
-        *logs.sections(), *dumps.sections(), *snapshots.sections(), *traces.sections()
+        *logs.outputs.sections(evidence),
+        *logs.sections(),
+        *dumps.sections(),
+        *snapshots.sections(),
+        *traces.sections(),
     )
     if not evidence and not bundles:
         raise DoctorError(_nothing(refused))

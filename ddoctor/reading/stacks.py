@@ -113,7 +113,8 @@ class _Open:
 class Stacks:
     """Those of all files."""
 
-    _open: dict[object, _Open] = field(default_factory=dict)
+    unfinished: dict[object, _Open] = field(default_factory=dict)
+    """Those to which the next lines may belong."""
     _before: dict[object, _Open] = field(default_factory=dict)
     """A thread of each writer after which the main thread of the same process may come."""
     _found: dict[object, _Process] = field(default_factory=dict)
@@ -125,15 +126,10 @@ class Stacks:
         """Whether a line begins one."""
         return bool(PY_SPY.match(text) or OTHERS.match(text)) or text.startswith(FATAL)
 
-    @property
-    def open(self) -> bool:
-        """Whether the next lines may belong to one."""
-        return bool(self._open)
-
     def feed(self, said: Said, file: str, number: int) -> None:
         """Take the next line of a file, without its prefixes."""
         writer = (file, said.writer)
-        now = self._open.get(writer)
+        now = self.unfinished.get(writer)
         if said.text.startswith(FATAL):
             self._fatal.add(writer)
         elif head := PY_SPY.match(said.text):
@@ -158,7 +154,7 @@ class Stacks:
 
     def ended(self) -> None:
         """Close what is open at the end of a file."""
-        for writer in [*self._open]:
+        for writer in [*self.unfinished]:
             self._close(writer)
         for writer in [*self._before]:
             self._keep(writer)
@@ -166,10 +162,10 @@ class Stacks:
 
     def _begin(self, writer: object, new: _Open) -> None:
         self._close(writer)
-        self._open[writer] = new
+        self.unfinished[writer] = new
 
     def _close(self, writer: object) -> None:
-        now = self._open.pop(writer, None)
+        now = self.unfinished.pop(writer, None)
         if now is None or not now.frames:
             return
         if now.form is PY_SPY_FRAME:

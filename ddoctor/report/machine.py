@@ -48,11 +48,12 @@ def _gpus(evidence: Evidence, host: str) -> str:
     if section is None:
         why = evidence.why_absent(Gpus, host)
         return f"none: {why}" if why else ""
+    driver = f", driver {section.driver}" if section.driver else ""
     if not section.gpus:
-        return f"none, driver {section.driver}"
-    models = _counts([gpu.name for gpu in section.gpus])
+        return f"none{driver}"
+    models = _counts([gpu.name or "GPU" for gpu in section.gpus])
     cuda = f" (CUDA up to {section.cuda[0]}.{section.cuda[1]})" if section.cuda else ""
-    return f"{models}, driver {section.driver}{cuda}"
+    return f"{models}{driver}{cuda}"
 
 
 def _counts(names: Sequence[str]) -> str:
@@ -65,7 +66,7 @@ def _software(software: Software) -> str:
         "torch": software.version("torch"),
         "NCCL": software.version("nccl"),
     }
-    missing = "" if software.torch else f", no torch: {software.torch_error}"
+    missing = f", no torch: {software.torch_error}" if software.torch_error else ""
     return ", ".join(f"{name} {known}" for name, known in versions.items() if known) + missing
 
 

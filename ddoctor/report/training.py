@@ -11,6 +11,7 @@ from textwrap import shorten
 from ddoctor.analysis.loader_throughput import LoaderThroughput
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed import PrintedOutputs
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import Traces
@@ -84,6 +85,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     runs = [run for run in evidence.all(TrainingRun) if not run.only_told]
     for log in evidence.all(Log):
         yield ("log" if len(log.files) == 1 else "logs"), _log(log)
+    for section in evidence.all(PrintedOutputs):
+        yield "machine", _printed(section)
     for run in runs:
         yield "script", _script(run)
         if run.unrecorded:
@@ -123,6 +126,17 @@ def _traced(traces: Traces, breakdown: StepBreakdown | None) -> str:
         return text
     least, most = (breakdown.unit.figure(seconds) for seconds in breakdown.spread)
     return f"{text} of {breakdown.unit(breakdown.steps.step)} ({least} to {most})"
+
+
+def _printed(section: PrintedOutputs) -> str:
+    hosts: dict[str, list[str]] = {}
+    for one in section.outputs:
+        hosts.setdefault(one.host, []).append(one.command)
+    texts = (
+        listed([*dict.fromkeys(commands)]) + (f" of {host}" if host else "")
+        for host, commands in hosts.items()
+    )
+    return "; ".join(texts) if len(hosts) <= FEW_LOGS else f"outputs of {len(hosts):,} hosts"
 
 
 def _script(run: TrainingRun) -> str:

@@ -1,0 +1,92 @@
+"""What commands of a machine printed, beyond what ddoctor's own collectors and probes see."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Part, Section
+
+
+class PrintedOutput(Part, frozen=True, kw_only=True):
+    """The output of one command in a file."""
+
+    command: str
+    """The command, say ``nvidia-smi -q``."""
+    file: str
+    line: int
+    """Number of its first line, from 1."""
+    host: str = ""
+    """Empty: the file names none."""
+
+
+class PrintedOutputs(Section, frozen=True, kw_only=True):
+    """The outputs of commands that were found in the files of a run."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose FILE"
+
+    outputs: tuple[PrintedOutput, ...]
+
+
+class NcclTestPoint(Part, frozen=True, kw_only=True):
+    """One message size of a test."""
+
+    bytes: int
+    """Message size."""
+    bus_bandwidth: float
+    """GB/s (1e9 bytes), the better of out-of-place and in-place."""
+    wrong: int | None = None
+    """Values beyond the tolerance of nccl-tests; None: not checked."""
+
+
+class NcclTest(Part, frozen=True, kw_only=True):
+    """One program of nccl-tests."""
+
+    collective: str
+    """Say all_reduce; empty: the output does not name it."""
+    ranks: tuple[RankPlace, ...] = ()
+    points: tuple[NcclTestPoint, ...]
+
+    # As of the all-reduce probe; nccl-tests says neither.
+    algorithm: ClassVar[str | None] = None
+    transport: ClassVar[str | None] = None
+
+    @property
+    def device_name(self) -> str | None:
+        """The model of all GPUs; None: several models, or not known."""
+        names = {place.device_name for place in self.ranks}
+        return names.pop() or None if len(names) == 1 else None
+
+    @property
+    def within_node(self) -> bool:
+        """Whether all ranks run on one host."""
+        return len({one.host for one in self.ranks}) == 1
+
+
+class NcclTests(Section, frozen=True, kw_only=True):
+    """The tables that the programs of nccl-tests print (all_reduce_perf, …)."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose OUTPUT"
+
+    tests: tuple[NcclTest, ...]
+
+
+class DiagnosticFailure(Part, frozen=True, kw_only=True):
+    """A test of DCGM that a GPU did not pass."""
+
+    test: str
+    gpu: int | None = None
+    """DCGM's number of the GPU; None: the failure is not of one GPU."""
+    text: str = ""
+    """DCGM's own words."""
+
+
+class GpuDiagnostic(Section, frozen=True, kw_only=True):
+    """The result of ``dcgmi diag -j``."""
+
+    commands = ("diagnose",)
+    obtained_by = "dcgmi diag -r 3 -j > diag.json; ddoctor diagnose diag.json"
+
+    failures: tuple[DiagnosticFailure, ...] = ()

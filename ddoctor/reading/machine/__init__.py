@@ -1,0 +1,1 @@
+"""Reads what the usual commands of a machine print, as the sections of ddoctor's collectors."""

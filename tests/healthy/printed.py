@@ -1,0 +1,40 @@
+"""What commands print on the sound host, beyond what ddoctor sees itself."""
+
+from __future__ import annotations
+
+from ddoctor.evidence.printed import (
+    GpuDiagnostic,
+    NcclTest,
+    NcclTestPoint,
+    NcclTests,
+    PrintedOutput,
+    PrintedOutputs,
+)
+from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Section
+from tests.healthy.gpus import GPUS
+from tests.healthy.host import HOST
+
+SECTIONS: tuple[Section, ...] = (
+    PrintedOutputs(
+        outputs=(PrintedOutput(command="nccl-tests", file="job.out", line=3, host=HOST),)
+    ),
+    GpuDiagnostic(host=HOST, printed=True),
+    NcclTests(
+        host=HOST,
+        printed=True,
+        tests=(
+            NcclTest(
+                collective="all_reduce",
+                ranks=tuple(
+                    RankPlace(rank=gpu.index, host=HOST, device=gpu.device, device_name=gpu.name)
+                    for gpu in GPUS
+                ),
+                points=(
+                    NcclTestPoint(bytes=2**30, bus_bandwidth=466.57, wrong=0),
+                    NcclTestPoint(bytes=2**33, bus_bandwidth=480.1, wrong=0),
+                ),
+            ),
+        ),
+    ),
+)
